@@ -1,0 +1,333 @@
+"""One tree of errors. It answers two questions: whose fault is it, and does retrying help?
+
+* PenstockError
+  * RequestError        the caller's request; refused before a job exists
+    · MalformedBody, InvalidRequest, UnknownModel, UnknownJob, UnknownArtifact, UnknownUpload, JobGone, LinkRefused
+    · PayloadTooLarge, IdempotencyMismatch, IdempotencyInProgress, StateConflict, TooManyJobs
+  * InputError          the job's data; the job fails and is never retried
+    · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
+  * ServiceError        ours, or the machinery's; retried where `retryable`
+    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, FetchFailed, OutOfMemory, DeviceLost, ModelUnavailable,
+      ProcessorFailed, NotReady
+    · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
+  * ConfigError         the operator's; stops the start
+  * ObjectNotFound, ObjectExists                   answers of an object store
+  * Interruption        not failures: what ends an attempt from outside
+    · Canceled, Fenced, Drained
+
+A class's docstring is its title; `detail` is the sentence for this occurrence. `HTTP status` is one table in
+`penstock.api.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One thing wrong with a document: a JSON pointer to the place, and a sentence."""
+
+    pointer: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """What is told of an error: the same object is `job.error` and the core of a problem+json body."""
+
+    code: str
+    title: str
+    detail: str
+    retryable: bool
+    errors: tuple[Issue, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON-ready data."""
+        return {**asdict(self), "errors": [asdict(issue) for issue in self.errors]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ErrorReport:
+        """Rebuild a report from `to_json`'s data."""
+        issues = tuple(Issue(**issue) for issue in data.get("errors", ()))
+        return cls(data["code"], data["title"], data["detail"], data["retryable"], issues)
+
+
+class PenstockError(Exception):
+    """Something went wrong inside the service."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, detail: str | None = None, *, errors: Sequence[Issue] = (), retry_after_s: float | None = None
+    ) -> None:
+        self.title = (type(self).__doc__ or "").strip()
+        self.detail = detail or self.title
+        self.errors = tuple(errors)
+        self.retry_after_s = retry_after_s
+        super().__init__(self.detail)
+
+    def report(self) -> ErrorReport:
+        """Return what may be told to the caller."""
+        return ErrorReport(self.code, self.title, self.detail, self.retryable, self.errors)
+
+
+class RequestError(PenstockError):
+    """The request was refused."""
+
+    code = "request_refused"
+
+
+class MalformedBody(RequestError):
+    """The body is not what its content type says."""
+
+    code = "malformed_body"
+
+
+class InvalidRequest(RequestError):
+    """The request does not fit its schema."""
+
+    code = "invalid_request"
+
+
+class UnknownModel(RequestError):
+    """There is no such model."""
+
+    code = "unknown_model"
+
+
+class UnknownJob(RequestError):
+    """There is no such job."""
+
+    code = "unknown_job"
+
+
+class UnknownArtifact(RequestError):
+    """The job has no such artifact."""
+
+    code = "unknown_artifact"
+
+
+class UnknownUpload(RequestError):
+    """There is no such upload."""
+
+    code = "unknown_upload"
+
+
+class JobGone(RequestError):
+    """The job is over and its record was purged."""
+
+    code = "job_gone"
+
+
+class LinkRefused(RequestError):
+    """The link is not valid, or no longer."""
+
+    code = "link_refused"
+
+
+class PayloadTooLarge(RequestError):
+    """The body is larger than the limit."""
+
+    code = "payload_too_large"
+
+
+class IdempotencyMismatch(RequestError):
+    """The key was used before with another body."""
+
+    code = "idempotency_mismatch"
+
+
+class IdempotencyInProgress(RequestError):
+    """A request with this key is still being accepted."""
+
+    code = "idempotency_in_progress"
+    retryable = True
+
+
+class StateConflict(RequestError):
+    """The job's state does not allow this."""
+
+    code = "state_conflict"
+
+
+class TooManyJobs(RequestError):
+    """The tenant has reached its limit of jobs."""
+
+    code = "too_many_jobs"
+    retryable = True
+
+
+class InputError(PenstockError):
+    """The input cannot be processed."""
+
+    code = "invalid_input"
+
+
+class InvalidInput(InputError):
+    """The input does not fit the model."""
+
+
+class MediaNotFound(InputError):
+    """The media was not found."""
+
+    code = "media_not_found"
+
+
+class MediaRefused(InputError):
+    """The service may not fetch this media."""
+
+    code = "media_refused"
+
+
+class MediaTooLarge(InputError):
+    """The media is larger than the model's limit."""
+
+    code = "media_too_large"
+
+
+class MediaUnreadable(InputError):
+    """The media cannot be read as what it claims to be."""
+
+    code = "media_unreadable"
+
+
+class MediaChanged(InputError):
+    """The media changed after the job was submitted."""
+
+    code = "media_changed"
+
+
+class MissingBands(InputError):
+    """The scene lacks bands that the model needs."""
+
+    code = "missing_bands"
+
+
+class ServiceError(PenstockError):
+    """The service could not do its part."""
+
+    code = "service_error"
+    retryable = True
+
+
+class RedisUnavailable(ServiceError):
+    """The job store does not answer."""
+
+    code = "redis_unavailable"
+
+
+class ObjectStoreUnavailable(ServiceError):
+    """The object store does not answer."""
+
+    code = "object_store_unavailable"
+
+
+class QueueFull(ServiceError):
+    """The queue is full."""
+
+    code = "queue_full"
+
+
+class FetchFailed(ServiceError):
+    """The media could not be fetched."""
+
+    code = "fetch_failed"
+
+
+class OutOfMemory(ServiceError):
+    """The device ran out of memory."""
+
+    code = "out_of_memory"
+
+
+class DeviceLost(ServiceError):
+    """The device stopped working."""
+
+    code = "device_lost"
+
+
+class ModelUnavailable(ServiceError):
+    """The model could not be loaded."""
+
+    code = "model_unavailable"
+    retryable = False
+
+
+class ProcessorFailed(ServiceError):
+    """The model's processor or network failed on this input."""
+
+    code = "processor_failed"
+    retryable = False
+
+
+class NotReady(ServiceError):
+    """The service is not ready."""
+
+    code = "not_ready"
+
+
+class ExecutionTimeout(ServiceError):
+    """The job ran longer than its execution timeout."""
+
+    code = "execution_timeout"
+    retryable = False
+
+
+class WorkerLost(ServiceError):
+    """The job's worker died too often while running it."""
+
+    code = "worker_lost"
+    retryable = False
+
+
+class QueueExpired(ServiceError):
+    """The job waited longer than its queue TTL."""
+
+    code = "queue_expired"
+    retryable = False
+
+
+class ConfigError(PenstockError):
+    """The configuration is not usable."""
+
+    code = "config_error"
+
+
+class ObjectNotFound(PenstockError):
+    """There is no such object."""
+
+    code = "object_not_found"
+
+
+class ObjectExists(PenstockError):
+    """The object exists already."""
+
+    code = "object_exists"
+
+
+class Interruption(PenstockError):
+    """The attempt was ended from outside."""
+
+    code = "interrupted"
+
+
+class Canceled(Interruption):
+    """The job was canceled."""
+
+    code = "canceled"
+
+
+class Fenced(Interruption):
+    """The attempt's lease was lost: another one may be running."""
+
+    code = "fenced"
+
+
+class Drained(Interruption):
+    """The worker is shutting down."""
+
+    code = "drained"

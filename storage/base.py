@@ -1,0 +1,96 @@
+"""The object store as the rest of Penstock sees it. `local.py` and `s3.py` pass the same contract tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of an object."""
+
+    key: str
+    size_bytes: int
+    #: Changes whenever the bytes do; opaque, without quotes.
+    etag: str
+    #: Seconds since the epoch, UTC.
+    modified_s: float
+    content_type: str = "application/octet-stream"
+    #: The object's version where its bucket keeps versions.
+    version_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresignedPut:
+    """Where and how a client may upload one object: `method` `url` with exactly these `headers`."""
+
+    url: str
+    expires_s: int
+    method: str = "PUT"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class ObjectStore(Protocol):
+    """Objects under keys like `tenants/default/jobs/<id>/...`.
+
+    Every method raises `ObjectStoreUnavailable` when the store does not answer or refuses us, and `ObjectNotFound`
+    for a missing key unless its docstring says otherwise. A put is atomic: nobody ever reads half an object.
+    """
+
+    def put_file(self, key: str, path: Path, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        """Store a file, in parts where it is large. With `if_absent`, raise `ObjectExists` if the key is taken."""
+        ...
+
+    def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        """Store bytes. With `if_absent`, raise `ObjectExists` if the key is taken: the first writer wins."""
+        ...
+
+    def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
+        """Copy an object to a new file; `MediaTooLarge` past the limit, `MediaChanged` if it has another etag."""
+        ...
+
+    def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
+        """Return an object's bytes; `MediaTooLarge` past the limit."""
+        ...
+
+    def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield the bytes from `start` to before `end` in chunks of at most 1 MiB."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return what is known of an object."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose key begins with the prefix, in the order of their keys (UTF-8 bytes).
+
+        Listings carry no content type: `content_type` is the default.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete an object; a missing one is no error."""
+        ...
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete every object whose key begins with the prefix and return how many there were."""
+        ...
+
+    def presign_get(self, key: str, *, filename: str, expires_s: int) -> str:
+        """Return a link that downloads the object as `filename` until it expires."""
+        ...
+
+    def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a link that uploads one object of exactly this size and type until it expires."""
+        ...
+
+    def uri(self, key: str) -> str:
+        """Return the object's address for people and tools: `s3://bucket/key` or `file:///path`."""
+        ...
+
+    def ping(self) -> None:
+        """Return if the store answers."""
+        ...

@@ -1,0 +1,1 @@
+"""Workers: claim jobs, fetch, prepare, infer, finish, store, complete."""
