@@ -1,0 +1,24 @@
+"""What integration tests share: one real Valkey per run, empty at the start of each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.valkey import ValkeyProcess, start_valkey
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
+    """Return the run's server."""
+    server = start_valkey(tmp_path_factory.mktemp("valkey"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def valkey(valkey_server: ValkeyProcess) -> ValkeyProcess:
+    """Return a running server without data. A test that kills it restarts it, or starts one of its own."""
+    valkey_server.flush()
+    return valkey_server
