@@ -1,0 +1,108 @@
+"""Media references: what a job may name as its input, and how that becomes a local file.
+
+* `media://<upload id>/<name>`    an upload of the same tenant
+* `s3://bucket/key[#etag=...]`    an object in a bucket that the operator opened for inputs, or under a drop rule
+* `https://host/path`             through the guard
+
+The API imports this module: nothing heavy here.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from penstock.config import Settings
+from penstock.errors import MediaNotFound, MediaRefused
+from penstock.storage.guard import WebAddress, check_url
+
+__all__ = ["S3Object", "Upload", "WebAddress", "check_url", "parse_reference", "safe_name", "upload_key"]
+
+#: Of an upload's name.
+MAX_NAME_CHARS = 100
+
+_UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload of the asking tenant: `key` in the service's own store."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class S3Object:
+    """An object that the tenant may name. With an etag, only that version of it."""
+
+    bucket: str
+    key: str
+    etag: str | None = None
+
+
+Reference = Upload | S3Object | WebAddress
+
+
+def safe_name(filename: str) -> str:
+    """Return the file's name as upload keys have it: ASCII letters, digits, `._-`, no folder, at most 100 characters.
+
+    The suffix survives; a name of which nothing is left becomes `upload`.
+    """
+    name = re.split(r"[/\\]", filename)[-1]
+    name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip("._-")
+    if len(name) > MAX_NAME_CHARS:
+        stem, dot, suffix = name.rpartition(".")
+        tail = dot + suffix if stem and len(suffix) <= 16 else ""
+        name = name[: MAX_NAME_CHARS - len(tail)] + tail
+    return name or "upload"
+
+
+def upload_key(tenant: str, upload_id: str, name: str) -> str:
+    """Return where an upload lies in the object store. `name` is what `safe_name` returned."""
+    return f"tenants/{tenant}/uploads/{upload_id}/{name}"
+
+
+def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Reference:
+    """Return what a reference names; nothing is asked over any network yet.
+
+    Raises `MediaNotFound` for what cannot be an upload, `MediaRefused` for a bucket or URL that is not allowed.
+    """
+    scheme = reference.partition("://")[0].lower()
+    if scheme == "media":
+        return _upload(reference, tenant)
+    if scheme == "s3":
+        return _s3_object(reference, tenant, settings)
+    return check_url(reference, settings.allowed_hosts, settings.fetch_any_public_host)
+
+
+def _upload(reference: str, tenant: str) -> Upload:
+    upload_id, _, name = reference.partition("://")[2].partition("/")
+    if not _UPLOAD_ID.fullmatch(upload_id) or safe_name(name) != name:
+        raise MediaNotFound
+    return Upload(upload_key(tenant, upload_id, name))
+
+
+def _s3_object(reference: str, tenant: str, settings: Settings) -> S3Object:
+    bucket, _, rest = reference.partition("://")[2].partition("/")
+    key, _, etag = rest.rpartition("#etag=") if "#etag=" in rest else (rest, "", "")
+    if not _BUCKET.fullmatch(bucket) or not key or "\0" in key or not _s3_allowed(bucket, key, tenant, settings):
+        raise MediaRefused
+    return S3Object(bucket, key, etag or None)
+
+
+def _s3_allowed(bucket: str, key: str, tenant: str, settings: Settings) -> bool:
+    own = urlsplit(settings.store_url)
+    if own.scheme == "s3" and own.netloc == bucket:
+        prefix = own.path.strip("/")
+        # Other tenants' objects lie here: they are reached by media://, which knows whose they are.
+        if key.startswith(f"{prefix}/tenants/".lstrip("/")):
+            return False
+    dropped = any(
+        rule.tenant == tenant and rule.bucket.rstrip("/") == f"s3://{bucket}" and key.startswith(rule.prefix)
+        for rule in settings.drops
+    )
+    return dropped or bucket in settings.s3_input_buckets
