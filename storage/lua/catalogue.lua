@@ -1,0 +1,3 @@
+#!lua flags=no-writes
+-- -> name, entry(JSON), ...
+return redis.call('HGETALL', P .. 'catalogue')

@@ -1,0 +1,61 @@
+#!lua
+-- queue slot nonce n lease_us max_tenant_running worker models(JSON list) -> JSON list of claims
+-- One model a claim, round robin over its tenants; a job with a crash behind it is claimed alone.
+local queue, n, lease, cap = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local memo = P .. 'claim:' .. ARGV[2] .. ':' .. ARGV[3]
+local again = redis.call('GET', memo)
+if again then return again end
+local now = now_us()
+local served = {}
+for _, name in ipairs(cjson.decode(ARGV[8])) do served[name] = true end
+
+local function take(tenant, id)
+  local job = load(tenant, id)
+  if not job or job.state ~= 'queued' then return nil end
+  local fence = int(math.max(tonumber(job.fence) + 1, now))
+  dequeue(job)
+  redis.call('ZREM', P .. 'expiring', job.name)
+  redis.call('ZADD', P .. 'leases', int(now + lease), job.name)
+  redis.call('ZADD', P .. 'deadlines', int(now + job.execution_us), job.name)
+  redis.call('SADD', tkey(tenant, 'running'), id)
+  write(job, {
+    state = 'running', phase = 'loading', fence = fence, attempt = int(job.attempt + 1), started_us = int(now),
+    lease_us = int(now + lease), deadline_us = int(now + job.execution_us), worker = ARGV[7],
+    done = '0', total = '', unit = 'prompts', message = '', due_us = '', reported_us = '0', ended_by = '',
+  })
+  emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = ARGV[7] })
+  announce(job, 'job.started', now)
+  return { submission = job.submission, attempt = tonumber(job.attempt), crashes = tonumber(job.crashes),
+    fence = fence, claimed_us = int(now), lease_us = int(lease) }
+end
+
+local claims, chosen, alone = {}, nil, false
+local moved = true
+while moved and #claims < n and not alone do
+  moved = false
+  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
+    local model, tenant = split(lane)
+    if #claims < n and not alone and served[model] and (not chosen or chosen == model)
+      and redis.call('SCARD', tkey(tenant, 'running')) < cap then
+      local lanekey = qkey(queue, 'lane:' .. lane)
+      local id = redis.call('ZRANGE', lanekey, 0, 0)[1]
+      local suspect = id and tonumber(redis.call('HGET', jobkey(tenant, id), 'crashes') or '0') > 0
+      if id and not (suspect and #claims > 0) then
+        local claim = take(tenant, id)
+        moved = true
+        if claim then
+          claims[#claims + 1] = claim
+          chosen, alone = model, suspect
+          if redis.call('EXISTS', lanekey) == 1 then
+            redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane)
+          end
+        else
+          dequeue({ model = model, tenant = tenant, queue = queue, id = id, name = tenant .. '/' .. id })
+        end
+      end
+    end
+  end
+end
+local reply = #claims == 0 and '[]' or cjson.encode(claims)
+if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
+return reply

@@ -1,0 +1,22 @@
+#!lua flags=no-writes
+-- queue -> {now_us, waiting, running, oldest_rank, done_5min, workers, slots, {model, speed_us...}}
+local queue, now = ARGV[1], now_us()
+local oldest = redis.call('ZRANGE', qkey(queue, 'waiting'), 0, 0)[1]
+local created = false
+if oldest then
+  local tenant, id = split(oldest)
+  created = redis.call('HGET', jobkey(tenant, id), 'created_us')
+end
+local running = 0
+for _, name in ipairs(redis.call('ZRANGE', P .. 'leases', 0, -1)) do
+  local tenant, id = split(name)
+  if redis.call('HGET', jobkey(tenant, id), 'queue') == queue then running = running + 1 end
+end
+local done, minute = 0, math.floor(now / 60000000)
+for back = 1, 5 do done = done + (redis.call('GET', qkey(queue, 'done:' .. int(minute - back))) or 0) end
+local slots, workers = 0, redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now - 60000000), '+inf')
+for _, worker in ipairs(workers) do
+  slots = slots + tonumber(redis.call('HGET', qkey(queue, 'workers'), worker) or '0')
+end
+return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), running, created, done, #workers, slots,
+  redis.call('HGETALL', qkey(queue, 'speed')), redis.call('SISMEMBER', P .. 'queues', queue) }

@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- tenant id fence -> ok | already | fenced. A draining worker gives the job back; the attempt does not count.
+local job, why = held(ARGV[1], ARGV[2], ARGV[3])
+if not job then return why end
+local now = now_us()
+if job.cancel == '1' then
+  finish(job, 'canceled', { ended_by = ARGV[3] }, now)
+else
+  requeue(job, { attempt = int(job.attempt - 1), ended_by = ARGV[3] }, 'job.released', {}, now)
+end
+return 'ok'
