@@ -2,7 +2,8 @@
 
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
-    · MalformedBody, InvalidRequest, UnknownModel, UnknownJob, UnknownArtifact, UnknownUpload, JobGone, LinkRefused
+    · MalformedBody, UnsupportedContentType, InvalidRequest, HostRefused, LinkRefused
+    · UnknownModel, UnknownQueue, UnknownJob, UnknownArtifact, UnknownUpload, JobGone
     · PayloadTooLarge, IdempotencyMismatch, IdempotencyInProgress, StateConflict, TooManyJobs
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
@@ -87,6 +88,12 @@ class MalformedBody(RequestError):
     code = "malformed_body"
 
 
+class UnsupportedContentType(RequestError):
+    """The body's content type is not accepted here."""
+
+    code = "unsupported_content_type"
+
+
 class InvalidRequest(RequestError):
     """The request does not fit its schema."""
 
@@ -97,6 +104,12 @@ class UnknownModel(RequestError):
     """There is no such model."""
 
     code = "unknown_model"
+
+
+class UnknownQueue(RequestError):
+    """There is no such queue."""
+
+    code = "unknown_queue"
 
 
 class UnknownJob(RequestError):
@@ -121,6 +134,12 @@ class JobGone(RequestError):
     """The job is over and its record was purged."""
 
     code = "job_gone"
+
+
+class HostRefused(RequestError):
+    """The service is not reached under this host name."""
+
+    code = "host_refused"
 
 
 class LinkRefused(RequestError):
