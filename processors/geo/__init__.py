@@ -1,0 +1,1 @@
+"""Raster segmentation: a scene in, a georeferenced class map out."""

@@ -1,0 +1,99 @@
+"""Which of a scene's bands are the model's: by the request, by name, or by order. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.errors import InvalidInput, MissingBands
+from penstock.processors.geo.options import Band
+
+
+@dataclass(frozen=True, slots=True)
+class SceneBand:
+    """A band of the scene that may hold data (alpha bands do not count)."""
+
+    #: From 1, as GDAL counts.
+    index: int
+    #: Its description in the file.
+    name: str | None
+
+
+def select_bands(
+    needed: Sequence[Band], present: Sequence[SceneBand], request: Sequence[str | int] | None
+) -> tuple[SceneBand, ...]:
+    """Return the scene's bands in the model's order.
+
+    Raises `MissingBands` when there are too few or their names do not say which is which, and `InvalidInput` when the
+    request names bands that are not there.
+    """
+    if request is not None:
+        return _requested(needed, present, request)
+    found = {band.name: _named(band, present) for band in needed}
+    if all(found.values()):
+        return tuple(match for match in found.values() if match)
+    missing = [name for name, match in found.items() if match is None]
+    if len(missing) < len(needed) or len(present) != len(needed):
+        raise MissingBands(_sentence(needed, present, missing))
+    return tuple(present)
+
+
+def _requested(
+    needed: Sequence[Band], present: Sequence[SceneBand], request: Sequence[str | int]
+) -> tuple[SceneBand, ...]:
+    if len(request) != len(needed):
+        raise InvalidInput(
+            f"`bands` names {len(request)} bands, but the model needs {len(needed)}: {_names(needed)}, in this order."
+        )
+    return tuple(_requested_one(wanted, present) for wanted in request)
+
+
+def _requested_one(wanted: str | int, present: Sequence[SceneBand]) -> SceneBand:
+    if isinstance(wanted, int):
+        matches = [band for band in present if band.index == wanted]
+    else:
+        matches = _all_named(wanted, present)
+    if not matches:
+        raise MissingBands(f"`bands` asks for {wanted!r}, which the scene does not have; it has {_listing(present)}.")
+    if len(matches) > 1:
+        raise InvalidInput(f"`bands` asks for {wanted!r}, which the scene has {len(matches)} times; use its number.")
+    return matches[0]
+
+
+def _named(band: Band, present: Sequence[SceneBand]) -> SceneBand | None:
+    for name in (band.name, *band.synonyms):
+        matches = _all_named(name, present)
+        if len(matches) > 1:
+            raise InvalidInput(f"The scene has {len(matches)} bands called {name!r}: say which with `bands`.")
+        if matches:
+            return matches[0]
+    return None
+
+
+def _all_named(name: str, present: Sequence[SceneBand]) -> list[SceneBand]:
+    return [band for band in present if band.name and _canonical(band.name) == _canonical(name)]
+
+
+def _canonical(name: str) -> str:
+    """`B02`, `b2` and `B-2` are one name; so are `NIR narrow` and `nir_narrow`."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"[\s_-]", "", name.lower()))
+
+
+def _sentence(needed: Sequence[Band], present: Sequence[SceneBand], missing: Sequence[str]) -> str:
+    if len(present) < len(needed):
+        found = f"it has {_listing(present)}" if present else "it has none"
+        return f"The model needs {len(needed)} bands ({_names(needed)}) and the scene has {len(present)}: {found}."
+    return (
+        f"The model needs {_names(needed)}; the scene has {_listing(present)}, where {', '.join(missing)} cannot be "
+        "found by name. Say which bands to take, in the model's order, with `bands` (names or numbers from 1)."
+    )
+
+
+def _names(needed: Sequence[Band]) -> str:
+    return ", ".join(band.name for band in needed)
+
+
+def _listing(present: Sequence[SceneBand]) -> str:
+    shown = [f"{band.index} {band.name!r}" if band.name else f"{band.index} (unnamed)" for band in present[:20]]
+    return ", ".join(shown) + (f" and {len(present) - 20} more" if len(present) > 20 else "")
