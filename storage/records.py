@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from penstock.config import Settings
 from penstock.errors import (
     ErrorReport,
     ExecutionTimeout,
@@ -59,6 +60,11 @@ class QueueLimits:
     max_tenant_jobs: int
     retention_s: float
     max_crashes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> QueueLimits:
+        """Return what the settings say."""
+        return cls(settings.max_queued, settings.max_tenant_jobs, settings.retention_s, settings.max_crashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +266,11 @@ def retired() -> Command[tuple[JobKey, ...]]:
 def backlog() -> Command[dict[str, int]]:
     """Return how many jobs wait in each queue that has any."""
     return Command("backlog", (), fields)
+
+
+def hinted(list_name: str) -> Command[bool]:
+    """Return whether a hint waits in a Celery queue's list."""
+    return Command("hinted", (list_name,), bool)
 
 
 def lead(who: str, lease_s: float) -> Command[bool]:

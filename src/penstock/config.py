@@ -141,6 +141,15 @@ class Settings(BaseSettings):
         return url
 
     @property
+    def redis_address(self) -> str:
+        """The Redis that single processes need; `ConfigError` without one, because only `penstock up` starts its own."""
+        if self.redis_url is None:
+            raise ConfigError(
+                "redis_url is not set: set PENSTOCK_REDIS_URL, or use `penstock up`, which starts a Valkey"
+            )
+        return self.redis_url
+
+    @property
     def store_url(self) -> str:
         """The object store's address, default applied."""
         return self.object_store or (self.data.resolve() / "objects").as_uri()

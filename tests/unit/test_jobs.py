@@ -1,0 +1,62 @@
+"""The table of states: every transition is written out here by hand, so that a slip in the table shows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from penstock.jobs import TERMINAL, Event, Job, JobKey, State, Status, Submission, next_state
+
+EXPECTED = {
+    "queued": {"claim": "running", "cancel": "canceled", "expire": "expired"},
+    "delayed": {"due": "queued", "cancel": "canceled", "expire": "expired"},
+    "running": {
+        "succeed": "succeeded",
+        "fail": "failed",
+        "retry": "delayed",
+        "release": "queued",
+        "lease_lost": "queued",
+        "poison": "failed",
+        "timeout": "failed",
+        "cancel": "running",
+        "canceled": "canceled",
+    },
+    "succeeded": {},
+    "failed": {},
+    "canceled": {},
+    "expired": {},
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_every_pair_of_state_and_event_leads_where_the_design_says(state: State, event: Event) -> None:
+    expected = EXPECTED[state.value].get(event.value)
+    assert next_state(state, event) == (State(expected) if expected else None)
+
+
+def test_nothing_leaves_a_terminal_state() -> None:
+    assert {state.value for state in TERMINAL} == {"succeeded", "failed", "canceled", "expired"}
+    assert not [(s, e) for s, e in itertools.product(TERMINAL, Event) if next_state(s, e)]
+
+
+@pytest.mark.parametrize(
+    ("state", "cancel_requested", "status"),
+    [
+        (State.QUEUED, False, Status.QUEUED),
+        (State.DELAYED, False, Status.QUEUED),
+        (State.RUNNING, False, Status.RUNNING),
+        (State.RUNNING, True, Status.CANCELING),
+        (State.SUCCEEDED, True, Status.SUCCEEDED),
+        (State.CANCELED, True, Status.CANCELED),
+    ],
+)
+def test_the_public_status_of_a_state(state: State, cancel_requested: bool, status: Status) -> None:
+    submission = Submission(JobKey("default", "a"), "m", "default", {}, "f")
+    assert Job(submission, state, created_s=0.0, cancel_requested=cancel_requested).status is status
+
+
+def test_a_job_key_reads_what_it_wrote() -> None:
+    key = JobKey("default", "0199-abc")
+    assert JobKey.parse(str(key)) == key
+    assert key.prefix == "tenants/default/jobs/0199-abc/"

@@ -1,0 +1,121 @@
+"""The attempts that run in this worker: what each is doing, and the one thread that keeps their leases."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from penstock.errors import Canceled, Drained, Fenced, Interruption, RedisUnavailable
+from penstock.jobs import Claim, JobKey, Phase, Progress
+from penstock.storage import records
+
+#: Between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
+BEAT_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Attempt:
+    """One claimed job on its way. Written by its own thread, read by the heartbeat's."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.phase = Phase.LOADING
+        self.progress = Progress()
+        self._seconds: dict[str, float] = {}
+        self._stop: Interruption | None = None
+
+    def check(self) -> None:
+        """Raise the `Interruption` that ends this attempt, if there is one."""
+        if self._stop is not None:
+            raise self._stop
+
+    def stop(self, reason: Interruption) -> None:
+        """End the attempt at its next check; the first reason counts."""
+        self._stop = self._stop or reason
+
+    def advance(self, done: int) -> None:
+        """Say how many prompts are done."""
+        self.progress = Progress(done, self.progress.total, self.progress.unit, self.progress.message)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the block's seconds to a metric."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add_seconds(what, time.monotonic() - begun)
+
+    def add_seconds(self, what: str, seconds: float) -> None:
+        """Add to a metric."""
+        self._seconds[what] = self._seconds.get(what, 0.0) + seconds
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics so far, in milliseconds: `fetch_ms`, `preprocess_ms`, ..."""
+        return {f"{what}_ms": round(seconds * 1000, 1) for what, seconds in self._seconds.items()}
+
+
+class Heartbeat:
+    """Renews the leases of all attempts from one thread, and tells each when it is canceled or lost."""
+
+    def __init__(self, store: records.Runs) -> None:
+        self._store = store
+        self._attempts: dict[tuple[JobKey, int], Attempt] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._draining = threading.Event()
+        self._thread = threading.Thread(target=self._beat_until_end, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def watching(self, attempt: Attempt) -> Iterator[None]:
+        """Keep the attempt's lease inside the block."""
+        name = (attempt.claim.key, attempt.claim.fence)
+        with self._lock:
+            self._attempts[name] = attempt
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._attempts[name]
+
+    def drain(self) -> None:
+        """Stop every attempt: their jobs go back to the queue."""
+        self._draining.set()
+        for attempt in self._running():
+            attempt.stop(Drained())
+
+    def wait_for_drain(self, timeout_s: float) -> bool:
+        """Wait for at most this long; True once the worker drains."""
+        return self._draining.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stop renewing."""
+        self._ended.set()
+        self._thread.join()
+
+    def _running(self) -> list[Attempt]:
+        with self._lock:
+            return list(self._attempts.values())
+
+    def _beat_until_end(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            for attempt in self._running():
+                self._beat(attempt)
+
+    def _beat(self, attempt: Attempt) -> None:
+        try:
+            answer = self._store.run(records.heartbeat(attempt.claim, attempt.phase, attempt.progress))
+        except RedisUnavailable:
+            # The lease may run out meanwhile; if it does, the fence refuses what we write later.
+            log.warning("heartbeat.unanswered", job=str(attempt.claim.key))
+            return
+        if answer == "cancel":
+            attempt.stop(Canceled())
+        elif answer == "lost":
+            attempt.stop(Fenced())

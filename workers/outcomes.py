@@ -1,0 +1,33 @@
+"""What an attempt's error means for its job. Pure: the same error, attempt and draw give the same outcome."""
+
+from __future__ import annotations
+
+from penstock.errors import Canceled, InputError, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.jobs import State
+from penstock.storage.records import Outcome
+
+MAX_RETRY_DELAY_S = 300.0
+
+
+def retry_delay_s(attempt: int, draw: float) -> float:
+    """Return full jitter: a share `draw` (0..1) of min(300, 2 * 2^attempt) seconds."""
+    return draw * min(MAX_RETRY_DELAY_S, 2.0 * 2.0**attempt)
+
+
+def blame(error: BaseException) -> PenstockError:
+    """Return the error as one of ours; what no library boundary translated is the processor's failure."""
+    if isinstance(error, PenstockError):
+        return error
+    if isinstance(error, MemoryError):
+        return OutOfMemory("the worker ran out of memory")
+    return ProcessorFailed(f"the model's processor failed on this input ({type(error).__name__})")
+
+
+def outcome_of(error: PenstockError, *, attempt: int, draw: float) -> Outcome:
+    """Return how an attempt ends that raised this error. The store fails a retry after the last attempt."""
+    report = error.report()
+    if isinstance(error, Canceled):
+        return Outcome(State.CANCELED)
+    if error.retryable and not isinstance(error, InputError):
+        return Outcome(State.DELAYED, error=report, retry_delay_s=retry_delay_s(attempt, draw))
+    return Outcome(State.FAILED, error=report)

@@ -1,0 +1,104 @@
+"""A worker's slots: each claims a job, runs it, and claims again until nothing waits."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from penstock.config import Settings
+from penstock.errors import RedisUnavailable
+from penstock.jobs import Claim
+from penstock.models import CatalogueEntry
+from penstock.storage import records
+
+log = structlog.get_logger(__name__)
+
+
+class Slots:
+    """At most `settings.slots` jobs at a time, whoever asks: a Celery task on a hint, or the poll without one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: records.Runs,
+        catalogue: Sequence[CatalogueEntry],
+        run: Callable[[Claim], None],
+    ) -> None:
+        self.worker = uuid.uuid4().hex
+        self._settings = settings
+        self._store = store
+        self._catalogue = catalogue
+        self._models = frozenset(entry.name for entry in catalogue if entry.problem is None)
+        self._run = run
+        self._free = threading.BoundedSemaphore(settings.slots)
+        self._draining = threading.Event()
+        self._polled: list[threading.Thread] = []
+        self._poller = threading.Thread(target=self._poll_until_drained, name="poll", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for work without a hint."""
+        self._poller.start()
+
+    def work(self, queue: str) -> int:
+        """Run jobs of a queue until none waits or the worker drains; return how many. At once 0 if no slot is free."""
+        if not self._free.acquire(blocking=False):
+            return 0
+        try:
+            done = 0
+            while not self._draining.is_set() and (claims := self._claim(queue)):
+                for claim in claims:
+                    self._run(claim)
+                    done += 1
+            return done
+        finally:
+            self._free.release()
+
+    def drain(self) -> None:
+        """Claim nothing more."""
+        self._draining.set()
+
+    def join(self) -> None:
+        """Wait for the jobs that the poll started."""
+        self._poller.join()
+        for thread in self._polled:
+            thread.join()
+
+    def _claim(self, queue: str) -> tuple[Claim, ...]:
+        try:
+            return self._store.run(
+                records.claim(
+                    queue,
+                    slot=f"{self.worker}:{threading.get_ident()}",
+                    nonce=uuid.uuid4().hex,
+                    n=1,
+                    lease_s=self._settings.lease_s,
+                    max_tenant_running=self._settings.max_tenant_running,
+                    worker=self.worker,
+                    models=self._models,
+                )
+            )
+        except RedisUnavailable:
+            log.warning("claim.unanswered", queue=queue)
+            return ()
+
+    def _poll_until_drained(self) -> None:
+        while True:
+            self._say_seen()
+            self._polled = [thread for thread in self._polled if thread.is_alive()]
+            for queue in self._settings.queues:
+                thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
+                thread.start()
+                self._polled.append(thread)
+            if self._draining.wait(self._settings.poll_s):
+                return
+
+    def _say_seen(self) -> None:
+        try:
+            for queue in self._settings.queues:
+                self._store.run(records.seen(queue, self.worker, self._settings.slots))
+            self._store.run(records.publish(self._catalogue))  # again and again: Redis may have been emptied
+        except RedisUnavailable:
+            log.warning("seen.unanswered")
