@@ -1,0 +1,125 @@
+"""Errors on the wire: one table from exception class to HTTP status, and RFC 9457 problems for everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from math import ceil
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from penstock import errors
+from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError, UnknownModel
+
+log = structlog.get_logger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+#: When an error that asks for patience does not say how much.
+RETRY_AFTER_S = 5
+
+
+class ModelNotServed(UnknownModel):
+    """There is no such model."""
+
+
+#: The nearest ancestor wins.
+STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
+    {
+        PenstockError: 500,
+        errors.RequestError: 400,
+        errors.UnsupportedContentType: 415,
+        errors.InvalidRequest: 422,
+        errors.HostRefused: 421,
+        errors.LinkRefused: 403,
+        errors.UnknownModel: 404,
+        ModelNotServed: 422,
+        errors.UnknownQueue: 404,
+        errors.UnknownJob: 404,
+        errors.UnknownArtifact: 404,
+        errors.UnknownUpload: 404,
+        errors.JobGone: 410,
+        errors.PayloadTooLarge: 413,
+        errors.IdempotencyMismatch: 422,
+        errors.IdempotencyInProgress: 409,
+        errors.StateConflict: 409,
+        errors.TooManyJobs: 429,
+        errors.InputError: 422,
+        errors.MediaTooLarge: 413,
+        errors.ServiceError: 503,
+        errors.ProcessorFailed: 500,
+        errors.ObjectNotFound: 404,
+        errors.ObjectExists: 409,
+    }
+)
+
+
+def status_of(error: PenstockError) -> int:
+    """Return the HTTP status of an error."""
+    return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
+
+
+def problem(report: ErrorReport, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a report as a problem+json response."""
+    body = {"type": f"urn:penstock:problem:{report.code}", "status": status, **report.to_json()}
+    return JSONResponse(body, status, headers, media_type=CONTENT_TYPE)
+
+
+def issues(found: Iterable[Mapping[str, Any]]) -> tuple[Issue, ...]:
+    """Return pydantic's errors as issues: a JSON pointer into the body, or the parameter's name in the sentence."""
+    return tuple(_issue(tuple(error["loc"]), str(error["msg"])) for error in found)
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """Return the JSON pointer (RFC 6901) of a path."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def install(app: FastAPI) -> None:
+    """Make the app answer every error with a problem."""
+    app.add_exception_handler(PenstockError, _on_penstock_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def _issue(where: tuple[str | int, ...], sentence: str) -> Issue:
+    if where and where[0] in ("query", "header", "path"):
+        return Issue("", f"{where[0]} parameter {'.'.join(map(str, where[1:]))}: {sentence}")
+    return Issue(pointer(where), sentence)
+
+
+async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, PenstockError)  # noqa: S101  (what the handler is registered for)
+    status = status_of(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
+    return problem(error.report(), status, _patience(error, status))
+
+
+def _patience(error: PenstockError, status: int) -> dict[str, str]:
+    if error.retry_after_s is None and not (error.retryable and status in (429, 503)):
+        return {}
+    return {"Retry-After": str(max(1, ceil(error.retry_after_s or RETRY_AFTER_S)))}
+
+
+async def _on_invalid_parameters(request: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else ()
+    return await _on_penstock_error(request, InvalidRequest(errors=issues(found)))
+
+
+async def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101  (what the handler is registered for)
+    title = HTTPStatus(error.status_code).phrase
+    report = ErrorReport(title.lower().replace(" ", "_"), title, f"{title}.", retryable=False)
+    return problem(report, error.status_code, error.headers)
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("request.broke", path=request.url.path, error=type(error).__name__)
+    return problem(PenstockError().report(), HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,0 +1,83 @@
+"""A job's events: a live stream (server-sent events) or, asked for as JSON, the list."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Header, Response
+from fastapi.responses import JSONResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from penstock.api.auth import Key
+from penstock.api.schemas import EventList, event_view
+from penstock.api.services import Api, Services
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.jobs import TERMINAL, Job, JobEvent, JobKey
+from penstock.storage import records
+
+#: How often the stream looks by itself: a notice that was lost costs this much latency.
+LOOK_EVERY_S = 15.0
+PAGE = 500
+ENDS = frozenset(f"job.{state}" for state in TERMINAL)
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+log = structlog.get_logger(__name__)
+
+
+@router.get("/{job_id}/events", response_model=EventList, responses={200: {"content": {"text/event-stream": {}}}})
+async def job_events(
+    key: Key,
+    api: Api,
+    accept: Annotated[str, Header()] = "*/*",
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Stream what happens to a job, from its beginning or after `Last-Event-ID`, until it ends.
+
+    The first event is always `snapshot`, the job itself; it has no id. With `Accept: application/json` the answer is
+    the list of what happened so far.
+    """
+    after = _position(last_event_id)
+    job = await api.jobs.run(records.read(key))
+    if "application/json" in accept and "text/event-stream" not in accept:
+        views = [event_view(event) async for event in _so_far(api, key, after)]
+        return JSONResponse(EventList(events=views).model_dump(mode="json"))
+    return EventSourceResponse(_stream(api, job, after), ping=LOOK_EVERY_S, sep="\n")
+
+
+def _position(last_event_id: str | None) -> str:
+    if not last_event_id:
+        return "0"
+    milliseconds, _, number = last_event_id.partition("-")
+    if not (milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) < 16):
+        raise InvalidRequest("Last-Event-ID is not an id of this stream")
+    if not (number.isascii() and number.isdigit() and len(number) < 16):
+        raise InvalidRequest("Last-Event-ID is not an id of this stream")
+    return last_event_id
+
+
+async def _so_far(api: Services, key: JobKey, after: str) -> AsyncIterator[JobEvent]:
+    while page := await api.jobs.run(records.events(key, after=after, count=PAGE)):
+        for event in page:
+            yield event
+        after = page[-1].id
+
+
+async def _stream(api: Services, job: Job, after: str) -> AsyncIterator[ServerSentEvent]:
+    yield ServerSentEvent(api.view(job).model_dump_json(by_alias=True), event="snapshot")
+    try:
+        async with api.jobs.changes(job.key) as changes:
+            while True:
+                # The record before its events: when it says that the job ended, the last event is among them.
+                over = (await api.jobs.run(records.read(job.key))).status.terminal
+                async for event in _so_far(api, job.key, after):
+                    after = event.id
+                    yield ServerSentEvent(event_view(event).model_dump_json(), event=event.type, id=event.id)
+                    if event.type in ENDS:
+                        return
+                if over:
+                    return
+                await changes.wait(LOOK_EVERY_S)
+    except PenstockError as error:  # purged, or no job store: the reader comes back with Last-Event-ID
+        log.info("events.broke_off", job=job.key.id, code=error.code)

@@ -1,0 +1,48 @@
+"""Whether the process lives, and whether it can accept jobs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+
+from penstock.api.services import Api
+from penstock.errors import Issue, NotReady, PenstockError
+from penstock.storage import records
+
+#: A check that takes longer has failed.
+CHECK_TIMEOUT_S = 3.0
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez")
+async def livez() -> dict[str, str]:
+    """Answer, if the process can."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(api: Api) -> dict[str, str]:
+    """Answer 200 when the job store and the object store do, 503 with what is missing otherwise."""
+    problems = await asyncio.gather(_job_store(api), _object_store(api))
+    issues = [issue for issue in problems if issue is not None]
+    if issues:
+        raise NotReady(" ".join(f"{issue.pointer[1:]}: {issue.detail}" for issue in issues), errors=issues)
+    return {"status": "ready"}
+
+
+async def _job_store(api: Api) -> Issue | None:
+    try:
+        await asyncio.wait_for(api.jobs.run(records.ping()), CHECK_TIMEOUT_S)
+    except (PenstockError, TimeoutError):
+        return Issue("/job_store", "does not answer")
+    return None
+
+
+async def _object_store(api: Api) -> Issue | None:
+    try:
+        await asyncio.wait_for(asyncio.to_thread(api.objects.ping), CHECK_TIMEOUT_S)
+    except (PenstockError, TimeoutError):
+        return Issue("/object_store", "does not answer")
+    return None

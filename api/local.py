@@ -1,0 +1,83 @@
+"""The local object store's own links: what presigned URLs are on S3."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import anyio
+from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
+
+from penstock.api.files import FileDownload, download_headers
+from penstock.api.services import Api, Services
+from penstock.errors import LinkRefused, MalformedBody, PayloadTooLarge
+from penstock.keys import Link, verify_link
+from penstock.storage.base import CHUNK_BYTES
+
+router = APIRouter(prefix="/v1/local", include_in_schema=False)
+
+
+@router.put("/{key:path}")
+async def receive_object(key: str, request: Request, api: Api) -> Response:
+    """Store what a signed link allows: exactly so many bytes of exactly this type."""
+    link = _verified(api, "PUT", key, request)
+    content_type = request.headers.get("content-type", "")
+    if link.content_type != content_type or link.size_bytes is None:
+        raise LinkRefused("send exactly the headers that came with the link")
+    async with _received(request, api.settings.spool_dir / "uploads", link.size_bytes) as path:
+        info = await asyncio.to_thread(api.objects.put_file, key, path, content_type=content_type)
+    return Response(headers={"ETag": f'"{info.etag}"'})
+
+
+@router.head("/{key:path}")
+@router.get("/{key:path}")
+async def send_object(key: str, request: Request, api: Api) -> Response:
+    """Send the object that a signed link allows."""
+    link = _verified(api, "GET", key, request)
+    info = await asyncio.to_thread(api.objects.head, key)
+    headers = download_headers(link.filename or key.rpartition("/")[2], etag=info.etag)
+    return FileDownload(api.file(key), headers=headers, media_type=info.content_type)
+
+
+def _verified(api: Services, method: Literal["GET", "PUT"], key: str, request: Request) -> Link:
+    if api.settings.secret is None:
+        raise LinkRefused
+    secret = api.settings.secret.get_secret_value()
+    return verify_link(secret, method, key, request.query_params, at=time.time())
+
+
+@asynccontextmanager
+async def _received(request: Request, folder: Path, size_bytes: int) -> AsyncIterator[Path]:
+    """Give the body as a file of exactly this size, which ends with the block."""
+    if int(request.headers.get("content-length", size_bytes)) > size_bytes:
+        raise PayloadTooLarge(f"the link is for {size_bytes} bytes")
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as scratch:
+        path = Path(scratch) / "upload"
+        try:
+            await _write(request, path, size_bytes)
+        except ClientDisconnect as error:
+            raise MalformedBody("the connection ended before the file did") from error
+        yield path
+
+
+async def _write(request: Request, path: Path, size_bytes: int) -> None:
+    received, waiting = 0, bytearray()
+    async with await anyio.open_file(path, "wb") as file:
+        async for chunk in request.stream():
+            received += len(chunk)
+            if received > size_bytes:
+                raise PayloadTooLarge(f"the link is for {size_bytes} bytes")
+            waiting += chunk
+            if len(waiting) >= CHUNK_BYTES:  # a thread is asked for each write: not for every few kilobytes
+                await file.write(bytes(waiting))
+                waiting.clear()
+        await file.write(bytes(waiting))
+    if received < size_bytes:
+        raise MalformedBody(f"the link is for {size_bytes} bytes, {received} came")
