@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
+from urllib.parse import quote
+
+from penstock.errors import FetchFailed
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+#: What `read` yields at most at a time.
+CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +26,7 @@ class ObjectInfo:
     etag: str
     #: Seconds since the epoch, UTC.
     modified_s: float
-    content_type: str = "application/octet-stream"
+    content_type: str = DEFAULT_CONTENT_TYPE
     #: The object's version where its bucket keeps versions.
     version_id: str | None = None
 
@@ -45,7 +53,10 @@ class ObjectStore(Protocol):
         ...
 
     def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
-        """Store bytes. With `if_absent`, raise `ObjectExists` if the key is taken: the first writer wins."""
+        """Store bytes. With `if_absent`, raise `ObjectExists` if the key is taken: the first writer wins.
+
+        Over a network the winner may have been our own try whose answer was lost: read the object to know.
+        """
         ...
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
@@ -57,7 +68,10 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes from `start` to before `end` in chunks of at most 1 MiB."""
+        """Yield the bytes from `start` to before `end` in chunks of at most 1 MiB; errors come while iterating.
+
+        A range that begins behind the object's end yields nothing.
+        """
         ...
 
     def head(self, key: str) -> ObjectInfo:
@@ -92,5 +106,29 @@ class ObjectStore(Protocol):
         ...
 
     def ping(self) -> None:
-        """Return if the store answers."""
+        """Return if the store answers and lets us in."""
         ...
+
+    def sweep(self, *, older_than_s: float) -> int:
+        """Free what uploads left behind that began so long ago and never ended; return how many there were."""
+        ...
+
+
+def content_disposition(filename: str) -> str:
+    """Return the header that makes browsers save a download as `filename`, any alphabet included (RFC 6266)."""
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%;' else "_" for c in filename)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that must not exist yet, and remove it again if anything fails; a full disk is `FetchFailed`."""
+    with path.open("xb") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise FetchFailed(f"could not write the media down: {error.strerror}") from error
+            raise

@@ -1,0 +1,310 @@
+"""Objects as plain files under a folder, for one machine and for drop folders.
+
+A key is the file's path. Objects appear whole: they are written beside (`.penstock/tmp`), synced to disk and renamed
+or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. A content type
+that the key's suffix does not tell is kept under `.penstock/types`. The file system needs hard links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import os
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from penstock.errors import (
+    ConfigError,
+    InvalidRequest,
+    MediaChanged,
+    MediaTooLarge,
+    ObjectExists,
+    ObjectNotFound,
+    ObjectStoreUnavailable,
+)
+from penstock.keys import Link, sign_link
+from penstock.storage.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectInfo, PresignedPut, new_file
+
+MAX_KEY_BYTES = 1024
+MAX_PART_BYTES = 255
+#: How often a put makes its folder again when a delete beside it just removed the empty folder.
+_FOLDER_TRIES = 10
+_OWN = ".penstock"
+#: Python's own table, the same on every machine.
+_TYPES = mimetypes.MimeTypes()
+
+
+class LocalStore:
+    """An `ObjectStore` in a folder. Its links lead to the API at `base_url` and are signed with `secret`."""
+
+    def __init__(
+        self, root: Path, *, base_url: str = "", secret: str | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.root = root.absolute()
+        self._base_url = base_url
+        self._secret = secret
+        self._clock = clock
+
+    def put_file(self, key: str, path: Path, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        """Store a copy of a file."""
+        with path.open("rb") as source:
+            return self._put(key, lambda file: shutil.copyfileobj(source, file, CHUNK_BYTES), content_type, if_absent)
+
+    def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        """Store bytes."""
+        return self._put(key, lambda file: file.write(data), content_type, if_absent)
+
+    def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
+        """Copy an object to a new file; an object that is written in place meanwhile is `MediaChanged`, too."""
+        with _translated(key), self._open(key) as source:
+            info = self._info(key, os.fstat(source.fileno()))
+            if etag not in (None, info.etag):
+                raise MediaChanged
+            if info.size_bytes > limit_bytes:
+                raise MediaTooLarge
+            with new_file(path) as target:
+                shutil.copyfileobj(source, target, CHUNK_BYTES)
+                if _etag(os.fstat(source.fileno())) != info.etag:
+                    raise MediaChanged
+            return info
+
+    def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
+        """Return an object's bytes."""
+        with _translated(key), self._open(key) as source:
+            data = source.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
+            raise MediaTooLarge
+        return data
+
+    def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield a range of an object's bytes; its errors come with the first chunk."""
+        with _translated(key), self._open(key) as source:
+            source.seek(start)
+            left = (os.fstat(source.fileno()).st_size if end is None else end) - start
+            while left > 0 and (chunk := source.read(min(left, CHUNK_BYTES))):
+                left -= len(chunk)
+                yield chunk
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return what is known of an object."""
+        with _translated(key):
+            status = self._path(key).lstat()
+            if not stat.S_ISREG(status.st_mode):
+                raise ObjectNotFound(f"there is no object {key!r}")
+            return self._info(key, status)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the regular files whose path begins with the prefix; links are passed over."""
+        folder = prefix.rpartition("/")[0]
+        if folder and not _is_key(folder):
+            return
+        for key, status in self._walk(f"{folder}/".lstrip("/")):
+            if key.startswith(prefix):
+                yield ObjectInfo(key, status.st_size, _etag(status), status.st_mtime)
+
+    def delete(self, key: str) -> None:
+        """Delete an object, and the folders that it leaves empty."""
+        path = self._path(key)
+        with suppress(ObjectNotFound), _translated(key):
+            path.unlink()
+        shutil.rmtree(self._types(key), ignore_errors=True)
+        for folder in path.parents:
+            if folder == self.root:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete every object whose key begins with the prefix and return how many there were."""
+        count = 0
+        for info in self.list(prefix):
+            self.delete(info.key)
+            count += 1
+        return count
+
+    def presign_get(self, key: str, *, filename: str, expires_s: int) -> str:
+        """Return a signed link to the API."""
+        return self._link(Link("GET", key, self._ends(expires_s), filename=filename))
+
+    def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a signed link to the API."""
+        link = Link("PUT", key, self._ends(expires_s), size_bytes=size_bytes, content_type=content_type)
+        headers = {"Content-Type": content_type, "Content-Length": str(size_bytes)}
+        return PresignedPut(self._link(link), expires_s, headers=headers)
+
+    def uri(self, key: str) -> str:
+        """Return `file:///...`."""
+        return self._path(key).as_uri()
+
+    def ping(self) -> None:
+        """Return if the folder is there, or can be made, and is writable."""
+        with _translated(""):
+            self._draft_folder()
+            if not os.access(self.root, os.W_OK):
+                raise ObjectStoreUnavailable("the object store's folder is not writable")
+
+    def sweep(self, *, older_than_s: float) -> int:
+        """Remove the drafts of writers that died."""
+        count = 0
+        with _translated(""):
+            for draft in self._draft_folder().iterdir():
+                with suppress(FileNotFoundError):
+                    if self._clock() - draft.stat().st_mtime >= older_than_s:
+                        draft.unlink()
+                        count += 1
+        return count
+
+    def _put(self, key: str, write: Callable[[BinaryIO], object], content_type: str, if_absent: bool) -> ObjectInfo:
+        target = self._path(key)
+        with _translated(key):
+            draft = self._draft_folder() / uuid.uuid4().hex
+            try:
+                with draft.open("xb") as file:
+                    write(file)
+                    file.flush()
+                    # The kernel's clock ticks every few milliseconds: too coarse to tell two writes apart.
+                    os.utime(file.fileno(), ns=(time.time_ns(), time.time_ns()))
+                    os.fsync(file.fileno())
+                    status = os.fstat(file.fileno())
+                self._keep_type(key, _etag(status), content_type)
+                self._place(draft, target, if_absent)
+            finally:
+                draft.unlink(missing_ok=True)
+        return ObjectInfo(key, status.st_size, _etag(status), status.st_mtime, content_type)
+
+    def _place(self, draft: Path, target: Path, if_absent: bool) -> None:
+        for tries_left in reversed(range(_FOLDER_TRIES)):
+            try:
+                _make_folder(target.parent)
+                if if_absent:
+                    target.hardlink_to(draft)
+                else:
+                    draft.replace(target)
+                return _sync(target.parent)
+            except FileNotFoundError:
+                if not tries_left:
+                    raise
+            except FileExistsError as error:
+                raise ObjectExists(f"{target.name!r} exists already") from error
+            except (IsADirectoryError, NotADirectoryError) as error:
+                raise InvalidRequest(f"{target.name!r} is, or lies under, another object's key") from error
+        return None
+
+    def _draft_folder(self) -> Path:
+        folder = self.root / _OWN / "tmp"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _keep_type(self, key: str, etag: str, content_type: str) -> None:
+        if _guessed_type(key) != content_type:
+            folder = self._types(key)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / etag).write_text(content_type)
+
+    def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
+        etag, content_type = _etag(status), _guessed_type(key)
+        with suppress(FileNotFoundError):
+            content_type = (self._types(key) / etag).read_text()
+        return ObjectInfo(key, status.st_size, etag, status.st_mtime, content_type)
+
+    def _types(self, key: str) -> Path:
+        # One note per version: writers of one key never touch each other's.
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return self.root / _OWN / "types" / digest[:2] / digest
+
+    def _path(self, key: str) -> Path:
+        if not _is_key(key):
+            raise InvalidRequest("the object's key has a part that no file may have")
+        return self.root / key
+
+    def _open(self, key: str) -> BinaryIO:
+        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ObjectNotFound(f"there is no object {key!r}")
+        return os.fdopen(descriptor, "rb")
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        with _translated(folder):
+            try:
+                with os.scandir(self.root / folder) as scan:
+                    entries = sorted(scan, key=_listing_order)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        for entry in entries:
+            key = folder + entry.name
+            if not _is_key(key):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(f"{key}/")
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    yield key, entry.stat(follow_symlinks=False)
+
+    def _ends(self, expires_s: int) -> int:
+        return int(self._clock()) + expires_s
+
+    def _link(self, link: Link) -> str:
+        if not self._secret or not self._base_url:
+            raise ConfigError("the local object store needs `secret` to sign its links")
+        return f"{self._base_url}/v1/local/{quote(link.key)}?{sign_link(self._secret, link)}"
+
+
+@contextmanager
+def _translated(key: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise ObjectNotFound(f"there is no object {key!r}") from error
+    except OSError as error:
+        raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
+
+
+def _is_key(key: str) -> bool:
+    try:
+        parts = key.encode().split(b"/")
+    except UnicodeEncodeError:
+        return False
+    fits = sum(map(len, parts)) + len(parts) - 1 <= MAX_KEY_BYTES and max(map(len, parts)) <= MAX_PART_BYTES
+    return fits and b"\0" not in key.encode() and parts[0] != _OWN.encode() and not {b"", b".", b".."} & set(parts)
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _guessed_type(key: str) -> str:
+    return _TYPES.guess_type(key, strict=False)[0] or DEFAULT_CONTENT_TYPE
+
+
+def _listing_order(entry: os.DirEntry[str]) -> bytes:
+    name = os.fsencode(entry.name)
+    return name + b"/" if entry.is_dir(follow_symlinks=False) else name
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    if not folder.is_dir():
+        raise NotADirectoryError(str(folder))
+    _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

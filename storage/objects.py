@@ -1,0 +1,60 @@
+"""Opening object stores, and the small things that are kept in them for a tenant."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from penstock.config import S3, Settings
+from penstock.errors import ConfigError, ObjectExists, ObjectNotFound
+from penstock.keys import new_webhook_secret
+from penstock.storage.base import ObjectStore
+from penstock.storage.local import LocalStore
+from penstock.storage.s3 import S3Store, s3_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_SECRET_LIMIT_BYTES = 10_000
+
+
+def open_store(url: str, settings: Settings) -> ObjectStore:
+    """Return the store at `file:///folder` or `s3://bucket/optional-prefix`; nothing is asked of it yet.
+
+    Stores of the same S3 service share one client, with its connections.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        secret = settings.secret.get_secret_value() if settings.secret else None
+        return LocalStore(Path(unquote(parts.path)), base_url=settings.base_url, secret=secret)
+    if parts.scheme == "s3" and parts.netloc:
+        client, presigner = _clients(settings.s3)
+        return S3Store(client, presigner, parts.netloc, f"{parts.path.strip('/')}/".lstrip("/"))
+    raise ConfigError(f"{url!r} is neither s3://bucket nor file:///folder")
+
+
+def tenant_webhook_secret(store: ObjectStore, tenant: str) -> str:
+    """Return the tenant's `whsec_...` secret, which is made by whoever asks first and never changes."""
+    key = f"tenants/{tenant}/webhook-secret.json"
+    try:
+        return _read_secret(store, key)
+    except ObjectNotFound:
+        secret = new_webhook_secret()
+    try:
+        body = json.dumps({"secret": secret}).encode()
+        store.put_bytes(key, body, content_type="application/json", if_absent=True)
+    except ObjectExists:
+        return _read_secret(store, key)
+    return secret
+
+
+def _read_secret(store: ObjectStore, key: str) -> str:
+    return str(json.loads(store.get_bytes(key, limit_bytes=_SECRET_LIMIT_BYTES))["secret"])
+
+
+@lru_cache(maxsize=8)
+def _clients(s3: S3) -> tuple[S3Client, S3Client]:
+    return s3_client(s3), s3_client(s3, checksums=False)
