@@ -67,7 +67,7 @@ def resolve_radiometry(
     else:
         raise InvalidInput(
             f"Nothing says what the scene's {declared.dtype} numbers mean: the file has no scale tags and the model "
-            "has no default for this type. Give `radiometry`, e.g. {\"scale\": 0.0001, \"offset\": 0}."
+            'has no default for this type. Give `radiometry`, e.g. {"scale": 0.0001, "offset": 0}.'
         )
     nodata, nodata_source = _nodata(request, declared, default)
     return Radiometry(scale, offset, nodata, source, nodata_source)

@@ -53,7 +53,9 @@ class RasterSegmentation:
     request = SegmentationRequest
     outputs = (
         OutputSpec("classes", COG_TYPE, "classes.tif: class ids as a COG with a palette; 255 = no data"),
-        OutputSpec("probability", COG_TYPE, "probability.tif: a COG with one band per class; value / 254; 255 = no data"),
+        OutputSpec(
+            "probability", COG_TYPE, "probability.tif: a COG with one band per class; value / 254; 255 = no data"
+        ),
         OutputSpec("preview", "image/png", "preview.png: the classes in their colours, at most 1024 px"),
         OutputSpec("stats", "application/json", "stats.json: pixels, m² and share of each class, and what was used"),
     )

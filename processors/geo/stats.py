@@ -43,7 +43,7 @@ class PixelArea:
         flat = 1 - self.eccentricity_squared * np.sin(latitude) ** 2
         m_n = self.semi_major_m**2 * (1 - self.eccentricity_squared) / flat**2
         density: npt.NDArray[np.float64] = m_n * np.cos(latitude) * self.radians_per_unit**2
-        return density * abs(self.transform.determinant)
+        return density * abs(float(self.transform.determinant))
 
 
 def pixel_area(crs: Any | None, transform: Any | None) -> PixelArea | None:
