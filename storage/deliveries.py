@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import JobGone, UnknownJob
 from penstock.jobs import Delivery, Job, JobKey
-from penstock.storage.records import fields, job_of
+from penstock.storage.fields import MICRO, fields, job_of, us
 from penstock.storage.scripts import Command
 
 
@@ -46,7 +46,7 @@ def deliveries(key: JobKey) -> Command[tuple[DeliveryRecord, ...]]:
 
 def due(n: int, lease_s: float) -> Command[tuple[tuple[DeliveryRecord, Job], ...]]:
     """Lease up to `n` deliveries whose time has come, each with its job as it is now."""
-    args = (n, round(lease_s * 1_000_000))
+    args = (n, us(lease_s))
     return Command("deliver", args, lambda rows: tuple((_delivery(row), job_of(fields(job))) for row, job in rows))
 
 
@@ -60,7 +60,7 @@ def settle(
         delivery.id,
         delivery.tries,
         outcome.value,
-        round(delay_s * 1_000_000),
+        us(delay_s),
         json.dumps(note),
         body,
     )
@@ -82,7 +82,7 @@ def _delivery(flat: Sequence[str]) -> DeliveryRecord:
         key=JobKey(row["tenant"], row["job"]),
         event=row["event"],
         url=row["url"],
-        created_s=int(row["created_us"]) / 1_000_000,
+        created_s=int(row["created_us"]) / MICRO,
         tries=int(row["tries"]),
         state=Delivery(row["state"]),
         log=tuple(Attempt(**entry) for entry in json.loads(row["log"])),

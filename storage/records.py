@@ -26,7 +26,6 @@ from penstock.errors import (
 from penstock.jobs import (
     Artifact,
     Claim,
-    Delivery,
     Job,
     JobEvent,
     JobKey,
@@ -35,9 +34,9 @@ from penstock.jobs import (
     State,
     Status,
     Submission,
-    Webhook,
 )
 from penstock.models import CatalogueEntry
+from penstock.storage.fields import MICRO, claim_of, dump, eta_s, fields, job_of, seconds, submission_to_json, us
 from penstock.storage.scripts import Arg, AsyncJobStore, Command, JobStore, Runs
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
@@ -49,7 +48,6 @@ PRIORITY_HEAD_START_S = 600
 GONE_S = 30 * 86_400
 #: Due rows that one sweep looks at per index.
 SWEEP_LIMIT = 500
-_MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +129,17 @@ def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
     args = (
         submission.key.tenant,
         submission.key.id,
-        _dump(_submission_to_json(submission)),
+        dump(submission_to_json(submission)),
         submission.fingerprint,
         submission.model,
         submission.queue,
-        _us(submission.priority * PRIORITY_HEAD_START_S),
-        _us(submission.queue_ttl_s),
-        _us(submission.execution_timeout_s),
-        _us(limits.retention_s),
+        us(submission.priority * PRIORITY_HEAD_START_S),
+        us(submission.queue_ttl_s),
+        us(submission.execution_timeout_s),
+        us(limits.retention_s),
         submission.max_attempts,
         limits.max_crashes,
-        _dump(asdict(hook)) if hook else "",
+        dump(asdict(hook)) if hook else "",
         submission.retry_of or "",
         limits.max_tenant_jobs,
         limits.max_queued,
@@ -157,21 +155,21 @@ def claim(
 
     The same slot and nonce get the same jobs again: a lost reply is not a lost job.
     """
-    args = (queue, slot, nonce, n, _us(lease_s), max_tenant_running, worker, _dump(sorted(models)))
-    return Command("claim", args, lambda reply: tuple(_claim(row) for row in json.loads(reply)))
+    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)))
+    return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
 def heartbeat(claim: Claim, phase: Phase, progress: Progress) -> Command[str]:
     """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`."""
     args = (
         *_held(claim),
-        _us(claim.lease_s),
+        us(claim.lease_s),
         phase.value,
         progress.done,
         "" if progress.total is None else progress.total,
         progress.unit,
         progress.message or "",
-        _dump(ExecutionTimeout().report().to_json()),
+        dump(ExecutionTimeout().report().to_json()),
     )
     return Command("heartbeat", args, str)
 
@@ -183,11 +181,11 @@ def complete(claim: Claim, outcome: Outcome) -> Command[str]:
         *_held(claim),
         name,
         outcome.text or "",
-        "" if outcome.data is None else _dump(outcome.data),
-        _dump([asdict(artifact) for artifact in outcome.artifacts]),
-        _dump(outcome.error.to_json()) if outcome.error else "",
-        _dump(outcome.metrics or {}),
-        _us(outcome.retry_delay_s),
+        "" if outcome.data is None else dump(outcome.data),
+        dump([asdict(artifact) for artifact in outcome.artifacts]),
+        dump(outcome.error.to_json()) if outcome.error else "",
+        dump(outcome.metrics or {}),
+        us(outcome.retry_delay_s),
     )
     return Command("complete", args, lambda reply: str(reply[0]))
 
@@ -217,14 +215,14 @@ def list_jobs(
 ) -> Command[Page]:
     """Return a page of a tenant's jobs, newest first. A short page with a cursor is possible."""
     states, canceling = _states(status)
-    args = (tenant, f"({cursor}" if cursor else "+inf", limit, _dump(states), model or "", canceling)
+    args = (tenant, f"({cursor}" if cursor else "+inf", limit, dump(states), model or "", canceling)
     return Command("list", args, _page)
 
 
 def sweep() -> Command[Swept]:
     """Do what time alone does to jobs: ended leases, timeouts, delays and TTLs."""
     reports = (WorkerLost().report(), ExecutionTimeout().report(), QueueExpired().report())
-    args: tuple[Arg, ...] = (SWEEP_LIMIT, *(_dump(report.to_json()) for report in reports))
+    args: tuple[Arg, ...] = (SWEEP_LIMIT, *(dump(report.to_json()) for report in reports))
     return Command("sweep", args, lambda reply: Swept(*reply))
 
 
@@ -288,46 +286,6 @@ def ping() -> Command[None]:
     return Command("ping", (), lambda _: None)
 
 
-def seconds(microseconds: str | int | None) -> float | None:
-    """Return Redis' microseconds as seconds; None for an empty field."""
-    return int(microseconds) / _MICRO if microseconds not in (None, "") else None
-
-
-def fields(flat: Sequence[Any]) -> dict[str, Any]:
-    """Return the hash behind a flat reply."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def job_of(record: Mapping[str, str]) -> Job:
-    """Return the job that a record's fields describe."""
-    submission = _submission_from_json(json.loads(record["submission"]))
-    state = State(record["state"])
-    completed = seconds(record.get("completed_us"))
-    retention = int(record["retention_us"]) / _MICRO
-    return Job(
-        submission=submission,
-        state=state,
-        created_s=int(record["created_us"]) / _MICRO,
-        cancel_requested=record.get("cancel") == "1",
-        phase=Phase(record["phase"]),
-        attempt=int(record["attempt"]),
-        crashes=int(record["crashes"]),
-        fence=int(record["fence"]),
-        progress=_progress(record),
-        started_s=seconds(record.get("started_us")),
-        completed_s=completed,
-        due_s=seconds(record.get("due_us")) if state is State.DELAYED else None,
-        expires_s=completed + retention if completed is not None else None,
-        text=record.get("text") or None,
-        data=json.loads(record["data"]) if record.get("data") else None,
-        artifacts=tuple(Artifact(**row) for row in json.loads(record.get("artifacts") or "[]")),
-        error=ErrorReport.from_json(json.loads(record["error"])) if record.get("error") else None,
-        metrics=json.loads(record.get("metrics") or "{}"),
-        delivery=Delivery(record["delivery"]),
-        revision=int(record["revision"]),
-    )
-
-
 def _held(claim: Claim) -> tuple[Arg, ...]:
     return claim.key.tenant, claim.key.id, claim.fence
 
@@ -343,20 +301,9 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
         case "tenant":
             raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=30)
         case _:
-            speed, workers = int(reply[2] or _MICRO), max(1, int(reply[3]))
-            wait_s = min(600.0, int(reply[1]) * speed / _MICRO / workers)
+            speed, workers = int(reply[2] or MICRO), max(1, int(reply[3]))
+            wait_s = min(600.0, int(reply[1]) * speed / MICRO / workers)
             raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=max(1.0, wait_s))
-
-
-def _claim(row: Mapping[str, Any]) -> Claim:
-    return Claim(
-        submission=_submission_from_json(json.loads(row["submission"])),
-        attempt=int(row["attempt"]),
-        crashes=int(row["crashes"]),
-        fence=int(row["fence"]),
-        claimed_s=int(row["claimed_us"]) / _MICRO,
-        lease_s=int(row["lease_us"]) / _MICRO,
-    )
 
 
 def _known(reply: Any) -> Any:
@@ -371,30 +318,18 @@ def _job(flat: Sequence[str]) -> Job:
     return job_of(fields(flat))
 
 
+def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:
+    row = fields(flat)
+    return JobEvent(entry_id, row["type"], int(entry_id.partition("-")[0]) / 1000, json.loads(row["data"]))
+
+
 def _with_estimate(
     flat: Sequence[str], now_us: str, rank: int | None, speed_us: str | None, slots: int
 ) -> Job:  # fmt: skip
     job = _job(flat)
     speed_s = seconds(speed_us)
     position = rank + 1 if rank is not None else None
-    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / _MICRO, position, speed_s, slots))
-
-
-def eta_s(job: Job, at: float, position: int | None, speed_s: float | None, slots: int) -> float | None:
-    """Estimate the seconds until a job ends: from its own progress, else from its model's recent speed."""
-    if job.state is State.RUNNING and job.started_s is not None:
-        elapsed, progress = at - job.started_s, job.progress
-        if progress.total and progress.done:
-            return elapsed * (progress.total - progress.done) / progress.done
-        return max(0.0, speed_s - elapsed) if speed_s is not None else None
-    if position is not None and speed_s is not None and slots > 0:
-        return -(-position // slots) * speed_s
-    return None
-
-
-def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:
-    row = fields(flat)
-    return JobEvent(entry_id, row["type"], int(entry_id.partition("-")[0]) / 1000, json.loads(row["data"]))
+    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / MICRO, position, speed_s, slots))
 
 
 def _forgotten(reply: str) -> None:
@@ -425,48 +360,16 @@ def _page(reply: list[Any]) -> Page:
 
 def _queue_stats(reply: list[Any]) -> QueueStats:
     now_us, queued, running, oldest_us, done, workers, slots, speeds, known = reply
-    speed = [int(us) / _MICRO for us in speeds[1::2]]
+    speed = [int(us) / MICRO for us in speeds[1::2]]
     mean_s = sum(speed) / len(speed) if speed else None
     oldest_s = seconds(oldest_us)
     return QueueStats(
         queued=queued,
         running=running,
-        oldest_age_s=int(now_us) / _MICRO - oldest_s if oldest_s is not None else 0.0,
+        oldest_age_s=int(now_us) / MICRO - oldest_s if oldest_s is not None else 0.0,
         throughput_per_s=int(done) / 300,
         workers=workers,
         slots=slots,
         eta_s=queued * mean_s / slots if mean_s is not None and slots else None,
         known=bool(known),
     )
-
-
-def _progress(record: Mapping[str, str]) -> Progress:
-    return Progress(
-        done=int(record.get("done") or 0),
-        total=int(record["total"]) if record.get("total") else None,
-        unit=record.get("unit") or "prompts",
-        message=record.get("message") or None,
-    )
-
-
-def _submission_to_json(submission: Submission) -> dict[str, Any]:
-    return {**asdict(submission), "input": dict(submission.input), "metadata": dict(submission.metadata)}
-
-
-def _submission_from_json(data: dict[str, Any]) -> Submission:
-    hook = data["webhook"]
-    return Submission(
-        **{
-            **data,
-            "key": JobKey(**data["key"]),
-            "webhook": Webhook(hook["url"], tuple(hook["events"])) if hook else None,
-        }
-    )
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _us(seconds: float) -> int:
-    return round(seconds * _MICRO)
