@@ -10,19 +10,38 @@ The API imports this module: nothing heavy here.
 from __future__ import annotations
 
 import re
+import tempfile
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from penstock.config import Settings
-from penstock.errors import MediaNotFound, MediaRefused
-from penstock.storage.guard import WebAddress, check_url
+from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
+from penstock.storage.addresses import WebAddress, check_url
+from penstock.storage.base import ObjectStore
+from penstock.storage.guard import GuardedClient
+from penstock.storage.objects import open_store
 
-__all__ = ["S3Object", "Upload", "WebAddress", "check_url", "parse_reference", "safe_name", "upload_key"]
+__all__ = [
+    "GuardedClient",
+    "LocalMedia",
+    "Reference",
+    "S3Object",
+    "Upload",
+    "WebAddress",
+    "check_url",
+    "fetch_media",
+    "parse_reference",
+    "safe_name",
+    "upload_key",
+]
 
 #: Of an upload's name.
 MAX_NAME_CHARS = 100
 
+#: What is kept of a reference's suffix: it tells readers of the file what it may be, and nothing more.
+_SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -40,6 +59,15 @@ class S3Object:
 
     bucket: str
     key: str
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMedia:
+    """A fetched medium: alone in a folder of its own, and called `media` with the reference's suffix."""
+
+    path: Path
+    #: The source's, where it has one.
     etag: str | None = None
 
 
@@ -77,6 +105,43 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
     if scheme == "s3":
         return _s3_object(reference, tenant, settings)
     return check_url(reference, settings.allowed_hosts, settings.fetch_any_public_host)
+
+
+def fetch_media(
+    reference: str,
+    folder: Path,
+    *,
+    store: ObjectStore,
+    tenant: str,
+    settings: Settings,
+    guard: GuardedClient,
+    limit_bytes: int,
+) -> LocalMedia:
+    """Bring a reference's bytes into a new folder under `folder`.
+
+    Raises `MediaNotFound`, `MediaRefused`, `MediaTooLarge`, `MediaChanged`, `MediaUnreadable`, and `FetchFailed` or
+    `ObjectStoreUnavailable` for what another try may mend.
+    """
+    what = parse_reference(reference, tenant=tenant, settings=settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(dir=folder)) / f"media{_suffix(what)}"
+    if isinstance(what, WebAddress):
+        return LocalMedia(path, guard.fetch(reference, path, limit_bytes).etag)
+    try:
+        if isinstance(what, Upload):
+            info = store.get_file(what.key, path, limit_bytes=limit_bytes)
+        else:
+            bucket = open_store(f"s3://{what.bucket}", settings)
+            info = bucket.get_file(what.key, path, limit_bytes=limit_bytes, etag=what.etag)
+    except ObjectNotFound as error:
+        raise MediaNotFound from error
+    return LocalMedia(path, info.etag)
+
+
+def _suffix(what: Reference) -> str:
+    name = what.target.partition("?")[0] if isinstance(what, WebAddress) else what.key
+    suffix = Path(name.rpartition("/")[2]).suffix.lower()
+    return suffix if _SUFFIX.fullmatch(suffix) else ""
 
 
 def _upload(reference: str, tenant: str) -> Upload:
