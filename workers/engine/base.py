@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,7 +79,7 @@ class Engine(Protocol):
         """Load a model unless it is resident; return the seconds its loading took when it was last loaded."""
         ...
 
-    def run(self, model: Model, prompts: Iterator[Prompt], *, check: Check) -> Iterator[Output]:
+    def run(self, model: Model, prompts: Iterator[Prompt], *, check: Check) -> Generator[Output]:
         """Yield one output per prompt, in order, drawing prompts ahead within a bounded number of bytes.
 
         Prompts are drawn by a thread of the engine. A yielded prompt's arrays belong to the engine: they must not be

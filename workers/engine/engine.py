@@ -65,7 +65,7 @@ class BatchingEngine:
         with self._using(model, self._guarded(check)) as resident:
             return resident.load_s
 
-    def run(self, model: Model, prompts: Iterator[Prompt], *, check: Check) -> Iterator[Output]:
+    def run(self, model: Model, prompts: Iterator[Prompt], *, check: Check) -> Generator[Output]:
         """Yield one output per prompt, in order; see `Engine.run`.
 
         Raises what drawing or checking raised, the prompt's own error, `ModelUnavailable`, `OutOfMemory`, `DeviceLost`

@@ -1,7 +1,8 @@
 """The runner `torch`: one forward pass of a torch network per batch.
 
-On a CPU in float32 a prompt's output is the same bit for bit every time, whatever shared its batch, on one kind of
-processor, one torch version and one number of threads (one thread and two differ). A GPU and bfloat16 promise less.
+On a CPU in float32 a prompt's output is the same bit for bit every time, given its shape, the kind of processor, the
+torch version and the number of threads (one thread and two differ by some 1e-8). It would also depend on what shares
+its batch (three tiles of 48 x 64 px differ from one), so prompts run one by one there. A GPU and bfloat16 promise less.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TorchRunner:
 
     @property
     def max_batch(self) -> int:
-        """One on a CPU: four 512 px tiles together took 1.8 times as long as one after the other (2 cores)."""
+        """One on a CPU, for the same bits; batches are no gain there (four 512 px tiles took 1.8 times as long)."""
         return 1 if self._device.type == "cpu" else self._max_batch
 
     def admit(self, prompt: Prompt) -> Tensor:
