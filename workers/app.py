@@ -85,7 +85,7 @@ def open_worker(settings: Settings, store: records.JobStore) -> Iterator[Worker]
             settings=settings,
             store=store,
             objects=open_store(settings.store_url, settings),
-            guard=GuardedClient.for_media(settings),
+            guard=GuardedClient(settings),
             engine=engine,
             heartbeat=heartbeat,
             serving=serving,

@@ -129,7 +129,7 @@ def main(settings: Settings) -> int:
     configure(settings.log_level)
     store = records.JobStore.open(settings.redis_address)
     objects = open_store(settings.store_url, settings)
-    guard = GuardedClient.for_webhooks(settings)
+    guard = GuardedClient(settings)
     deliverer = Deliverer(store, objects, guard, base_url=settings.base_url)
     hints = HintSender(settings.redis_address)
     duties = [
