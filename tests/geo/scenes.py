@@ -1,0 +1,136 @@
+"""What the geo tests share: small scenes, small models, and an engine that runs a function in place of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.models import Limits, Model
+from penstock.processors.base import Output, Prompt, Result
+from penstock.processors.geo.gdal import rasterio, without_georeference
+from penstock.processors.geo.segmentation import RasterSegmentation
+
+Network = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+GREY = ({"name": "grey", "mean": 0.0, "std": 1.0},)
+COLOURS = ("#000000", "#ff0000", "#00ff00", "#0000ff", "#ffffff")
+NORTH_UP = rasterio.Affine(30, 0, 500_000, 0, -30, 5_000_000)
+
+
+class Files:
+    """Media that are local files."""
+
+    def path(self, reference: str) -> Path:
+        return Path(reference)
+
+    def etag(self, reference: str) -> str | None:
+        return f"etag of {Path(reference).name}"
+
+
+class Folder:
+    """A sink that notes what it was handed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        self.artifacts: dict[str, Path] = {}
+        self.types: dict[str, str] = {}
+
+    def path(self, name: str) -> Path:
+        return self._folder / name
+
+    def add(self, name: str, path: Path, *, media_type: str) -> None:
+        assert path.is_file()
+        assert name not in self.artifacts
+        self.artifacts[name], self.types[name] = path, media_type
+
+
+def make_model(
+    *, bands: Sequence[dict[str, Any]] = GREY, classes: int = 5, max_pixels: int | None = None, **options: Any
+) -> Model:
+    """Return a model of one grey band whose input is the file's numbers, unless told otherwise."""
+    dtypes = ("uint8", "uint16", "int16", "float32")
+    labels = [{"id": i, "name": f"class {i}", "colour": COLOURS[i]} for i in range(classes)]
+    defaults = {
+        "halo_px": 0,
+        "stride_px": 1,
+        "tile_px": 64,
+        "default_radiometry": [{"dtypes": dtypes, "scale": 1.0}],
+    }
+    return Model(
+        name="toy",
+        title="A toy",
+        runner="fake",
+        processor="raster-segmentation",
+        source="nowhere",
+        revision="1",
+        limits=Limits(max_pixels=max_pixels),
+        options={**defaults, "bands": bands, "classes": labels, **options},
+    )
+
+
+def one_hot(ids: npt.NDArray[Any], classes: int = 5) -> npt.NDArray[np.float32]:
+    """Return probabilities (classes, rows, columns) that are sure of the given ids."""
+    return (ids[None] == np.arange(classes)[:, None, None]).astype(np.float32)
+
+
+def by_value(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Call each pixel the class that its first band's number names, modulo 5."""
+    return one_hot(np.rint(pixels[0]).astype(np.int64) % 5)
+
+
+def answers(prompts: Iterator[Prompt], network: Network, *, batch: int = 1) -> Iterator[Output]:
+    """Draw `batch` prompts ahead, compute them last first, and answer in order."""
+    while group := list(islice(prompts, batch)):
+        done = [Output({"probability": network(prompt.data["pixels"])}) for prompt in reversed(group)]
+        yield from reversed(done)
+
+
+def segment(
+    scene: Path,
+    folder: Path,
+    *,
+    network: Network = by_value,
+    model: Model | None = None,
+    batch: int = 1,
+    **request: Any,
+) -> tuple[Folder, Result]:
+    """Run a scene through both halves of the processor."""
+    processor = RasterSegmentation(model or make_model())
+    prepared = processor.pre_process(processor.request(scene=str(scene), **request), Files())
+    sink = Folder(folder)
+    outputs = answers(prepared.prompts, network, batch=batch)
+    return sink, processor.post_process(outputs, prepared.context, sink)
+
+
+def write_scene(path: Path, numbers: npt.NDArray[Any], *, descriptions: Sequence[str] = (), **profile: Any) -> Path:
+    """Write (bands, rows, columns) as a GeoTIFF, in UTM unless the profile says otherwise."""
+    count, height, width = numbers.shape
+    place = {"crs": "EPSG:32633", "transform": NORTH_UP}
+    scales = profile.pop("scales", None)
+    # GDAL takes the fourth of four bytes for alpha unless told that the picture is grey.
+    profile = {"driver": "GTiff", "dtype": numbers.dtype, "photometric": "MINISBLACK", **place, **profile}
+    profile = {name: value for name, value in profile.items() if value is not None}
+    with without_georeference(), rasterio.open(path, "w", count=count, height=height, width=width, **profile) as file:
+        file.write(numbers)
+        if descriptions:
+            file.descriptions = tuple(descriptions)
+        if scales:
+            file.scales = scales
+    return path
+
+
+def read(path: Path) -> npt.NDArray[Any]:
+    """Return all bands of a raster."""
+    with without_georeference(), rasterio.open(path) as file:
+        return np.asarray(file.read())
+
+
+def pattern(height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Return (1, height, width) numbers from 1 to 249 that tell neighbouring pixels apart."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    return ((rows * 7 + columns * 3 + rows * columns % 11) % 249 + 1).astype(np.uint8)[None]
