@@ -315,7 +315,7 @@ def test_closing_the_outputs_ends_the_run(engine: BatchingEngine) -> None:
     source = Source(range(100))
     outputs = engine.run(a_model(), iter(source), check=never)
     assert isinstance(next(outputs), Output)
-    outputs.close()  # type: ignore[attr-defined]
+    outputs.close()
     assert source.closed.is_set()
     assert source.count < 100
 
