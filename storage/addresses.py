@@ -15,7 +15,6 @@ from penstock.errors import MediaRefused
 USUAL_PORTS = frozenset({80, 443, 8080, 8443})
 MAX_URL_CHARS = 2048
 
-
 _REFUSED = "this URL may not be used: only http(s) URLs of public hosts that the service's operator allows"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: No whitespace, control characters or backslashes anywhere; no userinfo and no escapes in the authority.
@@ -106,7 +105,8 @@ def _parse(url: str) -> WebAddress:
         raise refusal("not a plain http(s) URL")
     try:
         parsed = httpx.URL(url)
-        host, port = parsed.raw_host.decode("ascii").lower(), parsed.port or _DEFAULT_PORTS[parsed.scheme]
+        host = parsed.raw_host.decode("ascii").lower()
+        port = _DEFAULT_PORTS[parsed.scheme] if parsed.port is None else parsed.port
     except (httpx.InvalidURL, ValueError, KeyError) as error:
         raise refusal("not a URL") from error
     if not _HOST.fullmatch(f"[{host}]" if ":" in host else host) or not 0 < port < 65536:
