@@ -39,7 +39,7 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (RasterioError, CRSError, CPLE_BaseError) as error:
-        said = re.sub(r"'?/\S+'?", "the file", str(error.__cause__ or error))  # our paths are nobody's business
+        said = re.sub(r"(?<!\w)'?/\S+'?", "the file", str(error.__cause__ or error))  # our paths are nobody's business
         raise MediaUnreadable(f"{what}; it is damaged or incomplete ({said.rstrip('.')}).") from error
 
 

@@ -1,4 +1,4 @@
-"""The job's `input` for raster segmentation. Its JSON Schema is the API's, so neither numpy nor GDAL is imported here."""
+"""The `input` of a raster segmentation job. Its JSON Schema is the API's: neither numpy nor GDAL is imported here."""
 
 from __future__ import annotations
 

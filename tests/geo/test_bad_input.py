@@ -1,0 +1,121 @@
+"""What cannot be segmented is refused with the reason, before or while it is read, and without naming our paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.processors.geo.gdal import rasterio, without_georeference
+from tests.geo.scenes import NORTH_UP, make_model, pattern, segment, write_scene
+
+
+def text(path: Path) -> None:
+    path.write_text("lat,lon\n1,2\n")
+
+
+def nothing(path: Path) -> None:
+    path.touch()
+
+
+def page(path: Path) -> None:
+    path.write_text("\n<!doctype html><title>404</title>")
+
+
+def vrt(path: Path) -> None:
+    secret = write_scene(path.with_name("secret.tif"), pattern(64, 64))
+    path.write_text(
+        f'<VRTDataset rasterXSize="64" rasterYSize="64"><VRTRasterBand dataType="Byte" band="1"><SimpleSource>'
+        f"<SourceFilename>{secret}</SourceFilename><SourceBand>1</SourceBand></SimpleSource></VRTRasterBand></VRTDataset>"
+    )
+
+
+def picture(path: Path) -> None:
+    Image.fromarray(pattern(64, 64)[0]).save(path, format="PNG")
+
+
+def cut(keep: float) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        noise = np.random.default_rng(1).integers(0, 255, (1, 512, 512), np.uint8)
+        write_scene(path, noise, tiled=True, blockxsize=128, blockysize=128, compress="deflate")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(len(whole) * keep)])
+
+    return write
+
+
+def declares(height: int, width: int, **profile: object) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        place = {"crs": "EPSG:32633", "transform": NORTH_UP, "SPARSE_OK": True, "compress": "deflate"}
+        with rasterio.open(
+            path, "w", driver="GTiff", height=height, width=width, count=1, dtype="uint8", **{**place, **profile}
+        ):
+            pass
+
+    return write
+
+
+def flat(path: Path) -> None:
+    with without_georeference():
+        write_scene(path, pattern(64, 64), transform=rasterio.Affine(0, 0, 5, 0, 0, 5))
+
+
+def complex_numbers(path: Path) -> None:
+    write_scene(path, pattern(64, 64).astype(np.complex64))
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "sentence"),
+    [
+        (text, MediaUnreadable, "neither a GeoTIFF nor a JPEG 2000 file: it holds text"),
+        (nothing, MediaUnreadable, "it is empty"),
+        (page, MediaUnreadable, "it holds XML or HTML"),
+        (vrt, MediaUnreadable, "it holds XML or HTML"),
+        (picture, MediaUnreadable, "it begins with the bytes 89 50 4e 47"),
+        (cut(0.0001), MediaUnreadable, "cannot be opened; it is damaged or incomplete"),
+        (cut(0.5), MediaUnreadable, "rows 128 to 191 cannot be read; it is damaged or incomplete"),
+        (cut(0.95), MediaUnreadable, "rows 384 to 447 cannot be read; it is damaged or incomplete"),
+        (
+            declares(400_000, 400_000, tiled=True),
+            MediaTooLarge,
+            "160,000,000,000 pixels; the model takes 1,000,000,000",
+        ),
+        (
+            declares(20_000, 20_000, tiled=True, blockxsize=20_000, blockysize=20_000),
+            MediaTooLarge,
+            "take 400,000,000 bytes each; .* Write it tiled",
+        ),
+        (flat, InvalidInput, "georeference .* not usable"),
+        (complex_numbers, InvalidInput, "numbers are complex64; one real data type is needed"),
+    ],
+)
+def test_bad_files_are_refused_with_the_reason(
+    write: Callable[[Path], None], error: type[InputError], sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "scene.tif"
+    write(path)
+    with pytest.raises(error, match=sentence) as raised:
+        segment(path, tmp_path / "out", model=make_model(max_pixels=10**9))
+    assert str(tmp_path) not in raised.value.detail
+    assert not raised.value.retryable
+
+
+def test_a_vrt_under_a_tiffs_name_would_open_without_the_check(tmp_path: Path) -> None:
+    vrt(tmp_path / "scene.tif")
+    with pytest.raises(MediaUnreadable):
+        segment(tmp_path / "scene.tif", tmp_path / "out")
+
+
+def test_sidecar_files_are_not_read(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "scene.tif", pattern(64, 64))
+    (tmp_path / "scene.tif.aux.xml").write_text(
+        '<PAMDataset><PAMRasterBand band="1"><NoDataValue>7</NoDataValue><Scale>3</Scale></PAMRasterBand></PAMDataset>'
+    )
+    _, result = segment(path, tmp_path / "out")
+    assert result.data is not None
+    assert result.data["radiometry"]["source"] == "model default"
+    assert result.data["nodata_pixels"] == 0

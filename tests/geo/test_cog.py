@@ -1,0 +1,135 @@
+"""The rasters are Cloud Optimized GeoTIFFs on the scene's own grid, with classes that stay classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rasterio.control import GroundControlPoint
+from rio_cogeo import cog_validate
+
+from penstock.processors.geo.gdal import rasterio, without_georeference
+from penstock.processors.geo.options import NODATA
+from tests.geo.scenes import COLOURS, NORTH_UP, make_model, pattern, read, segment, write_scene
+
+Affine = rasterio.Affine
+SINUSOIDAL = "+proj=sinu +lon_0=0 +x_0=0 +y_0=0 +R=6371007.181 +units=m +no_defs"
+PLACES: dict[str, dict[str, Any]] = {
+    "utm": {"crs": "EPSG:32633", "transform": NORTH_UP},
+    "geographic": {"crs": "EPSG:4326", "transform": Affine(5.393624e-4, 0, 47.0220494, 0, -5.197591e-4, -15.31)},
+    "rotated": {"crs": "EPSG:32633", "transform": Affine(17.3, 5.1, 100.7, 10.3, -8.66, 200.9)},
+    "south-up": {"crs": "EPSG:4326", "transform": Affine(0.5, 0, -180, 0, 0.5, -90)},
+    "no crs": {"crs": None, "transform": NORTH_UP},
+    "nothing": {"crs": None, "transform": None},
+    "feet": {"crs": "EPSG:2263", "transform": Affine(1 / 3, 0, 987_654.1, 0, -1 / 3, 200_000.7)},
+    "no code": {"crs": SINUSOIDAL, "transform": Affine(428.9, 0, 300_000, 0, -428.9, 4_200_000)},
+}
+GCPS = [
+    GroundControlPoint(r, c, 12 + c / 100, 47 - r / 90, 3, str(r + c)) for r, c in [(0, 0), (0, 90), (80, 0), (80, 90)]
+]
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_crs_and_transform_are_the_inputs_bit_by_bit(place: dict[str, Any], tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", pattern(90, 95), **place)
+    sink, _ = segment(path, tmp_path / "out")
+    with without_georeference(), rasterio.open(path) as scene:
+        for name in ("classes.tif", "probability.tif"):
+            with rasterio.open(sink.artifacts[name]) as file:
+                assert tuple(file.transform) == tuple(scene.transform)
+                assert file.crs == scene.crs
+                assert file.shape == scene.shape
+
+
+def test_ground_control_points_are_the_inputs(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", pattern(90, 95), crs=rasterio.CRS.from_epsg(4326), gcps=GCPS, transform=None)
+    sink, result = segment(path, tmp_path / "out")
+    with without_georeference(), rasterio.open(sink.artifacts["classes.tif"]) as file:
+        found, crs = file.gcps
+        assert crs == rasterio.CRS.from_epsg(4326)
+        assert [(p.row, p.col, p.x, p.y, p.z) for p in found] == [(p.row, p.col, p.x, p.y, p.z) for p in GCPS]
+        assert file.transform.is_identity
+    assert result.data is not None
+    assert result.data["area_method"] is None
+    assert {label["area_m2"] for label in result.data["classes"]} == {None}
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (100, 100), (513, 700), (1500, 1100)], ids=str)
+def test_both_rasters_are_valid_cogs_with_blocks_of_512(shape: tuple[int, int], tmp_path: Path) -> None:
+    sink, _ = segment(write_scene(tmp_path / "s.tif", pattern(*shape)), tmp_path / "out", model=make_model(tile_px=256))
+    for name in ("classes.tif", "probability.tif"):
+        valid, errors, warnings = cog_validate(sink.artifacts[name], strict=True)
+        assert (valid, errors, warnings) == (True, [], [])
+        with rasterio.open(sink.artifacts[name]) as file:
+            assert set(file.block_shapes) == {(512, 512)}
+            assert file.compression.name == "deflate"
+            assert file.tags(ns="IMAGE_STRUCTURE")["PREDICTOR"] == "2"
+            assert bool(file.overviews(1)) == (max(shape) > 512)
+            assert (file.nodata, set(file.dtypes)) == (NODATA, {"uint8"})
+
+
+def test_the_class_map_says_what_it_is(tmp_path: Path) -> None:
+    sink, _ = segment(write_scene(tmp_path / "s.tif", pattern(90, 95)), tmp_path / "out")
+    with rasterio.open(sink.artifacts["classes.tif"]) as file:
+        colours = file.colormap(1)
+        assert [colours[i][:3] for i in range(5)] == [tuple(bytes.fromhex(colour[1:])) for colour in COLOURS]
+        assert file.descriptions == ("A toy",)
+        assert [file.tags(1)[f"CLASS_{i}"] for i in range(5)] == [f"class {i}" for i in range(5)]
+        tags = file.tags()
+        assert (tags["MODEL"], tags["MODEL_REVISION"]) == ("toy", "1")
+        assert tags["TIFFTAG_SOFTWARE"].startswith("penstock ")
+        assert tags["RADIOMETRY"].startswith("scale 1.0, offset 0.0, source model default")
+
+
+def test_probability_has_a_band_per_class_and_the_scale_that_makes_it_one(tmp_path: Path) -> None:
+    def seventh(pixels: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(np.float32([1 / 7, 6 / 7])[:, None, None], (2, *pixels.shape[1:]))
+
+    path = write_scene(tmp_path / "s.tif", pattern(90, 95))
+    sink, _ = segment(path, tmp_path / "out", model=make_model(classes=2), network=seventh)
+    with rasterio.open(sink.artifacts["probability.tif"]) as file:
+        assert file.descriptions == ("probability of class 0", "probability of class 1")
+        assert file.scales == (1 / 254, 1 / 254)
+        values = file.read() * file.scales[0]
+    assert np.abs(values - np.array([1 / 7, 6 / 7])[:, None, None]).max() <= 0.5 / 254
+
+
+def test_overviews_hold_no_class_that_the_map_does_not_and_averages_respect_nodata(tmp_path: Path) -> None:
+    numbers = np.where(np.indices((1200, 1300)).sum(axis=0) % 2 == 0, 5, 7).astype(np.uint8)[None]
+    numbers[:, :400] = 0
+    path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
+    sink, _ = segment(path, tmp_path / "out", model=make_model(tile_px=512))
+    for level in range(2):
+        with rasterio.open(sink.artifacts["classes.tif"], overview_level=level) as file:
+            small = file.read(1)
+            assert set(np.unique(small)) <= {0, 2, NODATA}
+            assert (small[: 400 // 2 ** (level + 1) - 1] == NODATA).all()
+        with rasterio.open(sink.artifacts["probability.tif"], overview_level=level) as file:
+            assert set(np.unique(file.read(1))) <= {126, 127, 128, NODATA}
+
+
+def test_the_preview_is_at_most_1024_px_in_the_classes_colours_transparent_without_data(tmp_path: Path) -> None:
+    numbers = np.full((1, 700, 2100), 6, np.uint8)
+    numbers[:, :, 1050:] = 3
+    numbers[:, :350, :1050] = 0
+    path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
+    sink, _ = segment(path, tmp_path / "out", model=make_model(tile_px=512))
+    with Image.open(sink.artifacts["preview.png"]) as image:
+        assert image.format == "PNG"
+        assert image.size == (1024, 341)
+        colours = image.convert("RGBA")
+    assert colours.getpixel((900, 100)) == (0, 0, 255, 255)
+    assert colours.getpixel((100, 300)) == (255, 0, 0, 255)
+    assert colours.getpixel((100, 100))[3] == 0
+
+
+def test_a_second_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", pattern(600, 700))
+    runs = [segment(path, tmp_path / name)[0] for name in ("one", "two")]
+    for name in ("classes.tif", "probability.tif", "preview.png", "stats.json"):
+        assert runs[0].artifacts[name].read_bytes() == runs[1].artifacts[name].read_bytes()
+    assert runs[0].types["classes.tif"] == "image/tiff; application=geotiff; profile=cloud-optimized"
+    assert (read(runs[0].artifacts["classes.tif"]) == pattern(600, 700) % 5).all()
