@@ -118,6 +118,7 @@ class Outcome:
     error: ErrorReport | None = None
     metrics: Mapping[str, float] | None = None
     retry_delay_s: float = 0.0
+    progress: Progress = Progress()
 
 
 def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
@@ -186,6 +187,8 @@ def complete(claim: Claim, outcome: Outcome) -> Command[str]:
         dump(outcome.error.to_json()) if outcome.error else "",
         dump(outcome.metrics or {}),
         us(outcome.retry_delay_s),
+        outcome.progress.done,
+        "" if outcome.progress.total is None else outcome.progress.total,
     )
     return Command("complete", args, lambda reply: str(reply[0]))
 

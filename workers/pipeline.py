@@ -88,7 +88,7 @@ class Pipeline:
             known = blame(error)
             log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
             outcome = outcome_of(known, attempt=attempt.claim.attempt, draw=random.random())  # noqa: S311
-        return replace(outcome, metrics=attempt.metrics())
+        return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress)
 
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
         serving = self.serving[attempt.claim.submission.model]

@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- tenant id fence outcome(succeeded|failed|canceled|retry) text data artifacts error metrics retry_delay_us
+-- tenant id fence outcome(succeeded|failed|canceled|retry) text data artifacts error metrics retry_delay_us done total
 -- -> ok | already | fenced, and the state
 local job, why = held(ARGV[1], ARGV[2], ARGV[3])
 if not job then return { why, '' } end
 local now = now_us()
 local outcome = ARGV[4]
-local fields = { ended_by = ARGV[3], metrics = ARGV[9] }
+local fields = { ended_by = ARGV[3], metrics = ARGV[9], total = ARGV[12] }
+if tonumber(ARGV[11]) > tonumber(job.done or '0') then fields.done = ARGV[11] end
 if outcome == 'retry' then
   if job.cancel == '1' then
     outcome = 'canceled'
@@ -25,7 +26,7 @@ end
 fields.error = outcome == 'failed' and ARGV[8] or ''
 if outcome == 'succeeded' then
   fields.text, fields.data, fields.artifacts = ARGV[5], ARGV[6], ARGV[7]
-  if job.total and job.total ~= '' then fields.done = job.total end
+  if ARGV[12] ~= '' then fields.done = ARGV[12] end  -- prompts that were not needed are done too
   local speed, took = qkey(job.queue, 'speed'), now - job.started_us
   local before = redis.call('HGET', speed, job.model)
   redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))

@@ -1,0 +1,139 @@
+"""A small processor and a worker's parts around it, for tests that need a job to run and not what it computes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from penstock.config import Settings
+from penstock.errors import InvalidInput
+from penstock.jobs import JobKey, Submission, Webhook
+from penstock.models import MediaReference, Model
+from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
+from penstock.processors.registry import Registry, export
+from penstock.storage import records
+from penstock.storage.guard import GuardedClient
+from penstock.storage.local import LocalStore
+from penstock.storage.media import upload_key
+from penstock.storage.objects import open_store
+from penstock.workers.attempts import Heartbeat
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.fake import FakeState
+from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.pipeline import Pipeline, Serving
+from penstock.workers.slots import Slots
+
+LIMITS = records.QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=3600, max_crashes=3)
+
+
+class EchoRequest(BaseModel):
+    """A text file, and how often to say it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: MediaReference
+    times: int = 1
+
+
+class Echo:
+    """Sends the file's bytes through the engine `times` times and writes what comes back."""
+
+    request = EchoRequest
+    outputs = (OutputSpec("echo", "text/plain", "echo.txt: the text, again and again"),)
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def pre_process(self, request: EchoRequest, media: Media) -> Prepared[None]:
+        data = media.path(request.text).read_bytes()
+        if data.startswith(b"bad"):
+            raise InvalidInput("the text begins with `bad`")
+        if data.startswith(b"bug"):
+            raise ZeroDivisionError("a fault of the processor's own")
+        prompt = Prompt({"bytes": np.frombuffer(data, np.uint8)})
+        return Prepared(iter([prompt] * request.times), request.times, request.times, None)
+
+    def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002
+        path = sink.path("echo.txt")
+        path.write_bytes(b"".join(output.data["bytes"].tobytes() for output in outputs))
+        sink.add("echo.txt", path, media_type="text/plain")
+        return Result(text=path.read_text())
+
+
+class Gate:
+    """Holds the engine's steps until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self.opened.set()
+
+    def __call__(self, states: Sequence[FakeState]) -> None:  # noqa: ARG002
+        self.entered.set()
+        assert self.opened.wait(30), "the test never opened the gate"
+
+    def shut(self) -> None:
+        self.entered.clear()
+        self.opened.clear()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A worker's parts on a real Valkey and a real folder."""
+
+    settings: Settings
+    store: records.JobStore
+    objects: LocalStore
+    slots: Slots
+    pipeline: Pipeline
+    gate: Gate
+
+    def upload(self, text: str, name: str = "in.txt", upload_id: str = "up") -> str:
+        key = upload_key("default", upload_id, name)
+        self.objects.put_bytes(key, text.encode(), content_type="text/plain")
+        return f"media://{upload_id}/{name}"
+
+    def submit(self, job_id: str, input: dict[str, Any], webhook: Webhook | None = None, **changes: Any) -> JobKey:  # noqa: A002
+        key = JobKey("default", job_id)
+        fields: dict[str, Any] = {"model": "echo", "queue": "default", "fingerprint": "f"} | changes
+        self.store.run(records.submit(Submission(key=key, input=input, webhook=webhook, **fields), LIMITS))
+        return key
+
+    def keys(self, prefix: str) -> list[str]:
+        return [info.key for info in self.objects.list(prefix)]
+
+
+@contextmanager
+def open_bench(redis_url: str, folder: Path, **changes: Any) -> Iterator[Bench]:
+    """Open a worker's parts; nothing runs until `slots.work` is called."""
+    fields: dict[str, Any] = {"data": folder, "redis_url": redis_url, "secret": "s", "lease_s": 30} | changes
+    settings = Settings(**fields)
+    store = records.JobStore.open(redis_url)
+    objects = open_store(settings.store_url, settings)
+    assert isinstance(objects, LocalStore)
+    gate = Gate()
+    record = {"name": "echo", "title": "Echo", "runner": "fake", "processor": "echo", "source": "-", "revision": "1"}
+    model = Model(**record, options={"on_step": gate})
+    registry = Registry().register("echo", Echo)
+    store.run(records.publish([export(registry, Model(**record))]))
+    engine, heartbeat = BatchingEngine(FACTORIES), Heartbeat(store)
+    spool = settings.spool_dir
+    spool.mkdir(parents=True)
+    pipeline = Pipeline(
+        settings, store, objects, GuardedClient(settings), engine, heartbeat,
+        {"echo": Serving(model, registry.processor_for(model))}, spool,
+    )  # fmt: skip
+    try:
+        slots = Slots(settings, store, [export(registry, Model(**record))], pipeline.run)
+        yield Bench(settings, store, objects, slots, pipeline, gate)
+    finally:
+        gate.opened.set()
+        engine.close()
+        heartbeat.close()
+        store.close()

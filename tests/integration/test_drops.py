@@ -1,0 +1,185 @@
+"""Bucket drop-in on real folders: one job and one result per object version, whatever is repeated or half done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import DropRule
+from penstock.jobs import JobKey, State, Status
+from penstock.storage import records
+from penstock.storage.base import ObjectInfo
+from penstock.workers.drops import Drop, drop_id, open_drops, result_key, wanted
+from tests.integration.echo import Bench, open_bench
+from tests.valkey import ValkeyProcess
+
+
+def rule(folder: Path, **changes: Any) -> DropRule:
+    fields = {
+        "name": "inbox", "bucket": (folder / "bucket").as_uri(), "prefix": "in/", "suffixes": (".txt",),
+        "model": "echo", "field": "text", "output_prefix": "out/",
+    }  # fmt: skip
+    return DropRule(**(fields | changes))
+
+
+@pytest.fixture
+def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
+    (tmp_path / "bucket" / "in").mkdir(parents=True)
+    with open_bench(valkey.url, tmp_path, drops=(rule(tmp_path),)) as bench:
+        yield bench
+
+
+@pytest.fixture
+def drop(bench: Bench) -> Drop:
+    [drop] = open_drops(bench.settings, bench.store, bench.objects)
+    return drop
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    return tmp_path / "bucket" / "in"
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Path:
+    return tmp_path / "bucket" / "out"
+
+
+def jobs(bench: Bench) -> tuple[JobKey, ...]:
+    return tuple(job.key for job in bench.store.run(records.list_jobs("default")).jobs)
+
+
+def run(bench: Bench, drop: Drop) -> None:
+    """List twice (a file must be still), run what was submitted, publish."""
+    drop.step()
+    drop.step()
+    bench.slots.work("default")
+    drop.step()
+
+
+def test_a_file_becomes_one_job_and_its_result_lies_beside_a_marker(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path
+) -> None:
+    (inbox / "a.txt").write_text("hi")
+    run(bench, drop)
+    [key] = jobs(bench)
+    assert (outbox / "a.txt" / "echo.txt").read_text() == "hi"
+    marker = json.loads((outbox / "a.txt.done.json").read_text())
+    assert (marker["id"], marker["status"]) == (key.id, "succeeded")
+    assert drop.step() == 0
+    assert len(jobs(bench)) == 1
+
+
+def test_a_file_that_is_still_being_copied_waits(bench: Bench, drop: Drop, inbox: Path) -> None:
+    (inbox / "a.txt").write_text("h")
+    drop.step()
+    (inbox / "a.txt").write_text("hi there")
+    drop.step()
+    assert jobs(bench) == ()
+    drop.step()
+    assert len(jobs(bench)) == 1
+
+
+def test_another_keeper_or_an_emptied_redis_makes_no_second_job(
+    bench: Bench, drop: Drop, inbox: Path, valkey: ValkeyProcess
+) -> None:
+    (inbox / "a.txt").write_text("hi")
+    run(bench, drop)
+    valkey.flush()
+    [fresh] = open_drops(bench.settings, bench.store, bench.objects)
+    for _ in range(3):
+        assert fresh.step() == 0
+    assert jobs(bench) == ()
+
+
+def test_a_new_version_is_a_new_job(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("one")
+    run(bench, drop)
+    (inbox / "a.txt").write_text("two, longer")
+    run(bench, drop)
+    assert len(jobs(bench)) == 2
+    assert (outbox / "a.txt" / "echo.txt").read_text() == "two, longer"
+
+
+def test_a_sidecar_gives_parameters_and_the_rule_the_rest(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").write_text('{"times": 2}')
+    run(bench, drop)
+    assert (outbox / "a.txt" / "echo.txt").read_text() == "hihi"
+
+
+@pytest.mark.parametrize("sidecar", ["{", "[1]", '{"times": "often"}'])
+def test_a_bad_sidecar_leaves_an_error_marker(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path, sidecar: str
+) -> None:
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").write_text(sidecar)
+    run(bench, drop)
+    marker = json.loads((outbox / "a.txt.error.json").read_text())
+    assert (marker["status"], marker["error"]["code"]) == ("failed", "invalid_input")
+    assert drop.step() == 0
+
+
+def test_a_mended_file_replaces_the_error_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("bad")
+    run(bench, drop)
+    assert (outbox / "a.txt.error.json").exists()
+    (inbox / "a.txt").write_text("good now")
+    run(bench, drop)
+    assert sorted(path.name for path in outbox.iterdir()) == ["a.txt", "a.txt.done.json"]
+
+
+def test_an_unknown_model_waits_for_a_worker_that_has_it(bench: Bench, inbox: Path, tmp_path: Path) -> None:
+    (inbox / "a.txt").write_text("hi")
+    drop = Drop(rule(tmp_path, model="later"), open_drops(bench.settings, bench.store, bench.objects)[0].bucket,
+                bench.settings, bench.store, bench.objects)  # fmt: skip
+    drop.step()
+    assert drop.step() == 1
+    assert jobs(bench) == ()
+
+
+def test_canceled_jobs_leave_an_error_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("hi")
+    drop.step()
+    drop.step()
+    assert bench.store.run(records.cancel(jobs(bench)[0])).status is Status.CANCELED
+    drop.step()
+    assert json.loads((outbox / "a.txt.error.json").read_text())["status"] == State.CANCELED.value
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("in/a.txt", True),
+        ("in/deep/ä b+%2F.TXT", True),
+        ("in/a.txt.json", False),
+        ("in/folder.txt/", False),
+        ("other/a.txt", False),
+        ("out/a.txt", False),
+    ],
+)
+def test_what_a_rule_wants(tmp_path: Path, key: str, expected: bool) -> None:
+    assert wanted(rule(tmp_path), key) is expected
+
+
+def test_results_keep_the_folders_below_the_prefix(tmp_path: Path) -> None:
+    assert result_key(rule(tmp_path), "in/2020/01/a.txt") == "out/2020/01/a.txt"
+
+
+def test_a_rule_may_not_write_where_it_reads(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="output_prefix"):
+        rule(tmp_path, output_prefix="in/out/")
+
+
+def test_the_id_follows_the_version_and_where_there_is_none_etag_and_time() -> None:
+    info = ObjectInfo("in/a.txt", 1, "e1", 1.0)
+    versioned = ObjectInfo("in/a.txt", 1, "e1", 1.0, version_id="v1")
+    same_version_later = ObjectInfo("in/a.txt", 1, "e1", 2.0, version_id="v1")
+    ids = {drop_id("default", "b", i) for i in (info, versioned, ObjectInfo("in/a.txt", 1, "e1", 2.0))}
+    assert len(ids) == 3
+    assert drop_id("default", "b", versioned) == drop_id("default", "b", same_version_later)
+    assert drop_id("default", "b", info) != drop_id("other", "b", info)

@@ -1,0 +1,176 @@
+"""The keeper's duties on a real Valkey, and webhooks to a real receiver."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook as Verifier
+
+from penstock.jobs import Delivery, JobKey, State, Webhook
+from penstock.queue import HintSender, celery_queue
+from penstock.storage import deliveries, records
+from penstock.storage.guard import GuardedClient
+from penstock.storage.objects import tenant_webhook_secret
+from penstock.workers.keeper import Duty, Keeper, retire, top_up_hints
+from penstock.workers.webhooks import Deliverer
+from tests.integration.echo import Bench, open_bench
+from tests.valkey import ValkeyProcess
+
+
+class Receiver:
+    """A webhook receiver that answers what it is told to and keeps what it got."""
+
+    def __init__(self, answers: list[int]) -> None:
+        self.got: Queue[tuple[dict[str, str], bytes]] = Queue()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(answers.pop(0) if answers else 200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                receiver.got.put(({k.lower(): v for k, v in self.headers.items()}, body))
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.pair = f"127.0.0.1:{self.server.server_address[1]}"
+        self.url = f"http://{self.pair}/hook"
+
+
+@contextmanager
+def receiving(answers: list[int]) -> Iterator[Receiver]:
+    receiver = Receiver(answers)
+    thread = threading.Thread(target=receiver.server.serve_forever)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        receiver.server.shutdown()
+        receiver.server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
+    with open_bench(valkey.url, tmp_path) as bench:
+        yield bench
+
+
+def ended_job(bench: Bench, url: str) -> JobKey:
+    key = bench.submit("a", {"text": bench.upload("hi")}, webhook=Webhook(url))
+    bench.slots.work("default")
+    return key
+
+
+def deliver(bench: Bench, *allowed: str) -> deliveries.DeliveryRecord:
+    """Send what is due and return the only delivery there is."""
+    settings = bench.settings.model_copy(update={"allowed_hosts": allowed})
+    deliverer = Deliverer(bench.store, bench.objects, GuardedClient(settings), base_url="http://api")
+    assert deliverer.deliver_due() == 1
+    deliverer.close()
+    [record] = bench.store.run(deliveries.deliveries(JobKey("default", "a")))
+    return record
+
+
+def make_due(bench: Bench, record: deliveries.DeliveryRecord) -> None:
+    bench.store.client.zadd("penstock:outbox", {f"default/{record.id}": 0})
+
+
+def test_the_end_of_a_job_reaches_the_receiver_signed(bench: Bench) -> None:
+    with receiving([]) as receiver:
+        key = ended_job(bench, receiver.url)
+        record = deliver(bench, receiver.pair)
+        headers, body = receiver.got.get(timeout=5)
+    event = Verifier(tenant_webhook_secret(bench.objects, "default")).verify(body, headers)
+    assert (event["type"], event["data"]["id"], event["data"]["status"]) == ("job.succeeded", "a", "succeeded")
+    assert headers["webhook-id"] == record.id
+    assert (record.state, record.log[0].status) == (Delivery.DELIVERED, 200)
+    assert bench.store.run(records.read(key)).delivery is Delivery.DELIVERED
+
+
+def test_a_refused_event_is_sent_again_byte_for_byte_under_the_same_id(bench: Bench) -> None:
+    with receiving([500, 302, 200]) as receiver:
+        key = ended_job(bench, receiver.url)
+        for status, state in ((500, Delivery.PENDING), (302, Delivery.PENDING), (200, Delivery.DELIVERED)):
+            record = deliver(bench, receiver.pair)
+            assert (record.log[-1].status, record.state) == (status, state)
+            make_due(bench, record)
+        sent = [receiver.got.get(timeout=5) for _ in range(3)]
+    assert len({body for _, body in sent}) == 1
+    assert {headers["webhook-id"] for headers, _ in sent} == {record.id}
+    assert bench.store.run(records.read(key)).state is State.SUCCEEDED
+
+
+def test_a_receiver_that_is_gone_is_not_asked_again(bench: Bench) -> None:
+    with receiving([410]) as receiver:
+        ended_job(bench, receiver.url)
+        assert deliver(bench, receiver.pair).state is Delivery.FAILED
+
+
+def test_nothing_is_sent_to_a_private_address_that_is_not_allowed(bench: Bench) -> None:
+    with receiving([]) as receiver:
+        key = ended_job(bench, receiver.url)
+        record = deliver(bench)
+        assert (record.state, record.log[0].note) == (Delivery.PENDING, "media_refused")
+        assert receiver.got.empty()
+    assert bench.store.run(records.read(key)).state is State.SUCCEEDED
+
+
+def test_retention_deletes_the_objects_and_then_the_record(bench: Bench) -> None:
+    key = ended_job(bench, "http://h/")
+    assert bench.keys(key.prefix)
+    retire(bench.store, bench.objects)
+    assert bench.keys(key.prefix)
+    bench.store.client.zadd("penstock:finished", {str(key): 0})
+    retire(bench.store, bench.objects)
+    assert bench.keys(key.prefix) == []
+    assert bench.store.run(records.list_jobs("default")).jobs == ()
+
+
+def test_a_queue_with_waiting_jobs_always_has_a_hint(bench: Bench) -> None:
+    hints = HintSender(bench.settings.redis_address)
+    top_up_hints(bench.store, hints)
+    assert not bench.store.client.exists(celery_queue("default"))
+    bench.submit("a", {"text": bench.upload("hi")})
+    top_up_hints(bench.store, hints)
+    top_up_hints(bench.store, hints)
+    assert bench.store.client.llen(celery_queue("default")) == 1
+    [hint] = bench.store.client.lrange(celery_queue("default"), 0, -1)
+    assert json.loads(hint)["headers"]["task"] == "penstock.work"
+
+
+def test_two_keepers_take_turns_and_a_failing_duty_goes_on(bench: Bench) -> None:
+    acted: dict[str, threading.Event] = {"one": threading.Event(), "two": threading.Event()}
+    again = threading.Event()
+
+    def duty(name: str) -> None:
+        if acted[name].is_set():
+            again.set()
+        acted[name].set()
+        raise ZeroDivisionError
+
+    keepers = {name: Keeper(bench.store, [Duty(name, 0.01, lambda name=name: duty(name))]) for name in acted}
+    threads = {}
+    for name in ("one", "two"):
+        threads[name] = threading.Thread(target=keepers[name].run)
+        threads[name].start()
+        assert acted["one"].wait(10)
+    assert again.wait(10)
+    assert not acted["two"].is_set()
+    keepers["one"].end()
+    threads["one"].join(10)
+    assert acted["two"].wait(10)
+    keepers["two"].end()
+    threads["two"].join(10)
+    assert not bench.store.client.exists("penstock:keeper")

@@ -1,0 +1,158 @@
+"""One attempt from its references to its visible result, on a real Valkey, a real folder and the real engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from penstock.jobs import Job, JobKey, State, Status
+from penstock.storage import records
+from tests.integration.echo import Bench, open_bench
+from tests.valkey import ValkeyProcess
+
+
+@pytest.fixture
+def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
+    with open_bench(valkey.url, tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture
+def hasty(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
+    """A bench whose leases end soon after their last heartbeat."""
+    with open_bench(valkey.url, tmp_path, lease_s=1) as bench:
+        yield bench
+
+
+def read(bench: Bench, key: JobKey) -> Job:
+    return bench.store.run(records.read(key))
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_job_ends_with_its_text_its_artifact_and_its_manifest(bench: Bench) -> None:
+    key = bench.submit("a", {"text": bench.upload("hi "), "times": 3})
+    assert bench.slots.work("default") == 1
+    job = read(bench, key)
+    assert (job.state, job.text, job.progress.done, job.progress.total) == (State.SUCCEEDED, "hi hi hi ", 3, 3)
+    [artifact] = job.artifacts
+    assert bench.objects.get_bytes(artifact.key, limit_bytes=100) == b"hi hi hi "
+    assert artifact.sha256 == sha256(b"hi hi hi ").hexdigest()
+    assert bench.keys(key.prefix) == [artifact.key, artifact.key.replace("echo.txt", "manifest.json")]
+    assert {"fetch_ms", "cold_start_ms", "inference_ms", "upload_ms"} <= set(job.metrics)
+    assert list(bench.pipeline.spool.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "document", "code"),
+    [
+        ("hi", {"text": "media://never/there.txt"}, "media_not_found"),
+        ("hi", {"text": "https://127.0.0.1/x"}, "media_refused"),
+        ("bad", {"text": "media://up/in.txt"}, "invalid_input"),
+        ("bug", {"text": "media://up/in.txt"}, "processor_failed"),
+        ("hi", {"text": "media://up/in.txt", "times": "often"}, "invalid_input"),
+    ],
+)
+def test_a_bad_job_fails_with_a_code_and_the_next_one_is_fine(
+    bench: Bench, text: str, document: dict[str, str], code: str
+) -> None:
+    bench.upload(text)
+    bad = bench.submit("bad", document)
+    good = bench.submit("good", {"text": bench.upload("fine", upload_id="other")})
+    assert bench.slots.work("default") == 2
+    job = read(bench, bad)
+    assert job.state is State.FAILED
+    assert job.error is not None
+    assert job.error.code == code
+    assert "Traceback" not in job.error.detail
+    assert bench.keys(bad.prefix) == []
+    assert read(bench, good).text == "fine"
+
+
+def test_a_cancel_is_seen_while_the_engine_works(bench: Bench) -> None:
+    key = bench.submit("a", {"text": bench.upload("hi"), "times": 50})
+    bench.gate.shut()
+    worker = in_thread(lambda: bench.slots.work("default"))
+    assert bench.gate.entered.wait(10)
+    assert bench.store.run(records.cancel(key)).status is Status.CANCELING
+    worker.join(20)
+    assert read(bench, key).state is State.CANCELED
+    assert bench.keys(key.prefix) == []
+
+
+def test_a_worker_that_lost_its_lease_changes_nothing(hasty: Bench) -> None:
+    key = hasty.submit("a", {"text": hasty.upload("hi")})
+    hasty.gate.shut()
+    zombie = in_thread(lambda: hasty.slots.work("default"))
+    assert hasty.gate.entered.wait(10)
+    # As if the worker had been stopped: the lease is made to have ended, the job comes back and ends elsewhere.
+    hasty.store.client.zadd("penstock:leases", {str(key): 0})
+    assert hasty.store.run(records.sweep()).requeued == 1
+    [claim] = hasty.store.run(
+        records.claim("default", slot="other", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w",
+                      models=["echo"])
+    )  # fmt: skip
+    hasty.store.run(records.complete(claim, records.Outcome(State.SUCCEEDED, text="elsewhere")))
+    hasty.gate.opened.set()
+    zombie.join(20)
+    assert (read(hasty, key).text, read(hasty, key).crashes) == ("elsewhere", 1)
+    assert hasty.keys(key.prefix) == []
+
+
+def test_a_drain_gives_the_job_back_without_counting_the_attempt(bench: Bench) -> None:
+    key = bench.submit("a", {"text": bench.upload("hi"), "times": 50})
+    bench.gate.shut()
+    worker = in_thread(lambda: bench.slots.work("default"))
+    assert bench.gate.entered.wait(10)
+    bench.slots.drain()
+    bench.pipeline.heartbeat.drain()
+    worker.join(20)
+    assert not worker.is_alive()
+    job = read(bench, key)
+    assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 0, 0)
+    assert bench.slots.work("default") == 0
+
+
+def test_a_result_is_told_when_redis_is_back(bench: Bench, valkey: ValkeyProcess) -> None:
+    key = bench.submit("a", {"text": bench.upload("hi")})
+    bench.gate.shut()
+    worker = in_thread(lambda: bench.slots.work("default"))
+    assert bench.gate.entered.wait(10)
+    valkey.kill()
+    bench.gate.opened.set()
+    valkey.restart()
+    worker.join(30)
+    assert (read(bench, key).state, read(bench, key).text) == (State.SUCCEEDED, "hi")
+
+
+def test_no_more_jobs_run_than_there_are_slots(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    with open_bench(valkey.url, tmp_path, slots=1) as bench:
+        keys = [bench.submit(name, {"text": bench.upload("hi")}) for name in "ab"]
+        bench.gate.shut()
+        worker = in_thread(lambda: bench.slots.work("default"))
+        assert bench.gate.entered.wait(10)
+        assert bench.slots.work("default") == 0
+        bench.gate.opened.set()
+        worker.join(20)
+        assert [read(bench, key).state for key in keys] == [State.SUCCEEDED, State.SUCCEEDED]
+
+
+def test_the_poll_finds_work_without_a_hint(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    with open_bench(valkey.url, tmp_path, poll_s=0.05) as bench:
+        bench.gate.shut()
+        key = bench.submit("a", {"text": bench.upload("hi")})
+        bench.slots.start()
+        assert bench.gate.entered.wait(10)
+        assert bench.store.run(records.queue_stats("default")).workers == 1
+        bench.gate.opened.set()
+        bench.slots.drain()
+        bench.slots.join()
+        assert read(bench, key).state is State.SUCCEEDED
