@@ -122,13 +122,14 @@ def content_disposition(filename: str) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that must not exist yet, and remove it again if anything fails; a full disk is `FetchFailed`."""
-    with path.open("xb") as file:
-        try:
-            yield file
-            file.flush()
-        except BaseException as error:
-            path.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise FetchFailed(f"could not write the media down: {error.strerror}") from error
-            raise
+    """Open a file that must not exist yet, and remove it if anything fails; trouble with the disk is `FetchFailed`."""
+    try:
+        with path.open("xb") as file:
+            try:
+                yield file
+                file.flush()
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise FetchFailed(f"could not write the media down: {error.strerror}") from error

@@ -63,7 +63,7 @@ class LocalStore:
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file; an object that is written in place meanwhile is `MediaChanged`, too."""
-        with _translated(key), self._open(key) as source:
+        with _reading(key), self._open(key) as source:
             info = self._info(key, os.fstat(source.fileno()))
             if etag not in (None, info.etag):
                 raise MediaChanged
@@ -77,7 +77,7 @@ class LocalStore:
 
     def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
         """Return an object's bytes."""
-        with _translated(key), self._open(key) as source:
+        with _reading(key), self._open(key) as source:
             data = source.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise MediaTooLarge
@@ -85,7 +85,7 @@ class LocalStore:
 
     def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield a range of an object's bytes; its errors come with the first chunk."""
-        with _translated(key), self._open(key) as source:
+        with _reading(key), self._open(key) as source:
             source.seek(start)
             left = (os.fstat(source.fileno()).st_size if end is None else end) - start
             while left > 0 and (chunk := source.read(min(left, CHUNK_BYTES))):
@@ -94,7 +94,7 @@ class LocalStore:
 
     def head(self, key: str) -> ObjectInfo:
         """Return what is known of an object."""
-        with _translated(key):
+        with _reading(key):
             status = self._path(key).lstat()
             if not stat.S_ISREG(status.st_mode):
                 raise ObjectNotFound(f"there is no object {key!r}")
@@ -112,7 +112,7 @@ class LocalStore:
     def delete(self, key: str) -> None:
         """Delete an object, and the folders that it leaves empty."""
         path = self._path(key)
-        with suppress(ObjectNotFound), _translated(key):
+        with suppress(ObjectNotFound), _reading(key):
             path.unlink()
         shutil.rmtree(self._types(key), ignore_errors=True)
         for folder in path.parents:
@@ -147,7 +147,7 @@ class LocalStore:
 
     def ping(self) -> None:
         """Return if the folder is there, or can be made, and is writable."""
-        with _translated(""):
+        with _translated():
             self._draft_folder()
             if not os.access(self.root, os.W_OK):
                 raise ObjectStoreUnavailable("the object store's folder is not writable")
@@ -155,7 +155,7 @@ class LocalStore:
     def sweep(self, *, older_than_s: float) -> int:
         """Remove the drafts of writers that died."""
         count = 0
-        with _translated(""):
+        with _translated():
             for draft in self._draft_folder().iterdir():
                 with suppress(FileNotFoundError):
                     if self._clock() - draft.stat().st_mtime >= older_than_s:
@@ -165,7 +165,7 @@ class LocalStore:
 
     def _put(self, key: str, write: Callable[[BinaryIO], object], content_type: str, if_absent: bool) -> ObjectInfo:
         target = self._path(key)
-        with _translated(key):
+        with _translated():
             draft = self._draft_folder() / uuid.uuid4().hex
             try:
                 with draft.open("xb") as file:
@@ -234,7 +234,7 @@ class LocalStore:
         return os.fdopen(descriptor, "rb")
 
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        with _translated(folder):
+        with _translated():
             try:
                 with os.scandir(self.root / folder) as scan:
                     entries = sorted(scan, key=_listing_order)
@@ -260,11 +260,18 @@ class LocalStore:
 
 
 @contextmanager
-def _translated(key: str) -> Iterator[None]:
+def _reading(key: str) -> Iterator[None]:
+    with _translated():
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectNotFound(f"there is no object {key!r}") from error
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise ObjectNotFound(f"there is no object {key!r}") from error
     except OSError as error:
         raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
 

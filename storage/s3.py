@@ -271,7 +271,8 @@ def _translated(key: str, *, conflict: type[PenstockError] = ObjectStoreUnavaila
         if code in _CONDITION:
             raise conflict from error
         raise ObjectStoreUnavailable(f"the object store answers {code}") from error
-    except BotoCoreError as error:
+    # botocore follows a server that answers 301 to everything until the stack ends.
+    except (BotoCoreError, RecursionError) as error:
         raise ObjectStoreUnavailable from error
 
 
