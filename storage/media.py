@@ -167,7 +167,7 @@ def _s3_allowed(bucket: str, key: str, tenant: str, settings: Settings) -> bool:
         if key.startswith(f"{prefix}/tenants/".lstrip("/")):
             return False
     dropped = any(
-        rule.tenant == tenant and rule.bucket.rstrip("/") == f"s3://{bucket}" and key.startswith(rule.prefix)
+        rule.tenant == tenant and f"s3://{bucket}/{key}".startswith(f"{rule.bucket.rstrip('/')}/{rule.prefix}")
         for rule in settings.drops
     )
     return dropped or bucket in settings.s3_input_buckets
