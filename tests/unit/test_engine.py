@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -23,66 +22,7 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
-
-WAIT_S = 20
-
-
-def a_model(name: str = "echo", **fields: Any) -> Model:
-    options = {key: fields.pop(key) for key in ("steps", "on_step", "classes") if key in fields}
-    return Model(
-        name=name, title=name, runner="fake", processor="none", source="none", revision="1", options=options, **fields
-    )
-
-
-def numbers(values: Sequence[float], *, size: int = 1) -> Iterator[Prompt]:
-    yield from (Prompt({"x": np.full(size, value, np.float32)}) for value in values)
-
-
-def never() -> None:
-    """Nobody asks the job to stop."""
-
-
-def values(states: Sequence[FakeState]) -> list[float]:
-    return [float(state.prompt.data["x"][0]) for state in states]
-
-
-def run_all(engine: BatchingEngine, model: Model, prompts: Iterator[Prompt]) -> list[float]:
-    return [float(output.data["x"][0]) for output in engine.run(model, prompts, check=never)]
-
-
-class Steps:
-    """Takes notes of every batch; the device does not start one until it is told to `go`."""
-
-    def __init__(self, *, fail: Callable[[list[float]], None] = lambda _: None) -> None:
-        self.batches: list[list[float]] = []
-        self.started = threading.Event()
-        self.go = threading.Event()
-        self._fail = fail
-
-    def __call__(self, states: Sequence[FakeState]) -> None:
-        self.batches.append(values(states))
-        self.started.set()
-        assert self.go.wait(WAIT_S)
-        self._fail(values(states))
-
-
-class Source:
-    """Prompts one by one; `drawn` is set once the engine has asked for one more than it was given."""
-
-    def __init__(self, values: Sequence[float], *, size: int = 1) -> None:
-        self.count = 0
-        self.drawn = threading.Event()
-        self.closed = threading.Event()
-        self._values, self._size = values, size
-
-    def __iter__(self) -> Iterator[Prompt]:
-        try:
-            for prompt in numbers(self._values, size=self._size):
-                self.count += 1
-                yield prompt
-            self.drawn.set()
-        finally:
-            self.closed.set()
+from tests.unit.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers, run_all
 
 
 @pytest.fixture
@@ -95,32 +35,6 @@ def engine() -> Iterator[BatchingEngine]:
 def jobs() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
         yield pool
-
-
-class Job:
-    """A job's thread, running until its outputs end."""
-
-    def __init__(
-        self,
-        jobs: ThreadPoolExecutor,
-        engine: BatchingEngine,
-        model: Model,
-        source: Source,
-        check: Callable[[], None] = never,
-    ) -> None:
-        self._outputs = engine.run(model, iter(source), check=check)
-        self.got: queue.Queue[float] = queue.Queue()
-        self.result: Future[list[float]] = jobs.submit(self._take)
-
-    def _take(self) -> list[float]:
-        taken = []
-        for output in self._outputs:
-            taken.append(float(output.data["x"][0]))
-            self.got.put(taken[-1])
-        return taken
-
-    def outputs(self) -> list[float]:
-        return self.result.result(WAIT_S)
 
 
 def test_outputs_come_in_the_order_of_the_prompts(engine: BatchingEngine) -> None:
@@ -151,6 +65,20 @@ def test_two_jobs_share_a_batch_and_a_large_one_does_not_starve_a_small_one(
     assert large.outputs() == list(range(500))
     assert -1 in steps.batches[1]
     assert len(steps.batches[1]) == 4
+
+
+def test_jobs_take_turns_where_batches_hold_one_prompt(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
+    steps = Steps()
+    model = a_model(on_step=steps)
+    gate = Job(jobs, engine, model, Source([0]))
+    assert steps.started.wait(WAIT_S)
+    sources = [Source([10, 11, 12]), Source([20, 21])]
+    others = [Job(jobs, engine, model, source) for source in sources]
+    assert all(source.drawn.wait(WAIT_S) for source in sources)
+    steps.go.set()
+    assert [job.outputs() for job in (gate, *others)] == [[0], [10, 11, 12], [20, 21]]
+    first = [batch[0] // 10 for batch in steps.batches[1:5]]
+    assert first in ([1, 2, 1, 2], [2, 1, 2, 1])
 
 
 def test_different_shapes_and_models_never_share_a_batch(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
@@ -209,6 +137,18 @@ def test_iterative_prompts_take_their_steps_and_share_batches_at_different_steps
     assert [sorted(batch) for batch in seen] == [[(1, 3)], [(1, 2), (2, 3)], [(1, 1), (2, 2)], [(2, 1)]]
 
 
+def test_an_older_prompt_takes_its_steps_before_a_younger_one_of_its_job(
+    engine: BatchingEngine, jobs: ThreadPoolExecutor
+) -> None:
+    steps = Steps()
+    source = Source([1, 2])
+    job = Job(jobs, engine, a_model(steps=2, on_step=steps), source)
+    assert source.drawn.wait(WAIT_S)
+    steps.go.set()
+    assert job.outputs() == [1, 2]
+    assert steps.batches == [[1], [1], [2], [2]]
+
+
 def test_a_bad_prompt_fails_its_own_job_only(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
     def fail(batch: list[float]) -> None:
         if 13 in batch:
@@ -252,15 +192,13 @@ def test_out_of_memory_halves_the_batch_and_tries_once_more(engine: BatchingEngi
     gate = Steps()
     blocker = Job(jobs, engine, a_model("gate", on_step=gate), Source([0]))
     assert gate.started.wait(WAIT_S)
-    source = Source(range(32))
+    source = Source(range(15))
     job = Job(jobs, engine, a_model(max_batch=8, on_step=steps), source)
-    while source.count < 16:
-        assert not source.closed.wait(0.01)
+    assert source.drawn.wait(WAIT_S)
     gate.go.set()
     assert blocker.outputs() == [0]
-    assert job.outputs() == list(range(32))
-    assert [len(batch) for batch in steps.batches[:3]] == [8, 4, 4]
-    assert max(len(batch) for batch in steps.batches[1:]) == 4
+    assert job.outputs() == list(range(15))
+    assert [len(batch) for batch in steps.batches] == [8, 4, 4, 4, 3]
 
 
 def test_out_of_memory_that_stays_is_the_job_s_error(engine: BatchingEngine) -> None:
@@ -372,70 +310,3 @@ def test_a_factory_s_own_error_does_not_leak() -> None:
     with closing(BatchingEngine({"fake": broken})) as engine, pytest.raises(ModelUnavailable) as failure:
         engine.load(a_model(), check=never)
     assert failure.value.detail == "model 'echo' could not be loaded (RuntimeError)"
-
-
-class Loads:
-    """A factory that takes notes of what was loaded and unloaded."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def __call__(self, model: Model) -> FakeRunner:
-        self.notes.append(f"+{model.name}")
-        notes = self.notes
-
-        class Noted(FakeRunner):
-            def close(self) -> None:
-                notes.append(f"-{model.name}")
-
-        return Noted(on_step=model.options.get("on_step"))
-
-
-def test_the_least_recently_used_model_makes_room() -> None:
-    loads = Loads()
-    with closing(BatchingEngine({"fake": loads}, max_models=2)) as engine:
-        for name in "abacab":
-            assert run_all(engine, a_model(name), numbers([1])) == [1]
-            assert engine.load(a_model(name), check=never) >= 0
-    assert loads.notes == ["+a", "+b", "-b", "+c", "-c", "+b", "-a", "-b"]
-
-
-def test_a_model_in_use_stays_and_another_waits_for_room(jobs: ThreadPoolExecutor) -> None:
-    loads, steps = Loads(), Steps()
-    with closing(BatchingEngine({"fake": loads}, max_models=1)) as engine:
-        first = Job(jobs, engine, a_model("a", on_step=steps), Source([1]))
-        assert steps.started.wait(WAIT_S)
-        waiting = threading.Event()
-        second = Job(jobs, engine, a_model("b"), Source([2]), waiting.set)
-        assert waiting.wait(WAIT_S)
-        assert loads.notes == ["+a"]
-        steps.go.set()
-        assert (first.outputs(), second.outputs()) == ([1], [2])
-    assert loads.notes == ["+a", "-a", "+b", "-b"]
-
-
-def test_a_job_that_waits_for_room_can_be_canceled(jobs: ThreadPoolExecutor) -> None:
-    canceled = threading.Event()
-
-    def check() -> None:
-        if canceled.is_set():
-            raise Canceled
-
-    steps = Steps()
-    with closing(BatchingEngine({"fake": load_fake}, max_models=1)) as engine:
-        first = Job(jobs, engine, a_model("a", on_step=steps), Source([1]))
-        assert steps.started.wait(WAIT_S)
-        second = Job(jobs, engine, a_model("b"), Source([2]), check)
-        canceled.set()
-        with pytest.raises(Canceled):
-            second.outputs()
-        steps.go.set()
-        assert first.outputs() == [1]
-
-
-def test_a_model_is_loaded_once_for_many_jobs(jobs: ThreadPoolExecutor) -> None:
-    loads = Loads()
-    with closing(BatchingEngine({"fake": loads})) as engine:
-        running = [Job(jobs, engine, a_model(), Source(range(20))) for _ in range(6)]
-        assert [job.outputs() for job in running] == [list(range(20))] * 6
-        assert loads.notes == ["+echo"]

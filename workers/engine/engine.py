@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from traceback import format_exception
 from typing import assert_never
 
 import structlog
@@ -78,6 +79,9 @@ class BatchingEngine:
             feeder.start()
             try:
                 yield from run.take(check)
+            except ProcessorFailed as error:
+                _log_cause(model, error)
+                raise
             finally:
                 self._end(run)
                 feeder.join()
@@ -181,8 +185,8 @@ class BatchingEngine:
                     self._residency.release(resident)
         except BaseException:
             # Without a scheduler every job would wait for ever.
-            log.exception("engine.scheduler_failed")
             self._lose(DeviceLost("the engine's scheduler failed"))
+            log.exception("engine.scheduler_failed")
 
     def _next_items(self) -> list[Item]:
         """Wait for work and take a batch of it out of the queues; empty when there will be no more."""
@@ -287,10 +291,16 @@ def _step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
 def _translated(error: BaseException, model: Model, part: str) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
-    log.error("engine.foreign_error", model=model.name, part=part, exc_info=error)
     failure = ProcessorFailed(f"the {part} of model {model.name!r} failed on this input ({type(error).__name__})")
     failure.__cause__ = error
     return failure
+
+
+def _log_cause(model: Model, failure: ProcessorFailed) -> None:
+    """Log what the caller is not told. In the job's thread and as text: the scheduler renders no tracebacks."""
+    if failure.__cause__ is not None:
+        text = "".join(format_exception(failure.__cause__))
+        log.error("engine.foreign_error", model=model.name, detail=failure.detail, traceback=text)
 
 
 def _close(prompts: Iterator[Prompt]) -> None:

@@ -40,6 +40,7 @@ class Residency:
     """The loaded models of one device, at most `max_models` of them. Safe to use from many threads.
 
     A model that finds no room waits until one that is loaded has no users: swapping between batches would cost more.
+    With room for as many models as jobs run at a time nobody waits.
     """
 
     def __init__(self, factories: Mapping[str, RunnerFactory], *, max_models: int) -> None:

@@ -117,11 +117,9 @@ class Run:
         self.ready.notify_all()
 
     def end(self, error: PenstockError | None = None) -> None:
-        """Drop what waits; the first error is the one that counts. The lock must be held."""
+        """Take in nothing more; the first error is the one that counts. The lock must be held."""
         self.error = self.error or error
         self.over = True
-        self.waiting.clear()
-        self.outputs.clear()
         self.ready.notify_all()
         self.room.notify_all()
 
