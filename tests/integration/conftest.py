@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.integration.service import Service, serving
 from tests.valkey import ValkeyProcess, start_valkey
 
 
@@ -22,3 +24,10 @@ def valkey(valkey_server: ValkeyProcess) -> ValkeyProcess:
     """Return a running server without data. A test that kills it restarts it, or starts one of its own."""
     valkey_server.flush()
     return valkey_server
+
+
+@pytest.fixture
+async def service(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Service]:
+    """Return a running API with an empty job store, a local object store, and the models `echo` and `broken`."""
+    async with serving(valkey.url, tmp_path) as running:
+        yield running
