@@ -14,6 +14,7 @@ from redis import RedisError
 CHANNEL = "penstock:changes"
 #: After a lost subscription. Waiters look for themselves meanwhile: a hint that is missed costs latency only.
 RECONNECT_S = 1.0
+CANCEL_EVERY_S = 0.1
 
 log = structlog.get_logger(__name__)
 
@@ -59,10 +60,10 @@ class Changes:
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._task is not None:
+        # Again until it is done: redis-py turns a cancel that meets it while it connects into an error of its own.
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task], timeout=CANCEL_EVERY_S)
 
     async def _listen(self) -> None:
         while True:
