@@ -1,86 +1,136 @@
-"""The csmask network: rebuilt rightly, and its receptive radius measured."""
+"""The shipped model with its real weights: on the synthetic scene, and on real ones where they are at hand."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
+import numpy.typing as npt
 import pytest
-import rasterio
-import torch
 
-from penstock.workers.engine.csmask import load_csmask
+from penstock.models import Model, read_catalogue
+from penstock.processors.base import Prompt
+from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.sample import write_sample
+from penstock.workers.engine.torch_runner import load_torch
+from tests.geo.scenes import Folder, Network, read, segment
 
-SCENE = Path(__file__).parents[3] / "shared/data/geo/l8_betsiboka_20200127_6b.tif"
-MEAN = np.array([0.19312, 0.18659, 0.18899, 0.30362, 0.23085, 0.16216], np.float32)[:, None, None]
-STD = np.array([0.16431, 0.16762, 0.18230, 0.17409, 0.16020, 0.14164], np.float32)[:, None, None]
-TILE_PX = 128
-
-Pixels = np.ndarray[Any, np.dtype[np.float32]]
-
-
-@pytest.fixture(scope="module")
-def weights() -> Path:
-    spec = find_spec("ukis_csmask")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).with_name("model_6b.onnx")
+DATA = Path(__file__).parents[3] / "shared" / "data" / "geo"
+SHADOW, WATER, SNOW, LAND, CLOUD, NODATA = 0, 1, 2, 3, 4, 255
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
+pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def network(weights: Path) -> torch.nn.Module:
-    return load_csmask(weights.read_bytes()).module.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+def csmask(**options: int) -> Model:
+    """Return the shipped record, on the CPU, with some of its options changed."""
+    model = read_catalogue()["csmask"]
+    return model.model_copy(update={"device": "cpu", "options": {**model.options, **options}})
 
 
 @pytest.fixture(scope="module")
-def scene() -> Pixels:
-    if not SCENE.exists():
-        pytest.skip(f"the real scene is not here: {SCENE.name}")
-    with rasterio.open(SCENE) as source:
-        reflectance = source.read().astype(np.float32) / 65535
-    pixels: Pixels = (reflectance - MEAN) / STD
-    return pixels
+def network() -> Network:
+    """Return the published network."""
+    runner = load_torch(csmask())
+
+    def forward(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        (done,) = runner.step([runner.admit(Prompt({"pixels": pixels}))])
+        return np.asarray(done.output.data["probability"])
+
+    return forward
 
 
-def forward(network: torch.nn.Module, pixels: Pixels) -> Pixels:
-    with torch.inference_mode():
-        batch = torch.from_numpy(np.ascontiguousarray(pixels))[None]
-        probability: Pixels = network(batch.contiguous(memory_format=torch.channels_last))[0].numpy()
-    return probability
+def percents(data: Any) -> list[float]:
+    """Return each class's share of the valid pixels."""
+    return [label["percent"] for label in data["classes"]]
 
 
-def in_tiles(network: torch.nn.Module, pixels: Pixels, halo: int) -> Pixels:
-    _, height, width = pixels.shape
-    result = np.empty((5, height, width), np.float32)
-    for row in range(0, height, TILE_PX):
-        for column in range(0, width, TILE_PX):
-            top, left = max(0, row - halo), max(0, column - halo)
-            window = pixels[:, top : row + TILE_PX + halo, left : column + TILE_PX + halo]
-            tile = forward(network, window)[:, row - top :, column - left :]
-            result[:, row : row + TILE_PX, column : column + TILE_PX] = tile[:, :TILE_PX, :TILE_PX]
-    return result
+def test_on_the_synthetic_scene_the_real_network_finds_what_was_painted(network: Network, tmp_path: Path) -> None:
+    write_sample(tmp_path / "sample.tif", size_px=512)
+    sink, result = segment(tmp_path / "sample.tif", tmp_path / "out", network=network, model=csmask())
+    classes = read(sink.artifacts["classes.tif"])[0]
+    painted = {
+        "sea": ((0.30, 0.10), WATER),
+        "river": ((0.495, 0.50), WATER),
+        "fields": ((0.85, 0.70), LAND),
+        "wood": ((0.62, 0.54), LAND),
+        "cloud": ((0.27, 0.64), CLOUD),
+        "cloud over the sea": ((0.77, 0.20), CLOUD),
+        "shadow": ((0.14, 0.51), SHADOW),
+        "wedge": ((0.95, 0.97), NODATA),
+    }
+    found = {name: classes[int(512 * down), int(512 * across)] for name, ((down, across), _) in painted.items()}
+    assert found == {name: expected for name, (_, expected) in painted.items()}
+    np.testing.assert_array_equal(classes == NODATA, read(tmp_path / "sample.tif")[0] == 0)
+    shadow, water, snow, land, cloud = percents(result.data)
+    assert 2 < shadow < 8
+    assert 30 < water < 40
+    assert snow < 0.5
+    assert 40 < land < 55
+    assert 8 < cloud < 16
 
 
-def test_it_agrees_with_onnxruntime_on_the_published_file(network: torch.nn.Module, weights: Path) -> None:
-    session = onnxruntime.InferenceSession(str(weights), providers=["CPUExecutionProvider"])
-    pixels = np.random.default_rng(0).normal(size=(6, 256, 256)).astype(np.float32)
-    (published,) = session.run(None, {"input_1": pixels.transpose(1, 2, 0)[None]})
-    np.testing.assert_allclose(forward(network, pixels), published[0].transpose(2, 0, 1), atol=1e-5)
+def test_the_synthetic_scene_says_so_and_is_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("one.tif", "two.tif"):
+        write_sample(tmp_path / name, size_px=200)
+    write_sample(tmp_path / "other.tif", size_px=200, seed=1)
+    one, two, other = (read(tmp_path / name) for name in ("one.tif", "two.tif", "other.tif"))
+    np.testing.assert_array_equal(one, two)
+    assert (one != other).mean() > 0.5
+    with rasterio.open(tmp_path / "one.tif") as file:
+        assert file.tags()["SYNTHETIC"] == "yes"
+        assert file.descriptions == ("blue", "green", "red", "nir", "swir16", "swir22")
+        assert (set(file.scales), set(file.offsets), file.nodata) == ({1e-4}, {0.0}, 0)
+        assert (set(file.dtypes), file.crs.to_epsg(), file.res) == ({"uint16"}, 32633, (30, 30))
+    data = one[:, one[0] != 0]
+    assert data.min() > 0
+    assert data.max() < 10_000
+    assert 0.02 < (one[0] == 0).mean() < 0.15
 
 
-def test_it_finds_the_classes_of_the_real_scene(network: torch.nn.Module, scene: Pixels) -> None:
-    with rasterio.open(SCENE) as source:
-        valid = source.dataset_mask() > 0
-    classes = forward(network, scene).argmax(axis=0)[valid]
-    water, snow, land = (100 * np.mean(classes == label) for label in (1, 2, 3))
-    assert (water, snow, land) == pytest.approx((18, 29, 53), abs=1)
+def betsiboka(network: Network, folder: Path, **options: int) -> tuple[Folder, Any]:
+    """Segment the Betsiboka scene."""
+    scene = DATA / "l8_betsiboka_20200127_6b.tif"
+    sink, result = segment(scene, folder, network=network, model=csmask(**options))
+    return sink, result.data
 
 
-@pytest.mark.slow
-def test_a_halo_of_96_px_is_exact_and_80_is_not(network: torch.nn.Module, scene: Pixels) -> None:
-    whole = forward(network, scene)
-    assert np.array_equal(in_tiles(network, scene, halo=96), whole)
-    assert np.abs(in_tiles(network, scene, halo=80) - whole).max() > 1e-3
+@needs_data
+def test_betsiboka_has_the_shares_of_the_published_network_run_on_the_whole_image(
+    network: Network, tmp_path: Path
+) -> None:
+    _, data = betsiboka(network, tmp_path / "out")
+    assert percents(data) == pytest.approx([0.0, 18.15, 29.18, 52.65, 0.01], abs=0.05)
+    assert (data["valid_pixels"], data["nodata_pixels"]) == (260_309, 1835)
+    assert data["radiometry"]["scale"] == pytest.approx(1 / 65_535)
+    assert data["radiometry"]["source"] == "file"
+
+
+@needs_data
+def test_betsibokas_tiles_equal_the_whole_image_with_96_px_of_halo_and_do_not_with_80(
+    network: Network, tmp_path: Path
+) -> None:
+    whole, _ = betsiboka(network, tmp_path / "whole")
+    tiled, _ = betsiboka(network, tmp_path / "tiled", tile_px=256)
+    short, _ = betsiboka(network, tmp_path / "short", tile_px=256, halo_px=80)
+    for name in ("classes.tif", "probability.tif"):
+        assert tiled.artifacts[name].read_bytes() == whole.artifacts[name].read_bytes()
+    assert (read(short.artifacts["probability.tif"]) != read(whole.artifacts["probability.tif"])).any()
+
+
+@needs_data
+def test_aquileias_lagoon_is_water_and_its_fields_are_land(network: Network, tmp_path: Path) -> None:
+    scene = DATA / "s2_l2a_aquileia_20190416_6b.tif"
+    _, result = segment(scene, tmp_path / "out", network=network, model=csmask(), outputs=("stats",))
+    assert percents(result.data) == pytest.approx([0.1, 40.7, 0.0, 59.2, 0.0], abs=0.2)
+
+
+@needs_data
+def test_unnamed_bands_and_undeclared_floats_work_when_the_request_says_what_they_are(
+    network: Network, tmp_path: Path
+) -> None:
+    scene, bands = DATA / "hls_tx_10b_float32.tif", [2, 3, 4, 5, 6, 7]
+    _, result = segment(
+        scene, tmp_path / "out", network=network, model=csmask(), bands=bands, radiometry={"scale": 1e-4}
+    )
+    assert percents(result.data)[LAND] > 99
