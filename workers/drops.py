@@ -197,7 +197,7 @@ class Drop:
         name = safe_name(info.key)
         with tempfile.TemporaryDirectory(dir=self.settings.spool_dir) as folder:
             copy = Path(folder) / "media"
-            self.bucket.get_file(info.key, copy, limit_bytes=self.settings.max_upload_bytes)
+            self.bucket.get_file(info.key, copy, limit_bytes=self.settings.max_upload_bytes, etag=info.etag)
             self.objects.put_file(upload_key(key.tenant, key.id, name), copy, content_type="application/octet-stream")
         return f"media://{key.id}/{name}"
 

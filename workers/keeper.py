@@ -24,6 +24,7 @@ from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
 from penstock.storage.objects import open_store
 from penstock.workers.drops import open_drops
+from penstock.workers.tidy import tidy
 from penstock.workers.webhooks import Deliverer
 
 #: How long a dead keeper's place stays taken.
@@ -33,6 +34,7 @@ SWEEP_EVERY_S = 1.0
 HINTS_EVERY_S = 2.0
 DELIVER_EVERY_S = 0.5
 RETIRE_EVERY_S = 60.0
+TIDY_EVERY_S = 3600.0
 
 log = structlog.get_logger(__name__)
 
@@ -137,6 +139,7 @@ def main(settings: Settings) -> int:
         Duty("hints", HINTS_EVERY_S, lambda: top_up_hints(store, hints)),
         Duty("deliver", DELIVER_EVERY_S, deliverer.deliver_due),
         Duty("retire", RETIRE_EVERY_S, lambda: retire(store, objects)),
+        Duty("tidy", TIDY_EVERY_S, lambda: tidy(store, objects, settings)),
         *(Duty(f"drop-{d.rule.name}", settings.drop_poll_s, d.step) for d in open_drops(settings, store, objects)),
     ]
     keeper = Keeper(store, duties)

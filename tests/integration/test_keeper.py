@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ from penstock.storage import deliveries, records
 from penstock.storage.guard import GuardedClient
 from penstock.storage.objects import tenant_webhook_secret
 from penstock.workers.keeper import Duty, Keeper, retire, top_up_hints
+from penstock.workers.tidy import Tidied, tidy
 from penstock.workers.webhooks import Deliverer
 from tests.integration.echo import Bench, open_bench
 from tests.valkey import ValkeyProcess
@@ -174,3 +176,17 @@ def test_two_keepers_take_turns_and_a_failing_duty_goes_on(bench: Bench) -> None
     keepers["two"].end()
     threads["two"].join(10)
     assert not bench.store.client.exists("penstock:keeper")
+
+
+def test_what_nobody_names_is_deleted_after_a_day_and_nothing_else(bench: Bench) -> None:
+    done = ended_job(bench, "http://h/")
+    waiting = bench.submit("b", {"text": bench.upload("hi")})
+    orphans = [f"{done.prefix}attempts/1/x", f"{waiting.prefix}attempts/7/x", "tenants/default/jobs/none/attempts/1/x"]
+    for key in orphans:
+        bench.objects.put_bytes(key, b"x", content_type="text/plain")
+    kept = [*bench.keys("tenants/default/jobs/a/attempts/17"), *bench.keys("tenants/default/uploads/")]
+    assert len(kept) == 3
+    assert tidy(bench.store, bench.objects, bench.settings) == Tidied(0, 0, 0)
+    assert tidy(bench.store, bench.objects, bench.settings, at=time.time() + 90_000) == Tidied(0, 0, 3)
+    assert bench.keys("") == kept
+    assert tidy(bench.store, bench.objects, bench.settings, at=time.time() + 8 * 86_400).uploads == 1
