@@ -28,7 +28,7 @@ _TALKATIVE = ("httpx", "httpcore", "botocore", "boto3", "s3transfer", "urllib3",
 def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
     """Send every log line of this process, ours and the libraries', to `stream` (standard error).
 
-    Pretty in a terminal, else one JSON object per line with `at`, `level` and `event` (and `logger` where a library wrote it).
+    Pretty in a terminal, else one JSON object per line with `at`, `level` and `event`, and `logger` for a library's.
     """
     out = stream if stream is not None else sys.stderr
     number = logging.getLevelNamesMapping()[level.upper()]

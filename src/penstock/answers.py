@@ -1,0 +1,271 @@
+"""The API's answers as values: jobs, artifacts, events, models, problems. Unknown fields are ignored.
+
+So an older client reads a newer service.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from penstock.errors import ErrorReport, Issue
+from penstock.jobs import Progress, Status
+
+#: Answers that another try may change, where no problem+json says it better.
+_PASSING = frozenset({429, 502, 503, 504})
+
+
+class ClientError(Exception):
+    """Base of what a client raises."""
+
+
+class Unreachable(ClientError):
+    """The service does not answer."""
+
+
+class Corrupt(ClientError):
+    """A download does not have the bytes that the job names."""
+
+
+class WebhookRefused(ClientError):
+    """The webhook's signature is not the service's, or too old."""
+
+
+class PenstockAPIError(ClientError):
+    """The service refused: RFC 9457 `code`, `title`, `detail`, `status`, `errors` and whether to retry."""
+
+    def __init__(self, problem: Mapping[str, Any], *, status: int, retry_after_s: float | None = None) -> None:
+        self.status = status
+        self.code = str(problem.get("code", f"http_{status}"))
+        self.title = str(problem.get("title", f"HTTP {status}"))
+        self.detail = str(problem.get("detail", self.title))
+        self.retryable = bool(problem.get("retryable", status in _PASSING))
+        self.errors = tuple(
+            Issue(str(e.get("pointer", "")), str(e.get("detail", ""))) for e in _list(problem, "errors")
+        )
+        self.retry_after_s = retry_after_s
+        places = "; ".join(f"{issue.pointer}: {issue.detail}" for issue in self.errors)
+        super().__init__(f"{self.detail} ({places})" if places else self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A finished file of a job's result."""
+
+    name: str
+    content_type: str
+    size_bytes: int
+    sha256: str
+    url: str = ""
+    uri: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as the service told of it. `raw` is the whole answer."""
+
+    id: str
+    model: str
+    status: Status
+    phase: str | None
+    attempt: int
+    progress: Progress
+    queue_position: int | None
+    eta_s: float | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    input: Mapping[str, Any]
+    text: str | None
+    data: Mapping[str, Any] | None
+    artifacts: tuple[Artifact, ...]
+    error: ErrorReport | None
+    metrics: Mapping[str, float]
+    metadata: Mapping[str, str]
+    delivery: str
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, whichever way."""
+        return self.status.terminal
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether its result is there."""
+        return self.status is Status.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job. The first of a stream is `snapshot`, the job itself, without an id."""
+
+    id: str
+    type: str
+    at: datetime | None
+    data: Mapping[str, Any]
+
+    @property
+    def final(self) -> bool:
+        """Whether the job ended with it."""
+        _, _, name = self.type.partition("job.")
+        return name in set(Status) and Status(name).terminal
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model of the service's catalogue; `problem` says why it cannot be used, if it cannot."""
+
+    name: str
+    title: str
+    description: str
+    revision: str
+    queue: str
+    input_schema: Mapping[str, Any]
+    problem: str | None
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue's depth and speed."""
+
+    name: str
+    queued: int
+    running: int
+    workers: int
+    oldest_age_s: float
+    eta_s: float | None
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some jobs, newest first; `next_cursor` is None at the end."""
+
+    jobs: tuple[Job, ...]
+    next_cursor: str | None
+
+
+def read_job(data: Mapping[str, Any]) -> Job:
+    """Read a job from the API's JSON."""
+    output, progress, error = data.get("output") or {}, data.get("progress") or {}, data.get("error")
+    return Job(
+        id=data["id"],
+        model=data["model"],
+        status=Status(data["status"]),
+        phase=data.get("phase"),
+        attempt=int(data.get("attempt") or 0),
+        progress=Progress(
+            int(progress.get("done") or 0),
+            progress.get("total"),
+            progress.get("unit") or "prompts",
+            progress.get("message"),
+        ),
+        queue_position=data.get("queue_position"),
+        eta_s=data.get("eta_seconds"),
+        created_at=datetime.fromisoformat(data["created_at"]),
+        started_at=_moment(data.get("started_at")),
+        completed_at=_moment(data.get("completed_at")),
+        input=data.get("input") or {},
+        text=output.get("text"),
+        data=output.get("json"),
+        artifacts=tuple(_artifact(a) for a in _list(data, "artifacts")),
+        error=_error(error) if error else None,
+        metrics=data.get("metrics") or {},
+        metadata=data.get("metadata") or {},
+        delivery=str(data.get("delivery") or "none"),
+        raw=data,
+    )
+
+
+def read_page(data: Mapping[str, Any]) -> Page:
+    """Read a page of jobs."""
+    return Page(tuple(read_job(job) for job in _list(data, "jobs")), data.get("next_cursor"))
+
+
+def read_model(data: Mapping[str, Any]) -> ModelInfo:
+    """Read a model of the catalogue."""
+    return ModelInfo(
+        name=data["name"],
+        title=data.get("title") or data["name"],
+        description=data.get("description") or "",
+        revision=str(data.get("revision") or ""),
+        queue=data.get("queue") or "default",
+        input_schema=data.get("input_schema") or {},
+        problem=data.get("problem"),
+        raw=data,
+    )
+
+
+def read_queue(data: Mapping[str, Any]) -> Queue:
+    """Read a queue's state."""
+    return Queue(
+        name=data["name"],
+        queued=int(data.get("queued") or 0),
+        running=int(data.get("running") or 0),
+        workers=int(data.get("workers") or 0),
+        oldest_age_s=float(data.get("oldest_age_s") or 0),
+        eta_s=data.get("eta_s"),
+        raw=data,
+    )
+
+
+def read_event(data: Mapping[str, Any]) -> Event:
+    """Read an entry of an event list."""
+    return Event(data.get("id") or "", data["type"], _moment(data.get("at")), data.get("data") or {})
+
+
+def read_sse(kind: str, text: str) -> Event:
+    """Read a server-sent event: a job under `snapshot`, otherwise as in the list."""
+    data = json.loads(text)
+    return Event("", kind, None, data) if kind == "snapshot" else read_event({"type": kind, **data})
+
+
+def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the fields of a model's input that take media, and for each whether it takes several."""
+    found: dict[str, bool] = {}
+    for name, part in schema.get("properties", {}).items():
+        for shape in _shapes(schema, part):
+            if shape.get("format") == "media":
+                found[name] = False
+            elif any(item.get("format") == "media" for item in _shapes(schema, shape.get("items") or {})):
+                found[name] = True
+    return found
+
+
+def _shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if "$ref" in part:
+        part = root["$defs"][part["$ref"].removeprefix("#/$defs/")]
+    yield part
+    for union in ("anyOf", "oneOf", "allOf"):
+        for inner in part.get(union, ()):
+            yield from _shapes(root, inner)
+
+
+def _artifact(data: Mapping[str, Any]) -> Artifact:
+    return Artifact(
+        name=data["name"],
+        content_type=data.get("content_type") or "application/octet-stream",
+        size_bytes=int(data["size_bytes"]),
+        sha256=data["sha256"],
+        url=data.get("url") or "",
+        uri=data.get("uri") or "",
+    )
+
+
+def _error(data: Mapping[str, Any]) -> ErrorReport:
+    problem = PenstockAPIError(data, status=0)
+    return ErrorReport(problem.code, problem.title, problem.detail, problem.retryable, problem.errors)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _list(data: Mapping[str, Any], name: str) -> list[Any]:
+    found = data.get(name)
+    return found if isinstance(found, list) else []
