@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import rasterio.shutil
 from PIL import Image
-from rasterio.enums import ColorInterp, Resampling
 
-from penstock.processors.geo.gdal import rasterio, without_georeference
+from penstock.processors.geo.gdal import ColorInterp, Resampling, rasterio, without_georeference
 from penstock.processors.geo.options import NODATA, ClassLabel
 from penstock.processors.geo.plan import Box
 from penstock.processors.geo.raster import Scene

@@ -26,11 +26,13 @@ _SETTINGS = {
 os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
 
 import rasterio  # noqa: E402
+import rasterio.shutil  # noqa: E402
 import rasterio.windows  # noqa: E402
 from rasterio._err import CPLE_BaseError  # noqa: E402
+from rasterio.enums import ColorInterp, Resampling  # noqa: E402
 from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError  # noqa: E402
 
-__all__ = ["rasterio", "reading", "without_georeference"]
+__all__ = ["ColorInterp", "Resampling", "rasterio", "reading", "without_georeference"]
 
 
 @contextmanager

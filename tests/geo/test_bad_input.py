@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,10 +106,15 @@ def test_bad_files_are_refused_with_the_reason(
     assert not raised.value.retryable
 
 
-def test_a_vrt_under_a_tiffs_name_would_open_without_the_check(tmp_path: Path) -> None:
+def test_formats_that_name_other_files_are_not_even_there(tmp_path: Path) -> None:
     vrt(tmp_path / "scene.tif")
-    with pytest.raises(MediaUnreadable):
-        segment(tmp_path / "scene.tif", tmp_path / "out")
+    open_it = (
+        "import sys, penstock.processors.geo.segmentation, rasterio, rasterio.errors\n"
+        "try: rasterio.open(sys.argv[1])\n"
+        "except rasterio.errors.RasterioIOError: print('refused')"
+    )
+    command = [sys.executable, "-c", open_it, str(tmp_path / "scene.tif")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "refused\n"
 
 
 def test_sidecar_files_are_not_read(tmp_path: Path) -> None:

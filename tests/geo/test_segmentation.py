@@ -17,6 +17,7 @@ from penstock.errors import ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.testing import check_processor
 from tests.geo.scenes import (
     Files,
     Folder,
@@ -126,6 +127,30 @@ def test_the_layout_of_the_file_does_not_matter(layout: dict[str, object], tmp_p
     path = write_scene(tmp_path / "scene.tif", pattern(211, 199), compress="deflate", **layout)
     sink, _ = segment(path, tmp_path / "out", model=make_model(halo_px=8, stride_px=4, tile_px=32))
     np.testing.assert_array_equal(read(sink.artifacts["classes.tif"]), pattern(211, 199) % 5)
+
+
+def test_jpeg_2000_works_too(tmp_path: Path) -> None:
+    path = tmp_path / "scene.jp2"
+    write_scene(path, pattern(211, 199), driver="JP2OpenJPEG", photometric=None, QUALITY=100, REVERSIBLE="YES")
+    sink, _ = segment(path, tmp_path / "out", model=make_model(halo_px=8, stride_px=4, tile_px=32))
+    np.testing.assert_array_equal(read(sink.artifacts["classes.tif"]), pattern(211, 199) % 5)
+
+
+def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
+    holes = pattern(150, 90)
+    holes[:, 30:99] = 0
+    files = {
+        "media://1": write_scene(tmp_path / "1.tif", pattern(211, 199)),
+        "media://2": write_scene(tmp_path / "2.tif", holes, nodata=0),
+    }
+    done = check_processor(
+        RasterSegmentation(make_model(halo_px=8, stride_px=4, tile_px=32)),
+        {"scene": "media://1"},
+        files,
+        engine=lambda prompts: answers(prompts, by_value),
+        other={"scene": "media://2", "outputs": ["classes"]},
+    )
+    assert set(done.artifacts) == {"classes.tif", "probability.tif", "preview.png", "stats.json"}
 
 
 def test_outputs_are_taken_while_another_thread_draws_the_prompts(tmp_path: Path) -> None:
