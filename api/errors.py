@@ -71,8 +71,8 @@ def problem(report: ErrorReport, status: int, headers: Mapping[str, str] | None 
 
 
 def issues(found: Iterable[Mapping[str, Any]]) -> tuple[Issue, ...]:
-    """Return pydantic's errors as issues: a JSON pointer into the body, or the parameter's name in the sentence."""
-    return tuple(_issue(tuple(error["loc"]), str(error["msg"])) for error in found)
+    """Return pydantic's errors of a body as issues."""
+    return tuple(Issue(pointer(error["loc"]), str(error["msg"])) for error in found)
 
 
 def pointer(path: Iterable[str | int]) -> str:
@@ -86,12 +86,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_bug)
-
-
-def _issue(where: tuple[str | int, ...], sentence: str) -> Issue:
-    if where and where[0] in ("query", "header", "path"):
-        return Issue("", f"{where[0]} parameter {'.'.join(map(str, where[1:]))}: {sentence}")
-    return Issue(pointer(where), sentence)
 
 
 async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse:
@@ -109,8 +103,10 @@ def _patience(error: PenstockError, status: int) -> dict[str, str]:
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> JSONResponse:
-    found = error.errors() if isinstance(error, RequestValidationError) else ()
-    return await _on_penstock_error(request, InvalidRequest(errors=issues(found)))
+    assert isinstance(error, RequestValidationError)  # noqa: S101  (what the handler is registered for)
+    # Of parameters only (bodies are read by `penstock.api.body`): no JSON pointer leads there.
+    found = [Issue("", f"{' parameter '.join(map(str, e['loc'][:2]))}: {e['msg']}") for e in error.errors()]
+    return await _on_penstock_error(request, InvalidRequest(errors=found))
 
 
 async def _on_http_exception(_: Request, error: Exception) -> JSONResponse:

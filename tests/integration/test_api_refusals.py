@@ -1,0 +1,241 @@
+"""What the API refuses, and how it says so: one kind of problem for each, and nothing else disturbed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.api.app import create_app
+from penstock.config import Settings
+from penstock.errors import ConfigError
+from penstock.storage import records
+from penstock.storage.objects import open_store
+from penstock.storage.records import AsyncJobStore
+from tests.integration.service import MAX_SCENE_BYTES, Service, assert_problem, serving
+from tests.valkey import ValkeyProcess, start_valkey
+
+UPLOAD = "01900000-0000-7000-8000-000000000000"
+JSON = {"Content-Type": "application/json"}
+
+
+async def refused(service: Service, value: dict[str, Any], status: int, code: str, **body: Any) -> list[dict[str, str]]:
+    """Submit an input that is refused and return the problem's issues."""
+    response = await service.http.post("/v1/jobs", json={"model": "echo", "input": value, **body})
+    issues: list[dict[str, str]] = assert_problem(response, status, code)["errors"]
+    return issues
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"\xff{}", b'{"a": NaN}',
+        b'{"a": Infinity}', b'{"a": 1e999}', b'{"a": "\\u0000"}', b'{"\\u0000": 1}',
+        b'{"a": "\\ud800"}', b"[" * 100 + b"]" * 100, b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}",
+    ],
+)  # fmt: skip
+async def test_a_body_that_is_not_strict_json_is_malformed(service: Service, body: bytes) -> None:
+    assert_problem(await service.http.post("/v1/jobs", content=body, headers=JSON), 400, "malformed_body")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": "multipart/form-data"}])
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/uploads"])
+async def test_only_json_is_taken(service: Service, headers: dict[str, str], path: str) -> None:
+    response = await service.http.post(path, content=b"{}", headers=headers)
+    assert_problem(response, 415, "unsupported_content_type")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_refused(valkey: ValkeyProcess, tmp_path: Path, chunked: bool) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 100
+
+    async with serving(valkey.url, tmp_path, max_body_bytes=1000) as service:
+        content = chunks() if chunked else b" " * 10_000
+        response = await service.http.post("/v1/jobs", content=content, headers=JSON)
+        assert_problem(response, 413, "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"model": None}, "/model"),
+        ({"model": 7}, "/model"),
+        ({"input": "text"}, "/input"),
+        ({"colour": "red"}, "/colour"),
+        ({"metadata": {"a": 1}}, "/metadata/a"),
+        ({"metadata": {"a/b": "x" * 600}}, "/metadata/a~1b"),
+        ({"priority": 1}, "/priority"),
+        ({"queue_ttl": 0}, "/queue_ttl"),
+        ({"queue_ttl": "5"}, "/queue_ttl"),
+        ({"execution_timeout": 1e9}, "/execution_timeout"),
+        ({"webhook": {}}, "/webhook/url"),
+        ({"webhook": {"url": "http://files.test/", "events": ["job.lost"]}}, "/webhook/events/0"),
+        ({"webhook": {"url": "http://127.0.0.1:6379/"}}, "/webhook/url"),
+        ({"webhook": {"url": "file:///etc/passwd"}}, "/webhook/url"),
+    ],
+)
+async def test_a_wrong_field_is_pointed_at(service: Service, change: dict[str, Any], pointer: str) -> None:
+    response = await service.http.post("/v1/jobs", json={"model": "echo", "input": {"text": "a"}, **change})
+    problem = assert_problem(response, 422, "invalid_request")
+    assert [issue["pointer"] for issue in problem["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize("body", [[], "text", 7, None])
+async def test_a_body_that_is_no_object_is_refused(service: Service, body: Any) -> None:
+    assert_problem(await service.http.post("/v1/jobs", content=json.dumps(body), headers=JSON), 422, "invalid_request")
+
+
+async def test_each_wrong_place_of_the_input_is_pointed_at(service: Service) -> None:
+    issues = await refused(service, {"count": 0, "colour": "red", "more": [{}, {"file": 7}]}, 422, "invalid_request")
+    assert sorted(issue["pointer"] for issue in issues) == [
+        "/input/colour", "/input/count", "/input/more/1/file", "/input/text"
+    ]  # fmt: skip
+    assert {"pointer": "/input/text", "detail": "is required"} in issues
+
+
+async def test_an_unknown_model_is_answered_with_the_known_ones(service: Service) -> None:
+    response = await service.http.post("/v1/jobs", json={"model": "oracle", "input": {}})
+    problem = assert_problem(response, 422, "unknown_model")
+    assert problem["detail"] == "known models: broken, echo"
+    assert problem["errors"][0]["pointer"] == "/model"
+
+
+async def test_a_model_with_a_problem_is_unavailable(service: Service) -> None:
+    response = await service.http.post("/v1/jobs", json={"model": "broken", "input": {"text": "a"}})
+    problem = assert_problem(response, 503, "model_unavailable")
+    assert problem["retryable"] is False
+    assert "weights" not in problem["detail"]
+
+
+async def test_an_upload_that_never_came_is_not_found(service: Service) -> None:
+    issues = await refused(service, {"text": "a", "scene": f"media://{UPLOAD}/a.tif"}, 422, "media_not_found")
+    assert issues[0]["pointer"] == "/input/scene"
+
+
+async def test_another_tenants_upload_is_not_found(service: Service) -> None:
+    service.objects.put_bytes(f"tenants/other/uploads/{UPLOAD}/a.tif", b"x", content_type="image/tiff")
+    await refused(service, {"text": "a", "scene": f"media://{UPLOAD}/a.tif"}, 422, "media_not_found")
+    await refused(
+        service, {"text": "a", "scene": f"media://../../other/uploads/{UPLOAD}/a.tif"}, 422, "media_not_found"
+    )
+
+
+async def test_media_over_the_models_limit_are_refused(service: Service) -> None:
+    key = f"tenants/default/uploads/{UPLOAD}/a.tif"
+    service.objects.put_bytes(key, b"x" * (MAX_SCENE_BYTES + 1), content_type="image/tiff")
+    value = {"text": "a", "more": [{"file": f"media://{UPLOAD}/a.tif"}]}
+    issues = await refused(service, value, 413, "media_too_large")
+    assert issues[0]["pointer"] == "/input/more/0/file"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "s3://private/scene.tif", "https://example.org/scene.tif", "http://127.0.0.1/a.tif", "http://files.test:81/a.tif",
+        "http://files.test@evil.test/a.tif", "http:\\\\files.test/a.tif", "file:///etc/passwd", "gopher://files.test/a",
+        "/etc/passwd", "",
+    ],
+)  # fmt: skip
+async def test_media_that_may_not_be_fetched_are_refused(service: Service, reference: str) -> None:
+    issues = await refused(service, {"text": "a", "scene": reference}, 422, "media_refused")
+    assert [issue["pointer"] for issue in issues] == ["/input/scene"]
+
+
+async def test_media_from_an_allowed_host_are_accepted_without_asking_it(service: Service) -> None:
+    body = {"model": "echo", "input": {"text": "a", "scene": "http://files.test/a.tif"}}
+    assert (await service.http.post("/v1/jobs", json=body)).status_code == 202
+
+
+async def test_too_many_media_are_refused(service: Service) -> None:
+    many = [{"file": f"http://files.test/{n}"} for n in range(1001)]
+    await refused(service, {"text": "a", "more": many}, 422, "invalid_request")
+
+
+async def test_a_refused_request_releases_its_idempotency_key(service: Service) -> None:
+    headers = {"Idempotency-Key": "again"}
+    wrong = await service.http.post("/v1/jobs", json={"model": "echo", "input": {}}, headers=headers)
+    right = await service.http.post("/v1/jobs", json={"model": "echo", "input": {"text": "a"}}, headers=headers)
+    assert (wrong.status_code, right.status_code) == (422, 202)
+
+
+async def test_unknown_routes_and_methods_are_problems_too(service: Service) -> None:
+    assert_problem(await service.http.get("/v1/nothing"), 404, "not_found")
+    wrong = await service.http.patch("/v1/jobs")
+    assert_problem(wrong, 405, "method_not_allowed")
+    assert "POST" in wrong.headers["allow"]
+
+
+async def test_unknown_models_and_queues_are_404(service: Service) -> None:
+    assert_problem(await service.http.get("/v1/models/oracle"), 404, "unknown_model")
+    assert_problem(await service.http.get("/v1/queues/nowhere"), 404, "unknown_queue")
+
+
+@pytest.mark.parametrize("host", ["evil.test", "evil.test:8080", "127.0.0.1.evil.test"])
+async def test_a_name_that_is_not_ours_is_refused(service: Service, host: str) -> None:
+    assert_problem(await service.http.get("/v1/jobs", headers={"Host": host}), 421, "host_refused")
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "[::1]:8080", "127.0.0.1:9", "127.1.2.3"])
+async def test_every_name_of_this_machine_is_ours(service: Service, host: str) -> None:
+    assert (await service.http.get("/v1/jobs", headers={"Host": host})).status_code == 200
+
+
+async def test_the_public_name_is_ours(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, public_url="https://maps.test/") as service:
+        answer = await service.http.get("/v1/jobs", headers={"Host": "maps.test"})
+        assert answer.status_code == 200
+        assert (await service.submit())["links"]["self"].startswith("https://maps.test/v1/jobs/")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "maps.test"])
+async def test_without_keys_the_api_listens_on_loopback_only(tmp_path: Path, host: str) -> None:
+    settings = Settings(host=host, data=tmp_path)
+    store = AsyncJobStore.open("redis://127.0.0.1:1")
+    objects = open_store(settings.store_url, settings)
+    with pytest.raises(ConfigError, match="loopback"):
+        create_app(settings, jobs=store, objects=objects, send_hint=print)
+    await store.close()
+
+
+async def test_health_says_what_does_not_answer(tmp_path: Path) -> None:
+    own = start_valkey(tmp_path / "valkey")
+    try:
+        async with serving(own.url, tmp_path / "data") as service:
+            assert (await service.http.get("/livez")).json() == {"status": "ok"}
+            assert (await service.http.get("/readyz")).json() == {"status": "ready"}
+            own.kill()
+            problem = assert_problem(await service.http.get("/readyz"), 503, "not_ready")
+            assert problem["errors"] == [{"pointer": "/job_store", "detail": "does not answer"}]
+            assert (await service.http.get("/livez")).status_code == 200
+            answer = await service.http.post("/v1/jobs", json={"model": "echo", "input": {"text": "a"}})
+            assert_problem(answer, 503, "redis_unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+            own.restart()
+            assert (await service.http.get("/readyz")).status_code == 200
+            await service.jobs.run(records.ping())
+    finally:
+        own.kill()
+
+
+async def test_an_object_store_that_is_gone_is_seen(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "objects").write_text("a file where the folder should be")
+    problem = assert_problem(await service.http.get("/readyz"), 503, "not_ready")
+    assert [issue["pointer"] for issue in problem["errors"]] == ["/object_store"]
+
+
+async def test_a_bug_is_a_problem_without_a_word_of_it(service: Service) -> None:
+    @service.app.get("/bug")
+    async def bug() -> None:
+        raise RuntimeError("the password is hunter2")
+
+    transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=service.settings.base_url) as http:
+        response = await http.get("/bug")
+    assert_problem(response, 500, "internal")
+    assert "hunter2" not in response.text
