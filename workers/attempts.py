@@ -26,7 +26,9 @@ class Attempt:
         self.claim = claim
         self.phase = Phase.LOADING
         self.progress = Progress()
+        #: Several threads measure: the one that draws prompts and the one that takes outputs.
         self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
         self._stop: Interruption | None = None
 
     def check(self) -> None:
@@ -53,11 +55,13 @@ class Attempt:
 
     def add_seconds(self, what: str, seconds: float) -> None:
         """Add to a metric."""
-        self._seconds[what] = self._seconds.get(what, 0.0) + seconds
+        with self._lock:
+            self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics so far, in milliseconds: `fetch_ms`, `preprocess_ms`, ..."""
-        return {f"{what}_ms": round(seconds * 1000, 1) for what, seconds in self._seconds.items()}
+        with self._lock:
+            return {f"{what}_ms": round(seconds * 1000, 1) for what, seconds in self._seconds.items()}
 
 
 class Heartbeat:

@@ -199,13 +199,18 @@ def _parse(processor: IOProcessor[Any, Any], claim: Claim) -> Any:
 
 
 def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
-    """Draw prompts, adding up the time that making them takes."""
-    while True:
-        with attempt.timed("preprocess"):
-            prompt = next(prompts, None)
-        if prompt is None:
-            return
-        yield prompt
+    """Draw prompts, adding up the time that making them takes; close them where the engine stops drawing."""
+    try:
+        while True:
+            with attempt.timed("preprocess"):
+                prompt = next(prompts, None)
+            if prompt is None:
+                return
+            yield prompt
+    finally:
+        close = getattr(prompts, "close", None)
+        if close is not None:
+            close()
 
 
 def _counted_outputs(attempt: Attempt, outputs: Iterator[Output]) -> Iterator[Output]:
