@@ -82,26 +82,23 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        if not level:
-            return
-        level = [part for item in level for part in _parts(item)]
-    if level:
-        raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
+    depth, level = 0, _containers([value])
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
+        level = [part for item in level for part in _containers(item)]
 
 
-def _parts(value: Any) -> list[Any]:
-    match value:
-        case str():
+def _containers(values: list[Any] | dict[str, Any]) -> list[list[Any] | dict[str, Any]]:
+    """Return the arrays and objects directly inside; raise `MalformedBody` for the rest if it is no JSON."""
+    inside = [*values, *values.values()] if isinstance(values, dict) else values
+    for value in inside:
+        if isinstance(value, str):
             _check_text(value)
-        case float() if not math.isfinite(value):
+        elif isinstance(value, float) and not math.isfinite(value):
             raise MalformedBody("the body holds a number that is too large")
-        case list():
-            return value
-        case dict():
-            return [*value, *value.values()]
-    return []
+    return [value for value in inside if isinstance(value, list | dict)]
 
 
 def _check_text(text: str) -> None:
