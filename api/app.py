@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi_offline import FastAPIOffline
 
-from penstock import __version__
+from penstock import __version__, log
 from penstock.api import artifacts, auth, deliveries, errors, events, health, jobs, local, models, uploads
 from penstock.api.services import Hints, Services
 from penstock.config import Settings, load_settings
@@ -50,6 +50,7 @@ def from_settings() -> FastAPI:
     from penstock.storage.objects import open_store
 
     settings = load_settings()
+    log.configure(settings.log_level)
     if settings.redis_url is None:
         raise ConfigError("redis_url is not set: `penstock up` starts a server of its own and sets it")
     if urlsplit(settings.store_url).scheme == "file" and settings.secret is None:

@@ -18,7 +18,7 @@ from penstock.api.body import documented, fingerprint, read_json, validated
 from penstock.api.schemas import JobList, JobRequest, JobView
 from penstock.api.services import Api, Services
 from penstock.api.submissions import submission
-from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, UnknownJob
+from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, NotReady, UnknownJob
 from penstock.jobs import Job, JobKey, Status
 from penstock.storage import records
 
@@ -123,7 +123,7 @@ async def delete_job(key: Key, api: Api) -> Response:
 
 
 async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
-    """Return the job when it ended or the time is over (60 s at most)."""
+    """Return the job when it ended or the time is over (60 s at most); `NotReady` when the server stops before."""
     ends = time.monotonic() + min(wait_s, MAX_WAIT_S)
     async with api.jobs.changes(key) as changes:
         while True:
@@ -131,7 +131,10 @@ async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
             left = ends - time.monotonic()
             if job.status.terminal or left <= 0:
                 return job
-            await changes.wait(left)
+            try:
+                await changes.wait(left)
+            except asyncio.CancelledError as error:  # the server stops, and its patience with us is over
+                raise NotReady("the service is stopping", retry_after_s=1) from error
 
 
 async def _submit(

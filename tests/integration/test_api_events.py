@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
 @asynccontextmanager
 async def listening(service: Service) -> AsyncIterator[Server]:
     """Serve the app on a port of its own."""
-    server = Server(uvicorn.Config(service.app, port=0, lifespan="off", log_level="error", timeout_graceful_shutdown=2))
+    server = Server(uvicorn.Config(service.app, port=0, lifespan="off", log_level="error", timeout_graceful_shutdown=1))
     task = asyncio.create_task(server._serve())
     await asyncio.wait_for(server.listening.wait(), 10)
     try:
@@ -163,6 +163,18 @@ async def test_a_stopping_server_does_not_wait_for_its_streams(service: Service)
             stopping = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - stopping < 10
         await response.aclose()
+
+
+async def test_a_stopping_server_sends_those_who_wait_away(service: Service) -> None:
+    job = await service.submit()
+    async with httpx.AsyncClient(timeout=20) as http:
+        async with listening(service) as server:
+            waiting = asyncio.create_task(http.get(f"{server.url}/v1/jobs/{job['id']}?wait=60"))
+            while not server.server_state.tasks:
+                await asyncio.sleep(0)
+        response = await waiting
+    assert_problem(response, 503, "not_ready")
+    assert response.headers["retry-after"] == "1"
 
 
 async def test_the_stream_outlives_the_subscriptions_connection(valkey: ValkeyProcess, tmp_path: Path) -> None:
