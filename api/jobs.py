@@ -163,9 +163,9 @@ async def _accept(api: Services, key: JobKey, body: Any, *, repeatable: bool, tr
         return Accepted(job, created=False)
     checked = await submission(api, key, wanted, fingerprint=mark, traceparent=traceparent)
     done = await api.jobs.run(records.submit(checked, api.limits))
-    if done.created:
-        api.hints.send(checked.queue)
-    return Accepted(done.job, done.created)
+    api.hints.send(checked.queue)
+    # A new id is never a repetition: if it exists already, the store's first reply was lost and it asked again.
+    return Accepted(done.job, done.created or not repeatable)
 
 
 async def _made_before(api: Services, key: JobKey, mark: str) -> Job | None:
