@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict
 from penstock.config import Settings
 from penstock.errors import InvalidInput
 from penstock.jobs import JobKey, Submission, Webhook
-from penstock.models import MediaReference, Model
+from penstock.models import CatalogueEntry, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.registry import Registry, export
 from penstock.storage import records
+from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
-from penstock.storage.local import LocalStore
 from penstock.storage.media import upload_key
 from penstock.storage.objects import open_store
 from penstock.workers.attempts import Heartbeat
@@ -89,10 +89,11 @@ class Bench:
 
     settings: Settings
     store: records.JobStore
-    objects: LocalStore
+    objects: ObjectStore
     slots: Slots
     pipeline: Pipeline
     gate: Gate
+    entry: CatalogueEntry
 
     def upload(self, text: str, name: str = "in.txt", upload_id: str = "up") -> str:
         key = upload_key("default", upload_id, name)
@@ -116,12 +117,12 @@ def open_bench(redis_url: str, folder: Path, **changes: Any) -> Iterator[Bench]:
     settings = Settings(**fields)
     store = records.JobStore.open(redis_url)
     objects = open_store(settings.store_url, settings)
-    assert isinstance(objects, LocalStore)
     gate = Gate()
     record = {"name": "echo", "title": "Echo", "runner": "fake", "processor": "echo", "source": "-", "revision": "1"}
     model = Model(**record, options={"on_step": gate})
     registry = Registry().register("echo", Echo)
-    store.run(records.publish([export(registry, Model(**record))]))
+    entry = export(registry, Model(**record))
+    store.run(records.publish([entry]))
     engine, heartbeat = BatchingEngine(FACTORIES), Heartbeat(store)
     spool = settings.spool_dir
     spool.mkdir(parents=True)
@@ -130,8 +131,8 @@ def open_bench(redis_url: str, folder: Path, **changes: Any) -> Iterator[Bench]:
         {"echo": Serving(model, registry.processor_for(model))}, spool,
     )  # fmt: skip
     try:
-        slots = Slots(settings, store, [export(registry, Model(**record))], pipeline.run)
-        yield Bench(settings, store, objects, slots, pipeline, gate)
+        slots = Slots(settings, store, [entry], pipeline.run)
+        yield Bench(settings, store, objects, slots, pipeline, gate, entry)
     finally:
         gate.opened.set()
         engine.close()
