@@ -1,0 +1,23 @@
+"""The test build of the API: the shipped app with failpoints at its seams. `uvicorn tests.chaos.api_main:app --factory`"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from penstock import log
+from penstock.api.app import create_app
+from penstock.config import load_settings
+from penstock.queue import HintSender
+from penstock.storage.objects import open_store
+from tests.chaos.failpoints import FailingAsyncStore, FailingObjects, Failpoints
+
+
+def app() -> FastAPI:
+    """Return the app on the real stores that the settings name."""
+    settings = load_settings()
+    log.configure(settings.log_level)
+    failpoints = Failpoints.from_environment()
+    jobs = FailingAsyncStore(FailingAsyncStore.open(settings.redis_address).client)
+    jobs.failpoints = failpoints
+    objects = FailingObjects(open_store(settings.store_url, settings), failpoints)
+    return create_app(settings, jobs=jobs, objects=objects, send_hint=HintSender(settings.redis_address).send)

@@ -1,0 +1,222 @@
+"""One run: everything set up, jobs submitted and watched, faults in between, and the checker at the end."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from penstock.config import S3
+from penstock.storage.base import ObjectStore
+from penstock.storage.objects import open_store
+from tests.ceph import Ceph
+from tests.chaos.checker import check
+from tests.chaos.clients import join_all, submit_all, watch_until_over
+from tests.chaos.history import History, Wanted
+from tests.chaos.leftovers import collect
+from tests.chaos.processes import Death, Fleet
+from tests.chaos.proxy import Mode, Proxy
+from tests.chaos.receiver import Receiver
+from tests.valkey import ValkeyProcess, start_valkey
+
+#: Leases are short so that recovery takes seconds: the product's default is 30 s.
+LEASE_S = 3.0
+#: An orphaned job must be back within this: lease 30 s, sweep 1 s, hint 2 s, poll 5 s. Leases here are shorter, so the
+#: limit is as well.
+RECOVERY_LIMIT_S = 40.0 - 30.0 + LEASE_S
+
+
+class PromiseBroken(AssertionError):
+    """The checker found violations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a scenario reports: one line."""
+
+    scenario: str
+    seed: int
+    jobs: int
+    seconds: float
+    counts: Mapping[str, object]
+
+    def __str__(self) -> str:
+        counts = " ".join(f"{name}={value}" for name, value in self.counts.items())
+        return f"{self.scenario}: seed={self.seed} jobs={self.jobs} lost=0 doubled=0 changed=0 {counts} ({self.seconds:.0f} s)"
+
+
+@dataclass
+class Arena:
+    """A running service with everything around it. Scenarios use these parts."""
+
+    fleet: Fleet
+    valkey: ValkeyProcess
+    redis: Proxy
+    #: The way to the S3 server; to nobody where the store is a folder.
+    s3: Proxy
+    #: The store itself, not through the proxy.
+    objects: ObjectStore
+    receiver: Receiver
+    history: History
+    draws: random.Random
+    patience_s: float
+    counts: dict[str, object] = field(default_factory=dict)
+    #: Wall-clock times at which something was killed or stopped from outside.
+    struck: list[float] = field(default_factory=list)
+    _clients: list[threading.Thread] = field(default_factory=list)
+    _until: float = 0.0
+
+    def submit(self, jobs: Sequence[Wanted], *, threads: int = 4, **options: Any) -> None:
+        """Let clients begin to submit jobs."""
+        self._until = time.monotonic() + self.patience_s
+        self._clients += submit_all(
+            self.fleet.url, self.history, jobs, threads=threads, until=self._until, **options
+        )
+
+    def finish(self) -> None:
+        """Wait until all jobs are accepted, over, and their webhooks delivered or the time is up."""
+        until = max(self._until, time.monotonic() + self.patience_s / 4)
+        watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told)
+        join_all(self._clients)
+
+    def repeat(self, act: Callable[[], None], *, every_s: tuple[float, float], enough: Callable[[], bool]) -> None:
+        """Do something at random intervals until it was enough or the jobs are over."""
+        give_up = time.monotonic() + self.patience_s
+        while not enough() and time.monotonic() < give_up:
+            if self.history.all_over.wait(self.draws.uniform(*every_s)):
+                return
+            act()
+
+    def until(self, condition: Callable[[], object], *, within_s: float = 30.0) -> None:
+        """Return when a condition in another process holds; fail when it never does."""
+        ends = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{condition} never held within {within_s} s")
+            threading.Event().wait(0.02)  # another process: there is nothing to wait on
+
+    def deaths(self) -> list[Death]:
+        """Return every death of a kept process so far."""
+        return [death for kept in self.fleet.kept for death in kept.deaths]
+
+    def running(self) -> int:
+        """Return how many jobs hold a lease at the moment."""
+        with Redis.from_url(self.valkey.url) as client:
+            return int(client.zcard("penstock:leases"))
+
+    def attempts(self) -> list[int]:
+        """Return the attempt of every job's record."""
+        with Redis.from_url(self.valkey.url, decode_responses=True) as client:
+            keys = client.scan_iter("penstock:tenant:*:job:*", count=1000, _type="hash")
+            return [int(client.hget(key, "attempt") or 0) for key in keys]
+
+    def recoveries_s(self) -> list[float]:
+        """Return, for each job that lost a worker, the seconds from the strike before to its next start."""
+        strikes = sorted([death.at_s for death in self.deaths()] + self.struck)
+        with Redis.from_url(self.valkey.url, decode_responses=True) as client:
+            found: list[float] = []
+            for key in client.scan_iter("penstock:tenant:*:job:*:events", count=1000):
+                rows = [(int(i.partition("-")[0]) / 1000, row) for i, row in client.xrange(key)]
+                found += _recoveries(rows, strikes)
+        return found
+
+    def hurry_webhooks(self, *, waiting_over_s: float = 0) -> None:
+        """Make waiting webhooks due that have longer to go than this: the schedule goes over three days."""
+        with suppress(RedisError), Redis.from_url(self.valkey.url, decode_responses=True) as client:
+            for name in client.zrangebyscore("penstock:outbox", (time.time() + waiting_over_s) * 1e6, "+inf"):
+                client.zadd("penstock:outbox", {name: 0}, xx=True)
+
+    def _accepted_and_told(self) -> bool:
+        self.hurry_webhooks(waiting_over_s=20)
+        hooked = sum(job.webhook is not None for job in self.history.wanted.values())
+        told = {hook.id for hook in list(self.receiver.got) if hook.answered == 200}
+        return not any(client.is_alive() for client in self._clients) and len(told) >= hooked
+
+    def verdict(self) -> None:
+        """Raise `PromiseBroken` with every violation, if there is one."""
+        left = collect(self.fleet.settings, self.objects, self.valkey.url)
+        violations = check(self.history, list(self.receiver.got), left)
+        slow = [seconds for seconds in self.recoveries_s() if seconds > RECOVERY_LIMIT_S]
+        violations += [f"an orphaned job was back only after {seconds:.1f} s" for seconds in slow]
+        if violations:
+            shown = "\n".join(violations[:20])
+            raise PromiseBroken(f"{len(violations)} violations:\n{shown}")
+
+
+def _recoveries(rows: Sequence[tuple[float, Mapping[str, str]]], strikes: Sequence[float]) -> Iterator[float]:
+    lost_at: float | None = None
+    for at_s, row in rows:
+        if row["type"] == "job.requeued" and json.loads(row["data"]).get("reason") == "lease_lost":
+            lost_at = max((strike for strike in strikes if strike <= at_s), default=None)
+        elif row["type"] == "job.started" and lost_at is not None:
+            yield at_s - lost_at
+            lost_at = None
+
+
+@contextmanager
+def open_arena(
+    folder: Path,
+    *,
+    seed: int,
+    workers: int = 2,
+    patience_s: float = 60,
+    failpoints: Mapping[str, Any] | None = None,
+    ceph: Ceph | None = None,
+    **settings: Any,
+) -> Iterator[Arena]:
+    """Set a service up and give it; leaving the block ends everything.
+
+    `failpoints` maps a role (`api`, `worker`, `worker0`) to its failpoints; without `ceph` the
+    object store is a folder.
+    """
+    with ExitStack() as stack:
+        valkey = start_valkey(folder / "valkey")
+        stack.callback(valkey.stop)
+        redis = stack.enter_context(Proxy(valkey.port))
+        receiver = stack.enter_context(Receiver())
+        options: dict[str, Any] = {
+            "redis_url": f"redis://127.0.0.1:{redis.port}/0",
+            "allowed_hosts": (receiver.pair,),
+            "lease_s": LEASE_S,
+            "poll_s": 1.0,
+            "drain_s": 0.3,
+            "slots": 2,
+            # A good job must survive what is done to its workers; poison has a scenario of its own.
+            "max_crashes": 50,
+            "max_tenant_jobs": 1_000_000,
+        } | settings
+        s3 = stack.enter_context(Proxy(ceph.port if ceph else 1))
+        if ceph is not None:
+            options |= {"object_store": f"s3://{ceph.bucket()}", "s3": _through(ceph.s3, s3.port)}
+        fleet = Fleet(folder / "fleet", workers=workers, failpoints=failpoints or {}, **options)
+        direct = fleet.settings.model_copy(update={"s3": ceph.s3}) if ceph else fleet.settings
+        objects = open_store(direct.store_url, direct)
+        stack.enter_context(fleet)
+        yield Arena(fleet, valkey, redis, s3, objects, receiver, History(), random.Random(seed), patience_s)
+
+
+def _through(s3: S3, port: int) -> dict[str, Any]:
+    secret = s3.secret_access_key.get_secret_value() if s3.secret_access_key else ""
+    return s3.model_dump(exclude_none=True) | {
+        "endpoint_url": f"http://127.0.0.1:{port}", "secret_access_key": secret,
+    }  # fmt: skip
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share lies; 0 without values."""
+    if len(values) < 2:
+        return max(values, default=0.0)
+    return statistics.quantiles(values, n=1000, method="inclusive")[min(998, int(share * 1000) - 1)]
+
+
+__all__ = ["Arena", "Mode", "PromiseBroken", "Summary", "open_arena", "percentile"]

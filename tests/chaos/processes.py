@@ -1,0 +1,172 @@
+"""The service as real processes, each of which may be killed at any moment and is started again when it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from penstock.config import Settings
+
+ROOT = Path(__file__).parents[2]
+READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process that ended: when, which, and how (the negative signal, or the exit code)."""
+
+    at_s: float
+    name: str
+    pid: int
+    code: int
+
+
+class Kept:
+    """A process that is started again whenever it ends, until it is stopped."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.deaths: list[Death] = []
+        self._command = list(command)
+        self._environment = {**os.environ, **environment}
+        self._log = log
+        self._stopped = threading.Event()
+        self._process = self._launch()
+        self._thread = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The process' id at the moment."""
+        return self._process.pid
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process as it is now."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def stop(self, patience_s: float = 20) -> None:
+        """End the process for good: SIGTERM, and SIGKILL for one that does not listen."""
+        self._stopped.set()
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            self.signal(signal.SIGKILL)
+            self._thread.join(patience_s)
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            # They end with the test run, even with one that is killed.
+            command = ["setpriv", "--pdeathsig", "KILL", *self._command]
+            return subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _keep(self) -> None:
+        while True:
+            code = self._process.wait()
+            self.deaths.append(Death(time.time(), self.name, self._process.pid, code))
+            if self._stopped.is_set():
+                return
+            self._process = self._launch()
+
+
+class Fleet:
+    """API, workers and keeper on one Redis and one object store; a context manager that returns when all are ready."""
+
+    def __init__(self, folder: Path, *, workers: int, failpoints: Mapping[str, Any], **settings: Any) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.hits = folder / "hits"
+        self.hits.mkdir(parents=True)
+        options = {"host": "127.0.0.1", "port": self.port, "secret": "of the chaos", "data": str(folder)} | settings
+        self.settings = Settings(**{name: value for name, value in options.items() if name in Settings.model_fields})
+        self._workers = workers
+        self._failpoints = failpoints
+        self._environment = self._variables(options)
+        self.kept: list[Kept] = []
+
+    @property
+    def url(self) -> str:
+        """Where the API listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def workers(self) -> list[Kept]:
+        """The workers."""
+        return [kept for kept in self.kept if kept.name.startswith("worker")]
+
+    def one(self, name: str) -> Kept:
+        """Return the process of this name."""
+        return next(kept for kept in self.kept if kept.name == name)
+
+    def hit(self, name: str) -> int:
+        """Return how often a failpoint was hit."""
+        return len(list(self.hits.glob(f"{name}.*")))
+
+    def __enter__(self) -> Self:
+        app = "tests.chaos.api_main:app" if self._failpoints.get("api") else "penstock.api.app:from_settings"
+        uvicorn = ["-m", "uvicorn", app, "--factory", "--host", "127.0.0.1", "--port", str(self.port)]
+        self._start("api", [*uvicorn, "--no-access-log", "--log-level", "warning"], "api")
+        for number in range(self._workers):
+            self._start(f"worker{number}", ["-m", "tests.chaos.worker_main"], f"worker{number}", "worker")
+        self._start("keeper", ["-m", "tests.chaos.keeper_main"], "keeper")
+        self.wait_until_ready()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        stops = [threading.Thread(target=kept.stop) for kept in reversed(self.kept)]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
+
+    def wait_until_ready(self) -> None:
+        """Return when the API answers and a worker serves the model."""
+        ends = time.monotonic() + READY_S
+        while time.monotonic() < ends:
+            with suppress(httpx.HTTPError):
+                answer = httpx.get(f"{self.url}/v1/models", timeout=2)
+                if answer.status_code == 200 and answer.json()["models"]:
+                    return
+            threading.Event().wait(0.05)  # nothing tells when a server begins to listen
+        logs = "\n".join(f"{log.name}:\n{log.read_text()[-1500:]}" for log in self.folder.glob("*.log"))
+        raise RuntimeError(f"the service was not ready in {READY_S} s\n{logs}")
+
+    def _start(self, name: str, words: Sequence[str], *roles: str) -> None:
+        points: dict[str, Any] = {}
+        for role in roles:
+            points |= self._failpoints.get(role, {})
+        environment = self._environment | {"CHAOS_FAILPOINTS": json.dumps(points), "CHAOS_HITS": str(self.hits)}
+        self.kept.append(Kept(name, [sys.executable, *words], environment, self.folder / f"{name}.log"))
+
+    def _variables(self, options: Mapping[str, Any]) -> dict[str, str]:
+        known = {name: value for name, value in options.items() if name in Settings.model_fields}
+        variables = {f"PENSTOCK_{name.upper()}": _text(value) for name, value in known.items() if value is not None}
+        return {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PENSTOCK_LOG_LEVEL": "warning", **variables}
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
