@@ -93,8 +93,8 @@ def require_durable_redis(settings: Settings) -> None:
         raise ConfigError(f"this Redis may lose jobs: {said} (PENSTOCK_DEV=true makes this a warning)")
 
 
-def inspect_object_store(store: ObjectStore) -> Finding:
-    """Put, read and delete a small object of our own."""
+def inspect_object_store(store: ObjectStore, address: str) -> Finding:
+    """Put, read and delete a small object of our own in the store at this address."""
     name, key, body = "object store", f"checks/{uuid.uuid4().hex}", uuid.uuid4().bytes
     try:
         store.put_bytes(key, body, content_type="application/octet-stream")
@@ -102,7 +102,7 @@ def inspect_object_store(store: ObjectStore) -> Finding:
         store.delete(key)
     except PenstockError as error:
         return Finding(name, ok=False, detail=error.detail, remedy="check `object_store`, `s3` and the credentials")
-    detail = f"put, get and delete work at {store.uri('')}" if same else "it gives back other bytes than it was given"
+    detail = f"put, get and delete work at {address}" if same else "it gives back other bytes than it was given"
     return Finding(name, same, detail, "check `object_store`")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.answers import Job
     from penstock.client import Client
+    from penstock.config import Settings
 
 OK, JOB_FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -42,6 +43,9 @@ Url = Annotated[str, typer.Option("--url", envvar="PENSTOCK_URL", help="Where th
 DEFAULT_URL = "http://127.0.0.1:8080"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", file_okay=False, help="The data folder of `penstock up` [penstock-data].")
+]
 Supervisor = Annotated[int, typer.Option("--supervisor", hidden=True, help="End when this process does.")]
 
 
@@ -85,15 +89,12 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: penstock submit csmask scene.tif --out result."""
-    from penstock.params import assign_files, is_reference, parse_params
     from penstock.progress import transfer
 
-    with _client(url) as client:
+    with _client(url) as client:  # if nobody answers, that is said soon
         schema = client.model(model).input_schema
-        document = parse_params(param or [], schema)
-        named = assign_files(files or [], schema, taken=document)
-        local = {field: paths for field, paths in named.items() if not _all(is_reference, paths)}
-        document |= {field: paths for field, paths in named.items() if field not in local}
+    document, local = _input(param or [], files or [], schema)
+    with _client(url, patience_s=FOLLOWING_S) as client:
         with transfer(err, "sending") as on_bytes:
             job = client.submit(
                 model, document, files=local, metadata=_pairs(metadata or [], "--meta"), webhook=webhook,
@@ -129,6 +130,8 @@ def cancel(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 @app.command()
 def events(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Follow a job until it ends; with --json one object per line."""
+    with _client(url) as client:
+        client.job(job_id)
     with _client(url, patience_s=FOLLOWING_S) as client:
         try:
             for event in client.events(job_id):
@@ -199,14 +202,13 @@ def models(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def doctor(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -> None:
     """Check the settings' Redis and object store, the API, the workers and the models. Exit code 1 on a failure."""
     from dataclasses import asdict
 
-    from penstock.config import load_settings
     from penstock.doctor import examine
 
-    findings = list(examine(load_settings(), url))
+    findings = list(examine(_settings(data), url))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -233,9 +235,7 @@ def sample(
 
 @app.command()
 def up(
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", file_okay=False, help="Where everything is kept [penstock-data].")
-    ] = None,
+    data: Data = None,
     host: Annotated[str | None, typer.Option(help="Where the API listens [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 = a free one [8080].")] = None,
     dev: Annotated[
@@ -309,17 +309,22 @@ def demo(
 @keys_app.command("webhook-secret")
 def webhook_secret(
     tenant: Annotated[str, typer.Option(help="Whose.")] = "default",
-    data: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="As of `penstock up`.")] = None,
+    data: Data = None,
 ) -> None:
     """Print the secret that signs a tenant's webhooks (made at the first call)."""
-    from penstock.config import load_settings
     from penstock.storage.objects import open_store, tenant_webhook_secret
 
-    settings = load_settings(**({} if data is None else {"data": data}))
+    settings = _settings(data)
     out.print(tenant_webhook_secret(open_store(settings.store_url, settings), tenant))
 
 
-def _process(supervisor: int) -> Any:
+def _settings(data: Path | None) -> Settings:
+    from penstock.config import load_settings
+
+    return load_settings(**({} if data is None else {"data": data}))
+
+
+def _process(supervisor: int) -> Settings:
     """Make this process a part of the service and return its settings."""
     from penstock.children import end_with
     from penstock.config import load_settings
@@ -338,6 +343,18 @@ def _client(url: str, *, patience_s: float = ASKING_S) -> Iterator[Client]:
 
     with Client(url, patience_s=patience_s) as client:
         yield client
+
+
+def _input(
+    params: list[str], files: list[str], schema: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str | list[str]]]:
+    """Return the job's input, and which of its fields take local files."""
+    from penstock.params import assign_files, is_reference, parse_params
+
+    document = parse_params(params, schema)
+    named = assign_files(files, schema, taken=document)
+    local = {field: paths for field, paths in named.items() if not _all(is_reference, paths)}
+    return document | {field: paths for field, paths in named.items() if field not in local}, local
 
 
 def _follow(client: Client, job: Job) -> Job:

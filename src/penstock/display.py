@@ -18,6 +18,7 @@ err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_job(job: Job, as_json: bool) -> None:
+    """Print a job: one line, what it answered, and where its artifacts are."""
     if as_json:
         print_json(dict(job.raw))
         return
@@ -41,6 +42,7 @@ def _more(job: Job) -> str:
 
 
 def show_event(event: Event, as_json: bool) -> None:
+    """Print an event as a line."""
     if as_json:
         print_json({"id": event.id, "type": event.type, "at": event.at, "data": event.data}, indent=None)
     elif event.type == "snapshot":
@@ -50,25 +52,30 @@ def show_event(event: Event, as_json: bool) -> None:
 
 
 def count(job: Job) -> str:
+    """Say how far a job is, where that is known."""
     return f"{job.progress.done}/{job.progress.total} {job.progress.unit}" if job.progress.total else ""
 
 
 def words(data: Any) -> str:
+    """Say what an event holds."""
     return "  ".join(f"{name} {value}" for name, value in data.items() if value not in (None, "", {}, []))
 
 
 def clock(at: Any) -> str:
+    """Say a time (a datetime or its ISO text) by the clock on the wall."""
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     return "" if moment is None else moment.astimezone().strftime("%H:%M:%S.%f")[:-4]
 
 
 def table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+    """Return a table without lines; its first column is never broken."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        made.add_column(column, overflow="fold", no_wrap=number == 0)
+    return made
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a document for programs."""
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n")
     sys.stdout.flush()

@@ -25,7 +25,7 @@ def examine(settings: Settings, url: str) -> Iterator[Finding]:
 def _redis(settings: Settings) -> Iterator[Finding]:
     address = settings.redis_url or recorded_url(settings.data / "valkey")
     if address is None:
-        remedy = f"{_START}, or set PENSTOCK_REDIS_URL or PENSTOCK_DATA to those of the service"
+        remedy = f"{_START}, or say where it keeps its data with --data, or set PENSTOCK_REDIS_URL"
         yield Finding(
             "redis", ok=False, detail=f"none is set, and none was started under {settings.data}", remedy=remedy
         )
@@ -40,7 +40,7 @@ def _object_store(settings: Settings) -> Finding:
     if urlsplit(settings.store_url).scheme == "file" and settings.object_store is None and not settings.data.is_dir():
         return Finding("object store", ok=False, detail=f"there is no folder {settings.data}", remedy=_START)
     try:
-        return inspect_object_store(open_store(settings.store_url, settings))
+        return inspect_object_store(open_store(settings.store_url, settings), settings.store_url)
     except PenstockError as error:
         return Finding("object store", ok=False, detail=error.detail, remedy="correct `object_store`")
 
