@@ -23,6 +23,8 @@ from penstock.valkey import last_line
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 #: A process that lived so long is well: its next end is a first one again.
 WELL_AFTER_S = 60.0
+#: How long the kernel may take to end what was killed.
+KILL_S = 5.0
 #: A log that is longer at a start is kept aside once, as `<name>.log.1`.
 LOG_BYTES = 10_000_000
 _LOOK_EVERY_S = 0.05
@@ -231,11 +233,17 @@ class Supervisor:
         kept.terminate()
         while kept.alive():
             if hurry() or self.clock() > ends:
-                self.say(kept.name, "killed")
-                kept.kill()
+                self._kill(kept)
                 return False
             time.sleep(_LOOK_EVERY_S)
         return True
+
+    def _kill(self, kept: Kept) -> None:
+        self.say(kept.name, "killed")
+        kept.kill()
+        ends = self.clock() + KILL_S
+        while kept.alive() and self.clock() < ends:
+            time.sleep(_LOOK_EVERY_S)
 
     def _tell_errors(self, watch: _Watch) -> None:
         for line in _new_lines(watch):
