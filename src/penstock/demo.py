@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,7 +59,7 @@ def run_demo(scene: Path | None, folder: Path) -> int:
             write_scene(scene)
             out.print("scene   a synthetic one, made by `penstock sample`")
         receiver = stack.enter_context(_receiving())
-        client = stack.enter_context(_running(data, receiver.address))
+        client = stack.enter_context(running(data / "service", allowed=[receiver.address]))
         job = _run(client, scene, receiver)
         if not job.succeeded:
             err.print(f"the job {job.status.value}: {job.error.detail if job.error else 'no reason was given'}")
@@ -97,13 +97,17 @@ def _run(client: Client, scene: Path, receiver: Receiver) -> Job:
 
 
 @contextmanager
-def _running(data: Path, allowed: str) -> Iterator[Client]:
-    """Start `penstock up` on a free port; gives a client when the model can be used."""
+def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
+    """Start `penstock up` on a free port with settings of its own; gives a client when the model can be used.
+
+    `allowed` are the `host:port` pairs that its jobs and webhooks may name.
+    """
     port = _free_port()
+    data.mkdir(parents=True, exist_ok=True)
     (data / "penstock.toml").touch()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    env |= {"PENSTOCK_CONFIG": str(data / "penstock.toml"), "PENSTOCK_ALLOWED_HOSTS": json.dumps([allowed])}
-    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data / "service"), "--port", str(port)]
+    env |= {"PENSTOCK_CONFIG": str(data / "penstock.toml"), "PENSTOCK_ALLOWED_HOSTS": json.dumps(list(allowed))}
+    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
     command += ["--supervisor", str(os.getpid())]
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
