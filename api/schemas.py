@@ -260,7 +260,7 @@ def job_view(job: Job, *, base_url: str, uri: Callable[[str], str]) -> JobView:
         output=_output(job),
         artifacts=_artifacts(job, here, uri),
         error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
-        metrics=dict(job.metrics),
+        metrics=_metrics(job),
         metadata=dict(wanted.metadata),
         delivery=job.delivery,
         retry_of=wanted.retry_of,
@@ -303,6 +303,12 @@ def moment(seconds: float) -> datetime:
 
 def _maybe(seconds: float | None) -> datetime | None:
     return None if seconds is None else moment(seconds)
+
+
+def _metrics(job: Job) -> dict[str, float]:
+    """Return the latest attempt's milliseconds, before them its wait since the job was made."""
+    waited = {} if job.started_s is None else {"queue_ms": round((job.started_s - job.created_s) * 1000, 1)}
+    return waited | dict(job.metrics)
 
 
 def _output(job: Job) -> OutputView | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -15,6 +15,8 @@ from penstock.storage import records
 
 #: Between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
 BEAT_S = 1.0
+#: A new phase is told sooner, but not sooner than this: short jobs would do little else.
+SOON_S = 0.25
 
 log = structlog.get_logger(__name__)
 
@@ -22,14 +24,27 @@ log = structlog.get_logger(__name__)
 class Attempt:
     """One claimed job on its way. Written by its own thread, read by the heartbeat's."""
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, *, on_phase: Callable[[], None] = lambda: None) -> None:
+        """Begin an attempt; `on_phase` is called when it enters a phase."""
         self.claim = claim
-        self.phase = Phase.LOADING
+        self._phase = Phase.LOADING
+        self._on_phase = on_phase
         self.progress = Progress()
         #: Several threads measure: the one that draws prompts and the one that takes outputs.
         self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stop: Interruption | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """What the attempt is doing."""
+        return self._phase
+
+    def enter(self, phase: Phase) -> None:
+        """Go into a phase, or stay in it."""
+        if phase is not self._phase:
+            self._phase = phase
+            self._on_phase()
 
     def check(self) -> None:
         """Raise the `Interruption` that ends this attempt, if there is one."""
@@ -71,6 +86,7 @@ class Heartbeat:
         self._store = store
         self._attempts: dict[tuple[JobKey, int], Attempt] = {}
         self._lock = threading.Lock()
+        self._news = threading.Event()
         self._ended = threading.Event()
         self._draining = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_end, name="heartbeat", daemon=True)
@@ -88,6 +104,10 @@ class Heartbeat:
             with self._lock:
                 del self._attempts[name]
 
+    def hasten(self) -> None:
+        """Beat soon: there is news."""
+        self._news.set()
+
     def drain(self) -> None:
         """Stop every attempt: their jobs go back to the queue."""
         self._draining.set()
@@ -101,6 +121,7 @@ class Heartbeat:
     def close(self) -> None:
         """Stop renewing."""
         self._ended.set()
+        self._news.set()
         self._thread.join()
 
     def _running(self) -> list[Attempt]:
@@ -108,7 +129,9 @@ class Heartbeat:
             return list(self._attempts.values())
 
     def _beat_until_end(self) -> None:
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(SOON_S):
+            self._news.wait(BEAT_S - SOON_S)
+            self._news.clear()
             for attempt in self._running():
                 self._beat(attempt)
 

@@ -66,7 +66,7 @@ class Pipeline:
 
     def run(self, claim: Claim) -> None:
         """Run one attempt to its end. Never raises for what is wrong with the job."""
-        attempt = Attempt(claim)
+        attempt = Attempt(claim, on_phase=self.heartbeat.hasten)
         folder = self.spool / f"{claim.key.id}-{claim.fence}"
         with self.heartbeat.watching(attempt), structlog.contextvars.bound_contextvars(job=str(claim.key)):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
@@ -94,16 +94,16 @@ class Pipeline:
         serving = self.serving[attempt.claim.submission.model]
         request = _parse(serving.processor, attempt.claim)
         attempt.check()
-        attempt.phase = Phase.FETCHING
+        attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
             media = self._fetch(attempt, serving.model, serving.processor, folder / "media")
-        attempt.phase = Phase.LOADING
+        attempt.enter(Phase.LOADING)
         with attempt.timed("cold_start"):
             self.engine.load(serving.model, check=attempt.check)
         sink = Sink(folder / "artifacts")
         result = self._infer(attempt, serving, request, media, sink)
         attempt.check()
-        attempt.phase = Phase.UPLOADING
+        attempt.enter(Phase.UPLOADING)
         with attempt.timed("upload"):
             artifacts = upload(self.objects, attempt.claim, sink.files)
         return records.Outcome(State.SUCCEEDED, text=result.text, data=result.data, artifacts=artifacts)
@@ -126,7 +126,7 @@ class Pipeline:
         return FetchedMedia(files)
 
     def _infer(self, attempt: Attempt, serving: Serving, request: Any, media: FetchedMedia, sink: Sink) -> Result:
-        attempt.phase = Phase.PREPROCESSING
+        attempt.enter(Phase.PREPROCESSING)
         with attempt.timed("preprocess"):
             prepared: Prepared[Any] = serving.processor.pre_process(request, media)
         attempt.progress = Progress(0, prepared.count)
@@ -220,9 +220,9 @@ def _counted_outputs(attempt: Attempt, outputs: Iterator[Output]) -> Iterator[Ou
         with attempt.timed("inference"):
             output = next(outputs, None)
         if output is None:
-            attempt.phase = Phase.POSTPROCESSING
+            attempt.enter(Phase.POSTPROCESSING)
             return
         done += 1
-        attempt.phase = Phase.INFERRING
+        attempt.enter(Phase.INFERRING)
         attempt.advance(done)
         yield output

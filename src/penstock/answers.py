@@ -229,21 +229,22 @@ def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
     """Return the fields of a model's input that take media, and for each whether it takes several."""
     found: dict[str, bool] = {}
     for name, part in schema.get("properties", {}).items():
-        for shape in _shapes(schema, part):
+        for shape in shapes(schema, part):
             if shape.get("format") == "media":
                 found[name] = False
-            elif any(item.get("format") == "media" for item in _shapes(schema, shape.get("items") or {})):
+            elif any(item.get("format") == "media" for item in shapes(schema, shape.get("items") or {})):
                 found[name] = True
     return found
 
 
-def _shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and the alternatives in it, `$ref`s to `root` resolved."""
     if "$ref" in part:
         part = root["$defs"][part["$ref"].removeprefix("#/$defs/")]
     yield part
     for union in ("anyOf", "oneOf", "allOf"):
         for inner in part.get(union, ()):
-            yield from _shapes(root, inner)
+            yield from shapes(root, inner)
 
 
 def _artifact(data: Mapping[str, Any]) -> Artifact:

@@ -16,7 +16,6 @@ from pydantic import SecretStr
 from penstock.config import S3, DropRule
 from penstock.jobs import JobKey, State
 from penstock.storage import records
-from penstock.storage.objects import open_store
 from penstock.workers.drops import DONE, Drop, open_drops
 from tests.ceph import Ceph
 from tests.integration.echo import Bench, open_bench

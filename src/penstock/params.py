@@ -1,0 +1,162 @@
+"""What is typed on a command line, read by the model's JSON Schema: `--param` values and files. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from penstock.answers import ClientError, media_fields, shapes
+
+#: Most telling first: what reads as a number is one, where the schema takes both.
+_ORDER = ("null", "boolean", "integer", "number", "array", "object", "string")
+_REFERENCE = re.compile(r"(media|s3|https?)://")
+
+
+class UsageProblem(ClientError):
+    """What was typed does not make a request."""
+
+
+def parse_params(pairs: Iterable[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's input from `key=value` texts; `a.b=v` goes into the object `a`.
+
+    Lists are comma-separated or JSON, objects are JSON. Raises `UsageProblem` with the known names, or what was meant.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UsageProblem(f"--param {pair}: key=value is meant")
+        _put(found, name.split("."), text, schema, schema, name)
+    return found
+
+
+def assign_files(
+    files: Sequence[str], schema: Mapping[str, Any], taken: Iterable[str] = ()
+) -> dict[str, str | list[str]]:
+    """Return which media field takes which file: a list field all of them, else one each in the schema's order.
+
+    Fields in `taken` were given otherwise. Raises `UsageProblem` where the numbers do not fit.
+    """
+    fields = {name: many for name, many in media_fields(schema).items() if name not in set(taken)}
+    required = [name for name in fields if name in schema.get("required", ())]
+    lists = [name for name, many in fields.items() if many]
+    if len(fields) == 1 and lists:
+        if not files and lists[0] in required:
+            raise UsageProblem(f"the model needs at least one file ({lists[0]})")
+        return {lists[0]: list(files)} if files else {}
+    if len(files) > len(fields) or len(files) < len(required) or lists:
+        raise UsageProblem(_wrong_number(files, fields, required))
+    order = sorted(fields, key=lambda name: name not in required)
+    return dict(zip(order, files, strict=False))
+
+
+def is_reference(text: str) -> bool:
+    """Whether this names media that the service fetches itself, not a local file."""
+    return _REFERENCE.match(text) is not None
+
+
+def _wrong_number(files: Sequence[str], fields: Mapping[str, bool], required: Sequence[str]) -> str:
+    if not fields:
+        return "the model takes no files"
+    names = ", ".join(f"{name}{'' if name in required else ' (optional)'}" for name in fields)
+    given = f"{len(files)} file{'' if len(files) == 1 else 's'} given"
+    return f"{given}, but the model's files are: {names}. Name others with --param FIELD=media://..."
+
+
+def _put(
+    into: dict[str, Any], path: Sequence[str], text: str, schema: Mapping[str, Any], root: Mapping[str, Any], name: str
+) -> None:
+    fields = _fields(schema, root)
+    head, rest = path[0], path[1:]
+    if head not in fields:
+        known = ", ".join(fields) or "none"
+        raise UsageProblem(f"--param {name}: there is no {head!r}; known are: {known}")
+    if rest:
+        inner = into.setdefault(head, {})
+        if not isinstance(inner, dict):
+            raise UsageProblem(f"--param {name}: {head!r} has a value already")
+        _put(inner, rest, text, fields[head], root, name)
+    else:
+        into[head] = parse_value(text, fields[head], root, name)
+
+
+def _fields(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {key: part for shape in shapes(root, schema) for key, part in shape.get("properties", {}).items()}
+
+
+def parse_value(text: str, schema: Mapping[str, Any], root: Mapping[str, Any], name: str) -> Any:
+    """Return the value that a text means under a schema; `UsageProblem` if it means none."""
+    candidates = list(shapes(root, schema))
+    kinds = {kind: shape for shape in reversed(candidates) for kind in _kinds(shape)}
+    for kind in _ORDER:
+        if kind in kinds:
+            try:
+                return _READERS[kind](text, kinds[kind], root, name)
+            except ValueError:
+                continue
+    if not kinds:
+        return _any(text)
+    allowed = " or ".join(sorted(_CALLED[kind] for kind in kinds if kind != "null"))
+    raise UsageProblem(f"--param {name}: {text!r} is not {allowed}")
+
+
+def _kinds(shape: Mapping[str, Any]) -> list[str]:
+    kind = shape.get("type")
+    if kind is None:
+        return ["string"] if "enum" in shape or "const" in shape else []
+    return [kind] if isinstance(kind, str) else list(kind)
+
+
+def _any(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _exactly(*types: type) -> Callable[..., Any]:
+    def read(text: str, _shape: Any, _root: Any, _name: str) -> Any:
+        value = json.loads(text)
+        if type(value) not in types:
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _array(text: str, shape: Mapping[str, Any], root: Mapping[str, Any], name: str) -> Any:
+    if text.lstrip().startswith("["):
+        value = json.loads(text)
+        if not isinstance(value, list):
+            raise ValueError(text)
+        return value
+    items = shape.get("items") or {}
+    return [parse_value(part.strip(), items, root, name) for part in text.split(",") if part.strip()]
+
+
+def _string(text: str, _shape: Any, _root: Any, _name: str) -> str:
+    if len(text) > 1 and text.startswith('"') and text.endswith('"'):
+        return str(json.loads(text))
+    return text
+
+
+_READERS: Mapping[str, Callable[..., Any]] = {
+    "null": _exactly(type(None)),
+    "boolean": _exactly(bool),
+    "integer": _exactly(int),
+    "number": _exactly(int, float),
+    "array": _array,
+    "object": _exactly(dict),
+    "string": _string,
+}
+_CALLED = {
+    "null": "null",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "array": "a list (a,b,c or JSON)",
+    "object": "a JSON object",
+    "string": "a text",
+}
