@@ -1,4 +1,4 @@
-"""Run scenarios and print a line for each: `python -m tests.chaos [--full] [--seed N] [NAME ...]`; all without names."""
+"""Run scenarios and print a line for each: `python -m tests.chaos [--full] [--seed N] [NAME ...]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.ceph import Ceph, start_ceph
-from tests.chaos.scenarios import SCENARIOS, Run
+from tests.chaos.run import CannotRun, Run
+from tests.chaos.scenarios import SCENARIOS
 
 
 def main(arguments: list[str]) -> int:
@@ -31,6 +32,8 @@ def main(arguments: list[str]) -> int:
             run = Run(folder, chosen.seed, full=chosen.full, durability=chosen.durability, ceph=ceph)
             try:
                 say(str(SCENARIOS[name](run)))
+            except CannotRun as reason:
+                say(f"{name}: NOT RUN, {reason}")
             except Exception:
                 failed += 1
                 say(f"{name}: seed={chosen.seed} BROKEN, logs in {folder}\n{traceback.format_exc()}")

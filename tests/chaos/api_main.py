@@ -1,4 +1,4 @@
-"""The test build of the API: the shipped app with failpoints at its seams. `uvicorn tests.chaos.api_main:app --factory`"""
+"""The test build of the API, the shipped app with failpoints: `uvicorn tests.chaos.api_main:app --factory`."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ from redis.exceptions import RedisError
 from penstock.config import S3
 from penstock.storage.base import ObjectStore
 from penstock.storage.objects import open_store
+from penstock.workers.attempts import BEAT_S
 from tests.ceph import Ceph
-from tests.chaos.checker import check
+from tests.chaos.checker import PATIENCE_S, check
 from tests.chaos.clients import join_all, submit_all, watch_until_over
 from tests.chaos.history import History, Wanted
 from tests.chaos.leftovers import collect
@@ -52,7 +53,8 @@ class Summary:
 
     def __str__(self) -> str:
         counts = " ".join(f"{name}={value}" for name, value in self.counts.items())
-        return f"{self.scenario}: seed={self.seed} jobs={self.jobs} lost=0 doubled=0 changed=0 {counts} ({self.seconds:.0f} s)"
+        promise = "lost=0 doubled=0 changed=0"  # or the checker had raised
+        return f"{self.scenario}: seed={self.seed} jobs={self.jobs} {promise} {counts} ({self.seconds:.0f} s)"
 
 
 @dataclass
@@ -74,20 +76,28 @@ class Arena:
     #: Wall-clock times at which something was killed or stopped from outside.
     struck: list[float] = field(default_factory=list)
     _clients: list[threading.Thread] = field(default_factory=list)
-    _until: float = 0.0
+    _watcher: threading.Thread | None = None
+    _finishing: threading.Event = field(default_factory=threading.Event)
 
     def submit(self, jobs: Sequence[Wanted], *, threads: int = 4, **options: Any) -> None:
-        """Let clients begin to submit jobs."""
-        self._until = time.monotonic() + self.patience_s
-        self._clients += submit_all(
-            self.fleet.url, self.history, jobs, threads=threads, until=self._until, **options
-        )
+        """Let clients begin to submit jobs, and one to look at all of them again and again."""
+        until = time.monotonic() + self.patience_s
+        self._clients += submit_all(self.fleet.url, self.history, jobs, threads=threads, until=until, **options)
+        if self._watcher is None:
+            self._finishing.clear()
+            self._watcher = threading.Thread(target=self._watch, args=(until,), name="watcher")
+            self._watcher.start()
 
     def finish(self) -> None:
-        """Wait until all jobs are accepted, over, and their webhooks delivered or the time is up."""
-        until = max(self._until, time.monotonic() + self.patience_s / 4)
-        watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told)
+        """Wait until all jobs are accepted, over, and their webhooks delivered, or the time is up."""
+        self._finishing.set()
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
         join_all(self._clients)
+
+    def _watch(self, until: float) -> None:
+        watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told)
 
     def repeat(self, act: Callable[[], None], *, every_s: tuple[float, float], enough: Callable[[], bool]) -> None:
         """Do something at random intervals until it was enough or the jobs are over."""
@@ -127,7 +137,7 @@ class Arena:
             found: list[float] = []
             for key in client.scan_iter("penstock:tenant:*:job:*:events", count=1000):
                 rows = [(int(i.partition("-")[0]) / 1000, row) for i, row in client.xrange(key)]
-                found += _recoveries(rows, strikes)
+                found += _recoveries(rows, strikes, self.fleet.settings.lease_s - BEAT_S)
         return found
 
     def hurry_webhooks(self, *, waiting_over_s: float = 0) -> None:
@@ -137,15 +147,17 @@ class Arena:
                 client.zadd("penstock:outbox", {name: 0}, xx=True)
 
     def _accepted_and_told(self) -> bool:
+        if not self._finishing.is_set() or any(client.is_alive() for client in self._clients):
+            return False
         self.hurry_webhooks(waiting_over_s=20)
         hooked = sum(job.webhook is not None for job in self.history.wanted.values())
         told = {hook.id for hook in list(self.receiver.got) if hook.answered == 200}
-        return not any(client.is_alive() for client in self._clients) and len(told) >= hooked
+        return len(told) >= hooked
 
-    def verdict(self) -> None:
+    def verdict(self, *, api_patience_s: float = PATIENCE_S) -> None:
         """Raise `PromiseBroken` with every violation, if there is one."""
         left = collect(self.fleet.settings, self.objects, self.valkey.url)
-        violations = check(self.history, list(self.receiver.got), left)
+        violations = check(self.history, list(self.receiver.got), left, patience_s=api_patience_s)
         slow = [seconds for seconds in self.recoveries_s() if seconds > RECOVERY_LIMIT_S]
         violations += [f"an orphaned job was back only after {seconds:.1f} s" for seconds in slow]
         if violations:
@@ -153,11 +165,14 @@ class Arena:
             raise PromiseBroken(f"{len(violations)} violations:\n{shown}")
 
 
-def _recoveries(rows: Sequence[tuple[float, Mapping[str, str]]], strikes: Sequence[float]) -> Iterator[float]:
+def _recoveries(
+    rows: Sequence[tuple[float, Mapping[str, str]]], strikes: Sequence[float], silent_s: float
+) -> Iterator[float]:
+    """Yield the seconds from a strike to the job's next start: the last strike that explains a silence this long."""
     lost_at: float | None = None
     for at_s, row in rows:
         if row["type"] == "job.requeued" and json.loads(row["data"]).get("reason") == "lease_lost":
-            lost_at = max((strike for strike in strikes if strike <= at_s), default=None)
+            lost_at = max((strike for strike in strikes if strike <= at_s - silent_s), default=None)
         elif row["type"] == "job.started" and lost_at is not None:
             yield at_s - lost_at
             lost_at = None

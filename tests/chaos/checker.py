@@ -24,13 +24,15 @@ _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)
 _DURABLE = ("request.json", "outcome.json")
 
 
-def check(history: History, webhooks: Sequence[Received], left: Leftovers) -> list[str]:
+def check(
+    history: History, webhooks: Sequence[Received], left: Leftovers, *, patience_s: float = PATIENCE_S
+) -> list[str]:
     """Return every violation of the promise, as sentences; empty = the promise held."""
     return [
         *lost(history),
         *changed(history),
         *wrong_ends(history),
-        *impatient(history),
+        *impatient(history, patience_s),
         *webhooks_doubled(history, webhooks),
         *webhooks_missing(history, webhooks),
         *leaked_keys(left),
@@ -69,10 +71,10 @@ def wrong_ends(history: History) -> Iterator[str]:
             yield f"{job}: has another job's result"
 
 
-def impatient(history: History) -> Iterator[str]:
+def impatient(history: History, patience_s: float) -> Iterator[str]:
     """Yield answers that took too long, and refusals for a while that do not say for how long."""
     for answer in history.answers:
-        if answer.took_s > PATIENCE_S:
+        if answer.took_s > patience_s:
             yield f"{answer.what} {answer.id}: took {answer.took_s:.1f} s"
         if answer.status in (429, 503) and not answer.retry_after:
             yield f"{answer.what} {answer.id}: {answer.status} without Retry-After"

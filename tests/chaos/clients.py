@@ -88,8 +88,7 @@ def submit_all(
     base_url: str, history: History, jobs: Sequence[Wanted], *, threads: int, until: float, **options: Any
 ) -> list[threading.Thread]:
     """Start client threads that share the jobs; return the threads, which end when all were accepted."""
-    for job in jobs:
-        history.wanted[job.id] = job
+    history.want(jobs)
 
     def work(share: Sequence[Wanted]) -> None:
         client = Client(base_url, history, **options)
@@ -103,9 +102,7 @@ def submit_all(
     return started
 
 
-def watch_until_over(
-    base_url: str, history: History, *, until: float, over: Callable[[], bool] = lambda: True
-) -> bool:
+def watch_until_over(base_url: str, history: History, *, until: float, over: Callable[[], bool] = lambda: True) -> bool:
     """Look at all jobs again and again until every accepted one ended and `over()`, then once more; False if never."""
     client = Client(base_url, history)
     try:
@@ -113,7 +110,9 @@ def watch_until_over(
             done = over()
             if client.look_at_all() and done and not live(history):
                 return client.look_at_all()
-            threading.Event().wait(LOOK_EVERY_S + len(history.wanted) / JOBS_A_SECOND)  # a client polls: that is what is tested
+            threading.Event().wait(
+                LOOK_EVERY_S + len(history.wanted) / JOBS_A_SECOND
+            )  # a client polls: that is what is tested
         return False
     finally:
         client.close()
@@ -125,7 +124,11 @@ def live(history: History) -> set[str]:
 
 
 def jobs(
-    count: int, receiver: Receiver | None = None, *, webhook_every: int = 5, **input: Any  # noqa: A002
+    count: int,
+    receiver: Receiver | None = None,
+    *,
+    webhook_every: int = 5,
+    **input: Any,  # noqa: A002
 ) -> list[Wanted]:
     """Return jobs that end well, every fifth with a webhook."""
     return [

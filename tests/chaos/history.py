@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,12 @@ class History:
         #: Set when every wanted job was seen to end.
         self.all_over = threading.Event()
         self._lock = threading.Lock()
+
+    def want(self, jobs: Iterable[Wanted]) -> None:
+        """Say that these jobs will be submitted."""
+        with self._lock:
+            self.wanted |= {job.id: job for job in jobs}
+            self.all_over.clear()
 
     def saw(self, job_id: str, look: Look, *, began_s: float, ended_s: float) -> None:
         """Write a look down that was asked for at `began_s` and answered at `ended_s`."""

@@ -1,0 +1,120 @@
+"""Does the attack notice? Each mutant lacks one thing that the promise stands on, and its tests must go red.
+
+`python -m tests.chaos.mutants [NAME ...]` works on copies of the tree in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.processes import ROOT
+
+#: What a copy needs.
+_TREE = ("src", "api", "workers", "processors", "storage", "tests", "pyproject.toml")
+#: A mutant's jobs never end: this is how long the tests wait for them.
+_PATIENCE_S = 20
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change to one file, and the tests that must notice."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _chaos(test: str) -> str:
+    return f"tests/chaos/test_chaos.py::{test}"
+
+
+MUTANTS = (
+    Mutant(
+        "no fence check",
+        "storage/lua/common.lua",
+        "if job.fence ~= fence then return nil, 'fenced' end",
+        "",
+        (_chaos("test_without_manifests_neither_under[zombies]"),),
+    ),
+    Mutant(
+        "no sweeper",
+        "storage/lua/sweep.lua",
+        "each('leases', { running = true }",
+        "each('never', { running = true }",
+        (_chaos("test_without_manifests_neither_under[worker_kills]"),),
+    ),
+    Mutant(
+        "no outbox write",
+        "storage/lua/common.lua",
+        "announce(job, 'job.' .. state, now)",
+        "",
+        (_chaos("test_no_job_is_lost_doubled_or_changed_under[poison]"),),
+    ),
+)
+
+
+def main(names: list[str]) -> int:
+    """Return 0 when the unchanged tree is green and every mutant is red."""
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    wrong = 0
+    for mutant in chosen:
+        green, red = _passes(None, mutant.tests), not _passes(mutant, mutant.tests)
+        verdict = "ok" if green and red else "WRONG"
+        wrong += verdict != "ok"
+        words = f"unchanged {'green' if green else 'red'}, mutant {'red' if red else 'green'}"
+        sys.stdout.write(f"{mutant.name}: {verdict} ({words}; {' '.join(mutant.tests)})\n")
+        sys.stdout.flush()
+    return 1 if wrong else 0
+
+
+def _passes(mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        _copy(root)
+        if mutant is not None:
+            _change(root / mutant.path, mutant.old, mutant.new)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{root / 'src'}:{root}",
+            # The unchanged tree may take its time.
+            "CHAOS_PATIENCE_S": "60" if mutant is None else str(_PATIENCE_S),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        done = subprocess.run(
+            command, cwd=root, env=environment, timeout=_TIMEOUT_S, check=False, capture_output=True, text=True
+        )
+        # 1 = tests failed; anything else but 0 is no verdict about the code.
+        if done.returncode not in (0, 1) or "skipped" in done.stdout:
+            raise RuntimeError(
+                f"pytest gave no verdict ({done.returncode}):\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
+            )
+        return done.returncode == 0
+
+
+def _copy(root: Path) -> None:
+    for name in _TREE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, root / name)
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    if text.count(old) != 1:
+        raise RuntimeError(f"{path.name} holds {old!r} {text.count(old)} times: the mutant must be written anew")
+    path.write_text(text.replace(old, new))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""Faults of our own processes: killed, stopped, poisoned, restarted."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from tests.chaos.arena import Arena, Summary
+from tests.chaos.clients import jobs
+from tests.chaos.history import Wanted
+from tests.chaos.run import Run
+
+#: Failpoints that every job passes, those of a worker that lives for a second, and those of a submit.
+WORKER_MOMENTS = ("after_claim", "before_outcome", "after_outcome", "before_complete", "after_complete")
+BEATS = ("before_heartbeat", "after_heartbeat")
+API_MOMENTS = ("after_submit", "after_reserve", "before_request", "after_request", "after_confirm")
+
+
+def deadly(names: Iterable[str], *, chance: float, limit: int) -> dict[str, Any]:
+    """Return failpoints that kill."""
+    return {name: {"action": "kill", "chance": chance, "limit": limit} for name in names}
+
+
+def worker_kills(run: Run) -> Summary:
+    """SIGKILL of workers, keeper and API at random and at every failpoint."""
+    count, kills, each = run.pick(200, 10_000), run.pick(4, 100), run.pick(1, 10)
+    chance = 30 * each / count
+    worker = deadly(WORKER_MOMENTS, chance=chance, limit=each) | deadly(BEATS, chance=0.2, limit=each)
+    api = deadly(API_MOMENTS, chance=chance, limit=each)
+    begun = time.monotonic()
+    with run.arena(workers=3, failpoints={"worker": worker, "api": api}) as arena:
+        slow = jobs(count // 10, arena.receiver, takes_s=1.2)
+        arena.submit([*slow, *jobs(count - len(slow), arena.receiver)])
+        victims = [*arena.fleet.workers] * 3 + [arena.fleet.one("keeper"), arena.fleet.one("api")]
+        struck: list[str] = []
+
+        def strike() -> None:
+            victim = arena.draws.choice(victims)
+            victim.signal(signal.SIGKILL)
+            struck.append(victim.name)
+
+        def enough() -> bool:
+            return sum(name.startswith("worker") for name in struck) >= kills
+
+        arena.repeat(strike, every_s=(0.2, 1.2), enough=enough)
+        arena.finish()
+        hits = {name: arena.fleet.hit(name) for name in (*worker, *api) if arena.fleet.hit(name)}
+        workers = sum(death.name.startswith("worker") for death in arena.deaths())
+        assert workers >= kills, f"only {workers} workers died before the jobs were over"
+        return run.done(
+            "worker_kills", arena, begun, random_kills=len(struck), worker_deaths=workers,
+            **{f"at_{name}": number for name, number in hits.items()},
+        )  # fmt: skip
+
+
+def zombies(run: Run) -> Summary:
+    """SIGSTOP past the lease, then SIGCONT: what the zombie still says is refused."""
+    count, stops = run.pick(60, 2000), run.pick(2, 30)
+    points = {f"worker{n}": {"before_complete": {"action": "stop", "chance": 1.0, "limit": 2}} for n in (0, 1)}
+    begun = time.monotonic()
+    with run.arena(failpoints=points, slots=1) as arena:
+        _zombie_meets_heir(arena)
+        arena.submit(jobs(count, arena.receiver, takes_s=0.05))
+        stopped = 0
+
+        def strike() -> None:
+            nonlocal stopped
+            victim = arena.draws.choice(arena.fleet.workers)
+            victim.signal(signal.SIGSTOP)
+            arena.struck.append(time.time())
+            arena.history.all_over.wait(arena.fleet.settings.lease_s + 1.5)
+            victim.signal(signal.SIGCONT)
+            stopped += 1
+
+        arena.repeat(strike, every_s=(0.1, 0.8), enough=lambda: stopped >= stops)
+        arena.finish()
+        return run.done("zombies", arena, begun, stops=stopped)
+
+
+def _zombie_meets_heir(arena: Arena) -> None:
+    """Stop a worker before its complete, its job's next worker at the same moment, and wake them in this order."""
+    arena.submit(jobs(1, arena.receiver))
+    hits = arena.fleet.hits
+    for number in (0, 1):
+        arena.until((hits / f"before_complete.{number}").exists)
+        arena.struck.append(time.time())
+    workers = {worker.pid: worker for worker in arena.fleet.workers}
+    for number in (0, 1):
+        workers[int((hits / f"before_complete.{number}").read_text())].signal(signal.SIGCONT)
+        arena.history.all_over.wait(0.5)
+    arena.finish()
+
+
+def poison(run: Run) -> Summary:
+    """A job that kills its workers among good ones: dead after three starts, and nobody else waits for it."""
+    count = run.pick(60, 1000)
+    begun = time.monotonic()
+    with run.arena(workers=2, max_crashes=3) as arena:
+        bad = [_ends(end, "worker_lost") for end in (("abort", "oom") if run.full else ("abort",))]
+        mixed = [*jobs(count, arena.receiver)]
+        for job in bad:
+            mixed.insert(count // 3, job)
+        arena.submit(mixed)
+        arena.finish()
+        deaths = sum(death.name.startswith("worker") for death in arena.deaths())
+        assert deaths == 3 * len(bad), f"{deaths} workers died of {len(bad)} poisonous jobs"
+        return run.done("poison", arena, begun, poisonous=len(bad), worker_deaths=deaths)
+
+
+def _ends(end: str, code: str) -> Wanted:
+    (job,) = jobs(1, end=end)
+    return Wanted(job.id, job.input, ends=("failed",), code=code)
+
+
+def rolling_restarts(run: Run) -> Summary:
+    """SIGTERM to one worker after the other: no attempt is consumed, nothing crashes."""
+    count, rounds = run.pick(60, 1000), run.pick(2, 15)
+    begun = time.monotonic()
+    with run.arena(workers=3) as arena:
+        arena.submit(jobs(count, arena.receiver, takes_s=0.6))
+        restarted = 0
+
+        def restart() -> None:
+            nonlocal restarted
+            victim = arena.fleet.workers[restarted % len(arena.fleet.workers)]
+            before = len(victim.deaths)
+            victim.signal(signal.SIGTERM)
+            arena.until(lambda: len(victim.deaths) > before)
+            restarted += 1
+
+        arena.repeat(restart, every_s=(0.3, 0.6), enough=lambda: restarted >= rounds * 3)
+        arena.finish()
+        codes = {death.code for death in arena.deaths()}
+        assert codes == {0}, f"workers ended with {codes}"
+        assert set(arena.attempts()) == {1}, f"attempts were consumed: {arena.attempts()}"
+        return run.done("rolling_restarts", arena, begun, restarts=restarted)

@@ -1,0 +1,108 @@
+"""Faults of Redis and of the way to it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+from redis import Redis
+
+from penstock.storage.scripts import source
+from tests.chaos.arena import Arena, Summary
+from tests.chaos.clients import jobs
+from tests.chaos.probe import probing
+from tests.chaos.proxy import Mode
+from tests.chaos.run import HAS_MANIFESTS, CannotRun, Run
+
+
+def valkey_kills(run: Run) -> Summary:
+    """SIGKILL of Valkey under load; the API refuses in time while it is down."""
+    count, kills = run.pick(200, 10_000), run.pick(3, 20)
+    begun = time.monotonic()
+    with run.arena() as arena, probing(arena.fleet.url, arena.history) as probe:
+        arena.submit(jobs(count, arena.receiver, takes_s=0.05))
+        killed = 0
+
+        def strike() -> None:
+            nonlocal killed
+            arena.valkey.kill()
+            arena.struck.append(time.time())
+            # Every third outage is long enough for clients to notice.
+            refused = probe.refused
+            if killed % 3 == 0:
+                arena.until(lambda: probe.refused >= refused + 3, within_s=20)
+            arena.valkey.restart()
+            killed += 1
+
+        arena.repeat(strike, every_s=(0.5, 1.5), enough=lambda: killed >= kills)
+        arena.finish()
+        return run.done(
+            "valkey_kills", arena, begun, kills=killed, refused=probe.refused,
+            refusal_max_s=f"{probe.slowest_refusal_s:.1f}",
+        )  # fmt: skip
+
+
+def bad_network(run: Run) -> Summary:
+    """A connection to Redis that is black-holed, reset, slow, and loses the answers of the calls that matter."""
+    count, rounds = run.pick(150, 3000), run.pick(1, 8)
+    begun = time.monotonic()
+    with run.arena() as arena:
+        marks = {name: _sha1(source(name)) for name in ("submit", "claim", "complete", "heartbeat", *_more_scripts())}
+        arena.submit(jobs(count, arena.receiver, takes_s=0.05))
+        for _ in range(rounds):
+            for mark in marks.values():
+                arena.redis.lose_replies(mark, 3)
+            for mode, lasts_s in ((Mode.SLOW, 1.5), (Mode.BLACK_HOLE, 3.0), (Mode.REFUSE, 1.0)):
+                arena.redis.set(mode, delay_s=0.02)
+                arena.history.all_over.wait(lasts_s)
+                arena.redis.set(Mode.PASS)
+                arena.history.all_over.wait(0.5)
+                arena.redis.cut()
+        arena.finish()
+        lost = {f"lost_{name}": arena.redis.lost.get(mark, 0) for name, mark in marks.items()}
+        return run.done("bad_network", arena, begun, rounds=rounds, **lost)
+
+
+def flushall(run: Run) -> Summary:
+    """FLUSHALL in the middle: every accepted job comes back from its manifest, no finished one runs again."""
+    if not HAS_MANIFESTS:
+        raise CannotRun("there are no manifests yet")
+    count = run.pick(150, 2000)
+    begun = time.monotonic()
+    with run.arena(durability="manifest") as arena:
+        arena.submit(jobs(count, arena.receiver, takes_s=0.05), forgotten_model=True)
+        for part in (3, 2):
+            arena.until(lambda part=part: len(arena.history.over) > count // part - 20, within_s=arena.patience_s)
+            arena.struck.append(time.time())
+            arena.valkey.flush()
+        arena.finish()
+        return run.done("flushall", arena, begun, flushes=2)
+
+
+def _more_scripts() -> tuple[str, ...]:
+    return ("reserve", "confirm") if HAS_MANIFESTS else ()
+
+
+def _sha1(text: str) -> bytes:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+
+
+def redis_full(run: Run) -> Summary:
+    """Redis out of memory: submits are refused for a while, and what runs ends and is told."""
+    count = run.pick(60, 2000)
+    begun = time.monotonic()
+    with run.arena() as arena, Redis.from_url(arena.valkey.url) as client:
+        arena.submit(jobs(count // 2, arena.receiver, takes_s=0.2))
+        arena.until(lambda: len(arena.history.accepted) >= count // 2, within_s=arena.patience_s)
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 1)
+        running = arena.running()
+        arena.submit(jobs(count - count // 2, arena.receiver))
+        arena.until(lambda: _refusals(arena) >= 5)
+        arena.until(lambda: arena.running() == 0)
+        client.config_set("maxmemory", 0)
+        arena.finish()
+        return run.done("redis_full", arena, begun, refused=_refusals(arena), ran_on=running)
+
+
+def _refusals(arena: Arena) -> int:
+    return sum(answer.status == 503 for answer in list(arena.history.answers))

@@ -1,0 +1,168 @@
+"""Faults of what stands around us: clients that press, object stores, receivers, disks."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from redis import Redis
+
+from tests.chaos.arena import Arena, Summary
+from tests.chaos.clients import AGAIN, jobs
+from tests.chaos.history import Answer, Look, Wanted
+from tests.chaos.proxy import Mode
+from tests.chaos.receiver import Receiver
+from tests.chaos.run import CannotRun, Run
+
+#: What a client of an object store waits for at most: connects in 3 s, reads for 30 s, and tries three times.
+S3_PATIENCE_S = 100.0
+DISK_BYTES = 16 << 20
+
+
+def one_key(run: Run) -> Summary:
+    """200 concurrent submits with one key are one job; another body under it is refused."""
+    begun = time.monotonic()
+    together = 200
+    with run.arena() as arena, ThreadPoolExecutor(together) as pool:
+        key, gate = uuid.uuid4().hex, threading.Barrier(together)
+        text = {"text": "the one"}
+
+        def press(_: int) -> str:
+            with httpx.Client(base_url=arena.fleet.url, timeout=30) as client:
+                gate.wait(30)
+                return _submit_with_key(arena, client, key, text)
+
+        (job_id,) = set(pool.map(press, range(together)))
+        arena.history.want([Wanted(job_id, text)])
+        arena.history.accepted.add(job_id)
+        arena.finish()
+        other = httpx.post(
+            f"{arena.fleet.url}/v1/jobs", json=_body({"text": "other"}), headers={"Idempotency-Key": key}
+        )
+        assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+        listed = httpx.get(f"{arena.fleet.url}/v1/jobs").json()["jobs"]
+        assert [job["id"] for job in listed] == [job_id]
+        # A burst of 200 on one process is served one after the other: how long that takes is no promise.
+        return run.done("one_key", arena, begun, api_patience_s=60, concurrent=together)
+
+
+def _submit_with_key(arena: Arena, client: httpx.Client, key: str, text: dict[str, str]) -> str:
+    for _ in range(100):
+        began = time.monotonic()
+        answer = client.post("/v1/jobs", json=_body(text), headers={"Idempotency-Key": key})
+        ended = time.monotonic()
+        arena.history.answers.append(Answer(time.time(), "submit", key, answer.status_code, ended - began, "1"))
+        if answer.status_code in (200, 202):
+            arena.history.saw(answer.json()["id"], Look.at(answer.json()), began_s=began, ended_s=ended)
+            return str(answer.json()["id"])
+        assert answer.status_code in AGAIN, answer.text
+        threading.Event().wait(0.1)
+    raise AssertionError("the key stayed in progress")
+
+
+def _body(text: dict[str, str]) -> dict[str, object]:
+    return {"model": "chaos", "input": text}
+
+
+def s3_trouble(run: Run) -> Summary:
+    """An S3 server that answers 503, resets in the middle of a body, is slow, refuses and stalls."""
+    if run.ceph is None:
+        raise CannotRun("no S3 server")
+    count, rounds = run.pick(60, 1000), run.pick(1, 8)
+    begun = time.monotonic()
+    with run.arena(ceph=run.ceph()) as arena:
+        arena.submit(jobs(count, arena.receiver, takes_s=0.05))
+        for _ in range(rounds):
+            for mode in (Mode.UNAVAILABLE, Mode.RESET_MID_BODY, Mode.SLOW, Mode.REFUSE, Mode.BLACK_HOLE):
+                arena.s3.set(mode, delay_s=0.1, after_bytes=200)
+                arena.history.all_over.wait(1.0)
+                arena.s3.set(Mode.PASS)
+                arena.history.all_over.wait(0.4)
+        arena.finish()
+        tried_again = sum(attempt > 1 for attempt in arena.attempts())
+        return run.done(
+            "s3_trouble", arena, begun, api_patience_s=S3_PATIENCE_S, rounds=rounds, tried_again=tried_again
+        )
+
+
+def bad_receivers(run: Run) -> Summary:
+    """A webhook receiver that is down, slow, and leads to a private address: jobs end, and are told later."""
+    count = run.pick(40, 1000)
+    begun = time.monotonic()
+    with run.arena() as arena, Receiver() as private:
+        receiver = arena.receiver
+        refused = httpx.post(
+            f"{arena.fleet.url}/v1/jobs", json={**_body({"text": "x"}), "webhook": {"url": private.url}}
+        )
+        assert refused.status_code == 422, "a webhook to a private address was accepted"
+        receiver.status = 500
+        arena.submit(jobs(count, receiver, webhook_every=1))
+        arena.until(lambda: len(receiver.got) >= min(count, 20), within_s=arena.patience_s)
+        receiver.status, receiver.location = 302, private.url
+        _tried_again(arena, 5)
+        receiver.status, receiver.location, receiver.delay_s = 200, None, 0.5
+        _tried_again(arena, 5)
+        receiver.delay_s = 0.0
+        arena.until(lambda: _delivered(arena) == count, within_s=arena.patience_s)
+        arena.finish()
+        assert not private.got, "a redirect to a private address was followed"
+        return run.done("bad_receivers", arena, begun, tries=len(receiver.got))
+
+
+def _tried_again(arena: Arena, times: int) -> None:
+    before = len(arena.receiver.got)
+    arena.hurry_webhooks()
+    arena.until(lambda: len(arena.receiver.got) >= before + times)
+
+
+def _delivered(arena: Arena) -> int:
+    arena.hurry_webhooks(waiting_over_s=1)
+    with Redis.from_url(arena.valkey.url, decode_responses=True) as client:
+        keys = list(client.scan_iter("penstock:tenant:*:job:*", count=1000, _type="hash"))
+        return sum(client.hget(key, "delivery") == "delivered" for key in keys)
+
+
+def disk_full(run: Run) -> Summary:
+    """A full disk under workers and objects: jobs are tried again until there is room."""
+    count = run.pick(60, 1000)
+    begun = time.monotonic()
+    with small_disk(run.folder / "fleet" / "data") as disk, run.arena(data=str(disk)) as arena:
+        ballast = disk / "ballast"
+        arena.submit(jobs(count, arena.receiver, takes_s=0.05))
+        arena.until(lambda: len(arena.history.over) >= 3, within_s=arena.patience_s)
+        _fill(ballast)
+        arena.history.all_over.wait(3)
+        ballast.unlink()
+        arena.finish()
+        tried_again = sum(attempt > 1 for attempt in arena.attempts())
+        return run.done("disk_full", arena, begun, tried_again=tried_again)
+
+
+def _fill(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Mount a disk of 16 MiB inside the block; `CannotRun` where that is not allowed."""
+    folder.mkdir(parents=True)
+    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "penstock-chaos", str(folder)]
+    if subprocess.run(["mount", *options], capture_output=True, check=False).returncode:
+        raise CannotRun("mounting a small disk needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
