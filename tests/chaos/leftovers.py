@@ -37,7 +37,7 @@ def collect(settings: Settings, objects: ObjectStore, redis_url: str) -> Leftove
 
 def _records(client: Redis) -> Iterator[tuple[str, dict[str, str]]]:
     for name in client.scan_iter("penstock:tenant:*:job:*", count=1000, _type="hash"):
-        record = client.hgetall(name)
+        record = {str(field): str(value) for field, value in client.hgetall(name).items()}
         yield record["id"], record
 
 
@@ -49,7 +49,7 @@ def _artifacts(record: dict[str, str]) -> tuple[str, ...]:
 
 def _keys(client: Redis) -> Iterator[tuple[str, tuple[str, int, int]]]:
     for key in client.scan_iter(count=1000):
-        kind = client.type(key)
+        kind = str(client.type(key))
         if kind != "none":  # it ended by itself meanwhile
             members = getattr(client, _COUNT[kind])(key) if kind in _COUNT else 1
-            yield key, (kind, client.pttl(key), members)
+            yield str(key), (kind, client.pttl(key), members)

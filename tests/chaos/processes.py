@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import httpx
 
-from penstock.config import Settings
+from penstock.config import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
 READY_S = 60.0
@@ -95,10 +95,11 @@ class Fleet:
         self.hits = folder / "hits"
         self.hits.mkdir(parents=True)
         options = {"host": "127.0.0.1", "port": self.port, "secret": "of the chaos", "data": str(folder)} | settings
-        self.settings = Settings(**{name: value for name, value in options.items() if name in Settings.model_fields})
+        known = {name: value for name, value in options.items() if name in Settings.model_fields}
+        self.settings = load_settings(**known)
         self._workers = workers
         self._failpoints = failpoints
-        self._environment = self._variables(options)
+        self._environment = _environment(known)
         self.kept: list[Kept] = []
 
     @property
@@ -155,17 +156,17 @@ class Fleet:
         environment = self._environment | {"CHAOS_FAILPOINTS": json.dumps(points), "CHAOS_HITS": str(self.hits)}
         self.kept.append(Kept(name, [sys.executable, *words], environment, self.folder / f"{name}.log"))
 
-    def _variables(self, options: Mapping[str, Any]) -> dict[str, str]:
-        known = {name: value for name, value in options.items() if name in Settings.model_fields}
-        variables = {f"PENSTOCK_{name.upper()}": _text(value) for name, value in known.items() if value is not None}
-        return {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PENSTOCK_LOG_LEVEL": "warning", **variables}
-
 
 def free_port() -> int:
     """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
+    variables = {f"PENSTOCK_{name.upper()}": _text(value) for name, value in settings.items() if value is not None}
+    return {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PENSTOCK_LOG_LEVEL": "warning", **variables}
 
 
 def _text(value: Any) -> str:

@@ -17,9 +17,9 @@ PATIENCE_S = float(os.environ.get("CHAOS_PATIENCE_S", "60"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
-def survive(name: str, folder: Path, ceph: Callable[[], Ceph] | None = None, **options: str) -> None:
+def survive(name: str, folder: Path, ceph: Callable[[], Ceph] | None = None, *, durability: str = "manifest") -> None:
     """Run a scenario; it raises `PromiseBroken` with every violation that the checker found."""
-    run = Run(folder, SEED, ceph=ceph, patience_s=PATIENCE_S, **options)
+    run = Run(folder, SEED, ceph=ceph, patience_s=PATIENCE_S, durability=durability)
     try:
         summary = SCENARIOS[name](run)
     except CannotRun as reason:

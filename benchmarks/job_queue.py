@@ -1,0 +1,227 @@
+"""What the job core costs, beside raw Celery on the same broker in the same run: `python -m benchmarks.job_queue`.
+
+Not `queue.py`: beside `scenes.py`, which is run as a script, it would hide Python's own `queue`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from redis import Redis
+
+from benchmarks.http_submit import http_rates
+from benchmarks.rivals import DONE, MODEL, QUEUE, celery_app
+from penstock.jobs import JobKey, Submission, Webhook
+from penstock.queue import HintSender
+from penstock.storage import records
+from penstock.storage.records import JobStore
+from penstock.storage.scripts import source
+from tests.valkey import ValkeyProcess, start_valkey
+
+ROOT = Path(__file__).parents[1]
+LIMITS = records.QueueLimits(max_queued=10**7, max_tenant_jobs=10**7, retention_s=3600, max_crashes=3)
+HOOK = Webhook("http://nobody.invalid/")
+DEPTHS = (10, 1_000, 100_000)
+SAMPLES = 400
+
+
+def main(arguments: list[str]) -> None:
+    """Measure and print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.job_queue", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=4000, help="of each throughput run")
+    parser.add_argument("--depths", type=int, nargs="*", default=DEPTHS)
+    parser.add_argument("--profile", type=Path, help="write a profile of one slot to this file")
+    parser.add_argument("--no-http", action="store_true")
+    chosen = parser.parse_args(arguments)
+    say("| what | figure | beside Celery |\n| --- | --- | --- |")
+    with fresh_valkey() as valkey:
+        raw = celery_rate(valkey, chosen.jobs)
+        say(f"| raw Celery, no-op tasks through one worker | {raw:.0f}/s | 1.0 |")
+    for n, hook in ((1, None), (16, None), (1, HOOK), (16, HOOK)):
+        with fresh_valkey() as valkey:
+            rate = penstock_rate(valkey, chosen.jobs, n, hook, chosen.profile if n == 16 and hook is None else None)
+            words = f"no-op jobs, {n} a claim" + (", each with a webhook row" if hook else "")
+            say(f"| {words} | {rate:.0f}/s | {rate / raw:.2f} |")
+    with fresh_valkey() as valkey:
+        say(f"| warm submit -> start, p50 | {start_p50_ms(valkey):.1f} ms | |")
+    costs(chosen.depths)
+    with fresh_valkey() as valkey:
+        queued, finished = memory_bytes(valkey, 2000)
+        say(f"| Redis memory of a queued / finished job | {queued:.0f} / {finished:.0f} bytes | |")
+    if not chosen.no_http:
+        for line in http_rates():
+            say(line)
+
+
+@contextmanager
+def fresh_valkey() -> Iterator[ValkeyProcess]:
+    """Give a server without data, with the durability of production."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        server = start_valkey(Path(folder))
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def rival(*words: str, **environment: str) -> Iterator[None]:
+    """Run a worker inside the block."""
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}
+    command = [sys.executable, "-m", "benchmarks.rivals", *words]
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def celery_rate(valkey: ValkeyProcess, count: int) -> float:
+    """Return tasks per second from the first send to the last acknowledgement."""
+    app = celery_app(valkey.url)
+    with Redis.from_url(valkey.url) as client, rival("celery", valkey.url):
+        app.send_task("noop", queue="noop")
+        _wait_until(lambda: not client.exists("noop", "unacked"), pause_s=0.5)
+
+        def produce() -> None:
+            for _ in range(count):
+                app.send_task("noop", queue="noop")
+
+        return count / _timed(produce, lambda: not client.exists("noop", "unacked"))
+
+
+def penstock_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | None, profile: Path | None) -> float:
+    """Return jobs per second from the first submit to the last completion; every submit sends its hint."""
+    store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
+    environment = {"BENCH_PROFILE": str(profile)} if profile else {}
+    live = "penstock:tenant:default:live"
+    with store.client as client, rival("penstock", valkey.url, str(n), **environment):
+
+        def produce(number: int = count) -> None:
+            for _ in range(number):
+                store.run(records.submit(job(hook), LIMITS))
+                hints.send(QUEUE)
+
+        produce(1)
+        _wait_until(lambda: not client.exists(live), pause_s=0.2)
+        return count / _timed(produce, lambda: not client.exists(live))
+
+
+def start_p50_ms(valkey: ValkeyProcess) -> float:
+    """Return the median time between a submit and its start by Redis' clock, one job at a time."""
+    store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
+    took: list[float] = []
+    with store.client as client, rival("penstock", valkey.url, "1"):
+        for _ in range(60):
+            wanted = job()
+            store.run(records.submit(wanted, LIMITS))
+            hints.send(QUEUE)
+            _wait_until(lambda: not client.exists("penstock:tenant:default:live"))
+            found = store.run(records.read(wanted.key))
+            took.append(((found.started_s or 0) - found.created_s) * 1000)
+    return median(took[10:])
+
+
+def costs(depths: Sequence[int]) -> None:
+    """Print what a submit and a claim cost with this many jobs queued, client and server together."""
+    with fresh_valkey() as valkey:
+        store = JobStore.open(valkey.url)
+        queued = 0
+        for depth in depths:
+            fill(store, depth - queued)
+            queued = depth
+            submits, claims = [], []
+            for _ in range(SAMPLES):
+                submits.append(_once_ms(lambda: store.run(records.submit(job(), LIMITS))))
+                claims.append(_once_ms(lambda: complete_one(store)))
+            figures = f"{median(submits):.2f} / {median(claims):.2f} ms"
+            say(f"| submit / claim + complete with {depth} queued, p50 | {figures} | |")
+        store.close()
+
+
+def complete_one(store: JobStore) -> None:
+    """Claim the next job and complete it."""
+    command = records.claim(
+        QUEUE, slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=10**6, worker="w", models=[MODEL]
+    )
+    for claim in store.run(command):
+        store.run(records.complete(claim, DONE))
+
+
+def fill(store: JobStore, count: int) -> None:
+    """Queue jobs, many in one round trip."""
+    script = store.client.script_load(source("submit"))
+    for begin in range(0, count, 500):
+        with store.client.pipeline(transaction=False) as pipe:
+            for _ in range(min(500, count - begin)):
+                pipe.evalsha(script, 0, *(str(arg) for arg in records.submit(job(), LIMITS).args))
+            pipe.execute()
+
+
+def memory_bytes(valkey: ValkeyProcess, count: int) -> tuple[float, float]:
+    """Return what a queued job and a finished one without webhook take in Redis."""
+    store = JobStore.open(valkey.url)
+
+    def used() -> int:
+        return int(store.client.info("memory")["used_memory"])
+
+    before = used()
+    fill(store, count)
+    queued = used() - before
+    for _ in range(count):
+        complete_one(store)
+    _wait_until(lambda: not list(store.client.scan_iter("penstock:claim:*", count=10_000)), within_s=60, pause_s=0.5)
+    finished = used() - before
+    store.close()
+    return queued / count, finished / count
+
+
+def job(hook: Webhook | None = None) -> Submission:
+    """Return a job like a small scene's."""
+    key = JobKey("default", str(uuid.uuid4()))
+    wanted = {"scene": "s3://scenes/2026/11/S2A_T32TQM_20261120.tif", "outputs": ["mask", "statistics"]}
+    return Submission(key, MODEL, QUEUE, wanted, "f" * 64, webhook=hook)
+
+
+def _timed(produce: Callable[[], None], over: Callable[[], bool]) -> float:
+    begun = time.perf_counter()
+    produce()
+    _wait_until(over)
+    return time.perf_counter() - begun
+
+
+def _once_ms(act: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    act()
+    return (time.perf_counter() - begun) * 1000
+
+
+def _wait_until(condition: Callable[[], bool], *, pause_s: float = 0.002, within_s: float = 600) -> None:
+    ends = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > ends:
+            raise TimeoutError("the workers do not finish")
+        threading.Event().wait(pause_s)
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

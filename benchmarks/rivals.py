@@ -1,0 +1,110 @@
+"""The two workers that `benchmarks.job_queue` compares, each as a process of its own.
+
+`python -m benchmarks.rivals celery URL` runs no-op tasks; `... penstock URL N` runs no-op jobs, claiming up to N at a
+time. Both have two threads and the product's Celery settings.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import pstats
+import sys
+import threading
+import uuid
+
+from celery import Celery, signals
+
+from penstock.jobs import Claim, State
+from penstock.queue import TASK, celery_queue, celery_settings
+from penstock.storage import records
+from penstock.storage.records import JobStore, Outcome
+
+THREADS = 2
+QUEUE = "bench"
+MODEL = "noop"
+DONE = Outcome(State.SUCCEEDED)
+
+
+def celery_app(url: str) -> Celery:
+    """Return an app with the product's settings and a task that does nothing."""
+    app = Celery("bench")
+    app.conf.update(celery_settings(url, visibility_timeout_s=3600))
+
+    @app.task(name="noop")  # type: ignore[untyped-decorator]  # Celery has no types
+    def noop() -> None:
+        return None
+
+    return app
+
+
+def consume(app: Celery, queue: str) -> None:
+    """Run a Celery worker until SIGTERM."""
+    worker = app.Worker(
+        pool="threads", concurrency=THREADS, queues=queue, without_gossip=True, without_mingle=True,
+        without_heartbeat=True, loglevel="warning",
+    )  # fmt: skip
+    worker.start()
+
+
+class NoopSlots:
+    """Slots that claim `n` jobs at a time and complete each at once."""
+
+    def __init__(self, url: str, n: int) -> None:
+        self._store = JobStore.open(url)
+        self._n = n
+        self._worker = uuid.uuid4().hex
+        self._ended = threading.Event()
+
+    def work(self) -> int:
+        """Run jobs until none waits."""
+        done = 0
+        while not self._ended.is_set() and (claims := self._claim()):
+            for claim in claims:
+                self._store.run(records.complete(claim, DONE))
+                done += 1
+        return done
+
+    def end(self) -> None:
+        """Claim nothing more."""
+        self._ended.set()
+
+    def _claim(self) -> tuple[Claim, ...]:
+        return self._store.run(
+            records.claim(
+                QUEUE, slot=f"{self._worker}:{threading.get_ident()}", nonce=uuid.uuid4().hex, n=self._n, lease_s=30,
+                max_tenant_running=1000, worker=self._worker, models=[MODEL],
+            )
+        )  # fmt: skip
+
+
+def penstock_worker(url: str, n: int) -> None:
+    """Answer hints with claims until SIGTERM; with `BENCH_PROFILE`, write a profile of one slot there."""
+    slots = NoopSlots(url, n)
+    app = celery_app(url)
+    profile = os.environ.get("BENCH_PROFILE")
+
+    @app.task(name=TASK)  # type: ignore[untyped-decorator]
+    def work(queue: str) -> int:  # noqa: ARG001
+        if profile is None:
+            return slots.work()
+        with cProfile.Profile() as profiler:
+            done = slots.work()
+        if done > 100:
+            with open(profile, "w") as file:  # noqa: PTH123
+                pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(18)
+        return done
+
+    def end(**_: object) -> None:
+        slots.end()
+
+    signals.worker_shutting_down.connect(end)
+    consume(app, celery_queue(QUEUE))
+
+
+if __name__ == "__main__":
+    role, address, *rest = sys.argv[1:]
+    if role == "celery":
+        consume(celery_app(address), "noop")
+    else:
+        penstock_worker(address, int(rest[0]))
