@@ -22,7 +22,7 @@ from statistics import median
 from redis import Redis
 
 from benchmarks.http_submit import http_rates
-from benchmarks.rivals import DONE, MODEL, QUEUE, celery_app
+from benchmarks.rivals import DONE, MODEL, QUEUE, THREADS, celery_app
 from penstock.jobs import JobKey, Submission, Webhook
 from penstock.queue import HintSender
 from penstock.storage import records
@@ -35,6 +35,7 @@ LIMITS = records.QueueLimits(max_queued=10**7, max_tenant_jobs=10**7, retention_
 HOOK = Webhook("http://nobody.invalid/")
 DEPTHS = (10, 1_000, 100_000)
 SAMPLES = 400
+LIVE = "penstock:tenant:default:live"
 
 
 def main(arguments: list[str]) -> None:
@@ -46,14 +47,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--no-http", action="store_true")
     chosen = parser.parse_args(arguments)
     say("| what | figure | beside Celery |\n| --- | --- | --- |")
-    with fresh_valkey() as valkey:
-        raw = celery_rate(valkey, chosen.jobs)
-        say(f"| raw Celery, no-op tasks through one worker | {raw:.0f}/s | 1.0 |")
-    for n, hook in ((1, None), (16, None), (1, HOOK), (16, HOOK)):
-        with fresh_valkey() as valkey:
-            rate = penstock_rate(valkey, chosen.jobs, n, hook, chosen.profile if n == 16 and hook is None else None)
-            words = f"no-op jobs, {n} a claim" + (", each with a webhook row" if hook else "")
-            say(f"| {words} | {rate:.0f}/s | {rate / raw:.2f} |")
+    throughputs(chosen.jobs, chosen.profile)
     with fresh_valkey() as valkey:
         say(f"| warm submit -> start, p50 | {start_p50_ms(valkey):.1f} ms | |")
     costs(chosen.depths)
@@ -63,6 +57,28 @@ def main(arguments: list[str]) -> None:
     if not chosen.no_http:
         for line in http_rates():
             say(line)
+
+
+def throughputs(count: int, profile: Path | None) -> None:
+    """Print how fast one producer and one worker are together, and the worker alone on a full queue."""
+    with fresh_valkey() as valkey:
+        raw = celery_rate(valkey, count)
+        say(f"| raw Celery: no-op tasks, one producer, one worker | {raw:.0f}/s | 1.00 |")
+    for n, hook in ((1, None), (16, None), (16, HOOK)):
+        with fresh_valkey() as valkey:
+            rate = penstock_rate(valkey, count, n, hook)
+            say(f"| jobs{_with(hook)}, {n} a claim, one producer, one worker | {rate:.0f}/s | {rate / raw:.2f} |")
+    with fresh_valkey() as valkey:
+        raw = celery_drain_rate(valkey, count)
+        say(f"| raw Celery: worker alone on a full queue | {raw:.0f}/s | 1.00 |")
+    for n, hook in ((1, None), (16, None), (16, HOOK)):
+        with fresh_valkey() as valkey:
+            rate = penstock_drain_rate(valkey, count, n, hook, profile if n == 16 and hook is None else None)
+            say(f"| jobs{_with(hook)}, {n} a claim, worker alone on a full queue | {rate:.0f}/s | {rate / raw:.2f} |")
+
+
+def _with(hook: Webhook | None) -> str:
+    return " with a webhook row each" if hook else ""
 
 
 @contextmanager
@@ -81,7 +97,7 @@ def rival(*words: str, **environment: str) -> Iterator[None]:
     """Run a worker inside the block."""
     variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}
     command = [sys.executable, "-m", "benchmarks.rivals", *words]
-    process = subprocess.Popen(command, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
@@ -103,12 +119,10 @@ def celery_rate(valkey: ValkeyProcess, count: int) -> float:
         return count / _timed(produce, lambda: not client.exists("noop", "unacked"))
 
 
-def penstock_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | None, profile: Path | None) -> float:
+def penstock_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | None) -> float:
     """Return jobs per second from the first submit to the last completion; every submit sends its hint."""
     store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
-    environment = {"BENCH_PROFILE": str(profile)} if profile else {}
-    live = "penstock:tenant:default:live"
-    with store.client as client, rival("penstock", valkey.url, str(n), **environment):
+    with store.client as client, rival("penstock", valkey.url, str(n)):
 
         def produce(number: int = count) -> None:
             for _ in range(number):
@@ -116,8 +130,36 @@ def penstock_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | Non
                 hints.send(QUEUE)
 
         produce(1)
-        _wait_until(lambda: not client.exists(live), pause_s=0.2)
-        return count / _timed(produce, lambda: not client.exists(live))
+        _wait_until(lambda: not client.exists(LIVE), pause_s=0.2)
+        return count / _timed(produce, lambda: not client.exists(LIVE))
+
+
+def celery_drain_rate(valkey: ValkeyProcess, count: int) -> float:
+    """Return tasks per second of a worker that finds its queue full."""
+    app = celery_app(valkey.url)
+    for _ in range(count):
+        app.send_task("noop", queue="noop")
+    with Redis.from_url(valkey.url) as client, rival("celery", valkey.url):
+        return _drain_rate(lambda: int(client.llen("noop")) + int(client.hlen("unacked")))
+
+
+def penstock_drain_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | None, profile: Path | None) -> float:
+    """Return jobs per second of a worker that finds its queue full and has a hint for each of its threads."""
+    store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
+    fill(store, count, hook)
+    for _ in range(THREADS):
+        hints.send(QUEUE)
+    environment = {"BENCH_PROFILE": str(profile)} if profile else {}
+    with store.client as client, rival("penstock", valkey.url, str(n), **environment):
+        return _drain_rate(lambda: int(client.scard(LIVE)))
+
+
+def _drain_rate(left: Callable[[], int]) -> float:
+    full = left()
+    _wait_until(lambda: left() < full)
+    begun, at_begin = time.perf_counter(), left()
+    _wait_until(lambda: left() == 0)
+    return at_begin / (time.perf_counter() - begun)
 
 
 def start_p50_ms(valkey: ValkeyProcess) -> float:
@@ -129,7 +171,7 @@ def start_p50_ms(valkey: ValkeyProcess) -> float:
             wanted = job()
             store.run(records.submit(wanted, LIMITS))
             hints.send(QUEUE)
-            _wait_until(lambda: not client.exists("penstock:tenant:default:live"))
+            _wait_until(lambda: not client.exists(LIVE))
             found = store.run(records.read(wanted.key))
             took.append(((found.started_s or 0) - found.created_s) * 1000)
     return median(took[10:])
@@ -161,13 +203,13 @@ def complete_one(store: JobStore) -> None:
         store.run(records.complete(claim, DONE))
 
 
-def fill(store: JobStore, count: int) -> None:
+def fill(store: JobStore, count: int, hook: Webhook | None = None) -> None:
     """Queue jobs, many in one round trip."""
     script = store.client.script_load(source("submit"))
     for begin in range(0, count, 500):
         with store.client.pipeline(transaction=False) as pipe:
             for _ in range(min(500, count - begin)):
-                pipe.evalsha(script, 0, *(str(arg) for arg in records.submit(job(), LIMITS).args))
+                pipe.evalsha(script, 0, *(str(arg) for arg in records.submit(job(hook), LIMITS).args))
             pipe.execute()
 
 
