@@ -12,7 +12,7 @@ from penstock.api.files import FileDownload, download_headers
 from penstock.api.services import Api
 from penstock.errors import ObjectNotFound, UnknownArtifact
 from penstock.jobs import Artifact, Job
-from penstock.storage import records
+from penstock.storage import journal
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 @router.get("/{job_id}/artifacts/{name:path}", response_class=Response)
 async def read_artifact(key: Key, name: str, request: Request, api: Api) -> Response:
     """Return an artifact's bytes, ranges included, or redirect (302) to a fresh link of the object store."""
-    artifact = _artifact(await api.jobs.run(records.read(key)), name)
+    artifact = _artifact(await api.journal.run(journal.read(key)), name)
     headers = download_headers(name.rpartition("/")[2], etag=artifact.sha256)
     if api.store_is_local:
         try:

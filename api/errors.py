@@ -46,7 +46,6 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.JobGone: 410,
         errors.PayloadTooLarge: 413,
         errors.IdempotencyMismatch: 422,
-        errors.IdempotencyInProgress: 409,
         errors.StateConflict: 409,
         errors.TooManyJobs: 429,
         errors.InputError: 422,

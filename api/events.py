@@ -15,7 +15,7 @@ from penstock.api.schemas import EventList, event_view
 from penstock.api.services import Api, Services
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.jobs import TERMINAL, Job, JobEvent, JobKey
-from penstock.storage import records
+from penstock.storage import journal, records
 
 #: How often the stream looks by itself: a notice that was lost costs this much latency.
 LOOK_EVERY_S = 15.0
@@ -39,7 +39,7 @@ async def job_events(
     the list of what happened so far.
     """
     after = _position(last_event_id)
-    job = await api.jobs.run(records.read(key))
+    job = await api.journal.run(journal.read(key))
     if "application/json" in accept and "text/event-stream" not in accept:
         views = [event_view(event) async for event in _so_far(api, key, after)]
         return JSONResponse(EventList(events=views).model_dump(mode="json"))

@@ -19,8 +19,9 @@ from penstock.api.schemas import JobList, JobRequest, JobView
 from penstock.api.services import Api, Services
 from penstock.api.submissions import submission
 from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, NotReady, UnknownJob
-from penstock.jobs import Job, JobKey, Status
-from penstock.storage import records
+from penstock.jobs import Job, JobKey, State, Status
+from penstock.storage import journal, records
+from penstock.storage.manifests import delete_objects
 
 #: The longest that a request is held open.
 MAX_WAIT_S = 60.0
@@ -77,7 +78,7 @@ async def read_job(
     key: Key, response: Response, api: Api, wait: Wait = 0, if_none_match: Annotated[str | None, Header()] = None
 ) -> JobView | Response:
     """Return a job, at once or when it ended; 304 when it is as `If-None-Match` says."""
-    job = await wait_for_end(api, key, wait) if wait else await api.jobs.run(records.read(key))
+    job = await wait_for_end(api, key, wait) if wait else await api.journal.run(journal.read(key))
     response.headers["ETag"] = etag = _etag(job)
     response.headers["Cache-Control"] = "no-cache"
     if if_none_match and etag in (candidate.strip() for candidate in if_none_match.split(",")):
@@ -102,7 +103,7 @@ async def list_jobs(
 @router.post("/{job_id}/cancel")
 async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
     """Ask for a job's end: 200 when it is over, 202 while its worker is still told. Safe to repeat."""
-    job = await api.jobs.run(records.cancel(key))
+    job = await api.journal.run(journal.cancel(key))
     response.status_code = 200 if job.status.terminal else 202
     return api.view(job)
 
@@ -111,11 +112,11 @@ async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
 async def delete_job(key: Key, api: Api) -> Response:
     """Delete a job and its artifacts: 204. A running one is canceled first: 202, repeat when it is over."""
     try:
-        job = await api.jobs.run(records.cancel(key))
+        job = await api.journal.run(journal.cancel(key))
         if not job.status.terminal:
             return Response(api.view(job).model_dump_json(by_alias=True), 202, media_type="application/json")
         # First the objects: a crash in between leaves a record by which they are found again.
-        await asyncio.to_thread(api.objects.delete_prefix, key.prefix)
+        await asyncio.to_thread(delete_objects, api.objects, key)
         await api.jobs.run(records.delete(key))
     except JobGone:
         pass
@@ -127,7 +128,7 @@ async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
     ends = time.monotonic() + min(wait_s, MAX_WAIT_S)
     async with api.jobs.changes(key) as changes:
         while True:
-            job = await api.jobs.run(records.read(key))
+            job = await api.journal.run(journal.read(key))
             left = ends - time.monotonic()
             if job.status.terminal or left <= 0:
                 return job
@@ -162,7 +163,7 @@ async def _accept(api: Services, key: JobKey, body: Any, *, repeatable: bool, tr
     if repeatable and (job := await _made_before(api, key, mark)) is not None:
         return Accepted(job, created=False)
     checked = await submission(api, key, wanted, fingerprint=mark, traceparent=traceparent)
-    done = await api.jobs.run(records.submit(checked, api.limits))
+    done = await api.journal.run(journal.submit(checked, api.limits))
     api.hints.send(checked.queue)
     # A new id is never a repetition: if it exists already, the store's first reply was lost and it asked again.
     return Accepted(done.job, done.created or not repeatable)
@@ -176,7 +177,8 @@ async def _made_before(api: Services, key: JobKey, mark: str) -> Job | None:
         return None
     if job.submission.fingerprint != mark:
         raise IdempotencyMismatch
-    return job
+    # A reservation is a promise that nobody has given yet: submitting again completes it.
+    return None if job.state is State.RESERVED else job
 
 
 def _id_from(tenant: str, idempotency_key: str) -> str:

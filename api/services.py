@@ -16,6 +16,7 @@ from penstock.api.schemas import JobView, job_view
 from penstock.config import Settings
 from penstock.jobs import Job
 from penstock.storage.base import ObjectStore
+from penstock.storage.journal import AsyncJournal
 from penstock.storage.records import AsyncJobStore, QueueLimits
 
 #: Hints that wait to be sent. Past this, the keeper's own hints do.
@@ -62,8 +63,12 @@ class Services:
     @property
     def limits(self) -> QueueLimits:
         """What a submit may not exceed."""
-        s = self.settings
-        return QueueLimits(s.max_queued, s.max_tenant_jobs, s.retention_s, s.max_crashes)
+        return QueueLimits.of(self.settings)
+
+    @property
+    def journal(self) -> AsyncJournal:
+        """What both stores must agree on: submitting, canceling, and reading what only one of them may have."""
+        return AsyncJournal(self.jobs, self.objects)
 
     @property
     def store_is_local(self) -> bool:

@@ -26,7 +26,7 @@ def fields(flat: Sequence[Any]) -> dict[str, Any]:
 
 def job_of(record: Mapping[str, str]) -> Job:
     """Return the job that a record's fields describe."""
-    submission = _submission_of(json.loads(record["submission"]))
+    submission = submission_of(json.loads(record["submission"]))
     state = State(record["state"])
     completed = seconds(record.get("completed_us"))
     retention = int(record["retention_us"]) / MICRO
@@ -56,7 +56,7 @@ def job_of(record: Mapping[str, str]) -> Job:
 
 def claim_of(row: Mapping[str, Any]) -> Claim:
     return Claim(
-        submission=_submission_of(json.loads(row["submission"])),
+        submission=submission_of(json.loads(row["submission"])),
         attempt=int(row["attempt"]),
         crashes=int(row["crashes"]),
         fence=int(row["fence"]),
@@ -90,7 +90,7 @@ def submission_to_json(submission: Submission) -> dict[str, Any]:
     return {**asdict(submission), "input": dict(submission.input), "metadata": dict(submission.metadata)}
 
 
-def _submission_of(data: dict[str, Any]) -> Submission:
+def submission_of(data: dict[str, Any]) -> Submission:
     hook = data["webhook"]
     return Submission(
         **{

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.config import Settings
 from penstock.errors import (
@@ -16,6 +16,7 @@ from penstock.errors import (
     ExecutionTimeout,
     IdempotencyMismatch,
     JobGone,
+    QueueDraining,
     QueueExpired,
     QueueFull,
     StateConflict,
@@ -41,6 +42,8 @@ from penstock.storage.scripts import Arg, AsyncJobStore, Command, JobStore, Runs
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
 
+T = TypeVar("T")
+
 #: How far ahead of the queue one step of priority puts a job. It ages: a normal job that has waited this long stands
 #: before a new high one.
 PRIORITY_HEAD_START_S = 600
@@ -48,6 +51,12 @@ PRIORITY_HEAD_START_S = 600
 GONE_S = 30 * 86_400
 #: Due rows that one sweep looks at per index.
 SWEEP_LIMIT = 500
+#: As a limit: the job was accepted before, nothing is refused.
+NO_LIMIT = -1
+#: A record that is made anew tells its receivers again of what happened so recently: as long as webhooks are tried.
+ANNOUNCE_AGAIN_S = 3 * 86_400
+#: A `Retry-After` is no longer than this.
+MAX_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +67,19 @@ class QueueLimits:
     max_tenant_jobs: int
     retention_s: float
     max_crashes: int
+    #: Whether the job waits for its manifest before it may be claimed, and ends by its `outcome.json`.
+    durable: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> QueueLimits:
         """Return what the settings say."""
-        return cls(settings.max_queued, settings.max_tenant_jobs, settings.retention_s, settings.max_crashes)
+        return cls(
+            max_queued=settings.max_queued,
+            max_tenant_jobs=settings.max_tenant_jobs,
+            retention_s=settings.retention_s,
+            max_crashes=settings.max_crashes,
+            durable=settings.durability == "manifest",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,15 @@ class Submitted:
 
     job: Job
     created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """What a script answered. With a `proposal` the job's end is decided but has not happened: see `journal.py`."""
+
+    value: T
+    #: The outcome (JSON) that is to be put into the object store.
+    proposal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +123,15 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """How many jobs each cause moved."""
+    """How many jobs each cause moved, or would end by a proposal."""
 
-    requeued: int
-    poisoned: int
-    canceled: int
-    timed_out: int
-    due: int
-    expired: int
+    requeued: int = 0
+    poisoned: int = 0
+    canceled: int = 0
+    timed_out: int = 0
+    due: int = 0
+    expired: int = 0
+    proposals: tuple[tuple[JobKey, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +151,8 @@ class Outcome:
 def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
     """Create a job and put it into its queue, or return the one that the same request made before.
 
-    Raises `IdempotencyMismatch`, `JobGone`, `TooManyJobs` or `QueueFull`: then nothing was written.
+    Of a durable job this is a reservation: it is RESERVED until `confirm`. Raises `IdempotencyMismatch`, `JobGone`,
+    `TooManyJobs`, `QueueFull` or `QueueDraining`: then nothing was written.
     """
     hook = submission.webhook
     args = (
@@ -144,6 +172,7 @@ def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
         submission.retry_of or "",
         limits.max_tenant_jobs,
         limits.max_queued,
+        "1" if limits.durable else "",
     )
     return Command("submit", args, lambda reply: _submitted(submission, reply))
 
@@ -160,8 +189,43 @@ def claim(
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
-def heartbeat(claim: Claim, phase: Phase, progress: Progress) -> Command[str]:
-    """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`."""
+def confirm(key: JobKey, created_us: int) -> Command[Job]:
+    """Let a reservation be claimed: its manifest is stored and says when it was made. `UnknownJob` without one."""
+    return Command("confirm", (key.tenant, key.id, created_us), lambda reply: _job(_known(reply)))
+
+
+def unreserve(key: JobKey) -> Command[bool]:
+    """Forget a reservation; False where there is none any more."""
+    return Command("unreserve", (key.tenant, key.id), bool)
+
+
+def reservations(age_s: float) -> Command[tuple[JobKey, ...]]:
+    """Return the jobs that were reserved so long ago and not confirmed."""
+    return Command("reservations", (us(age_s), SWEEP_LIMIT), _keys)
+
+
+def commit(key: JobKey, outcome: str) -> Command[Job]:
+    """Make a job's record what its stored outcome says, once, and return it; `JobGone` if it was purged."""
+    args = (key.tenant, key.id, outcome, us(ANNOUNCE_AGAIN_S))
+    return Command("commit", args, lambda reply: _job(_known(reply)))
+
+
+def alive() -> Command[bool]:
+    """Return whether Redis was not emptied since the last recovery ended."""
+    return Command("alive", (), bool)
+
+
+def recovering(who: str, *, begin: bool) -> Command[bool]:
+    """Say that a recovery begins or ended; False for an end that does not count, because Redis was emptied again."""
+    return Command("recovering", (who, int(begin)), bool)
+
+
+def heartbeat(claim: Claim, phase: Phase, progress: Progress, *, checkpoint: int = 0) -> Command[str]:
+    """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`.
+
+    `checkpoint` counts what a next attempt need not do again, over all attempts: a crash after it has risen is the
+    first one.
+    """
     args = (
         *_held(claim),
         us(claim.lease_s),
@@ -171,11 +235,12 @@ def heartbeat(claim: Claim, phase: Phase, progress: Progress) -> Command[str]:
         progress.unit,
         progress.message or "",
         dump(ExecutionTimeout().report().to_json()),
+        checkpoint,
     )
     return Command("heartbeat", args, str)
 
 
-def complete(claim: Claim, outcome: Outcome) -> Command[str]:
+def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
     """End an attempt; the reply is `ok`, `already` (this attempt had ended) or `fenced` (it is not ours any more)."""
     name = "retry" if outcome.state is State.DELAYED else outcome.state.value
     args = (
@@ -190,17 +255,17 @@ def complete(claim: Claim, outcome: Outcome) -> Command[str]:
         outcome.progress.done,
         "" if outcome.progress.total is None else outcome.progress.total,
     )
-    return Command("complete", args, lambda reply: str(reply[0]))
+    return Command("complete", args, _replied)
 
 
-def release(claim: Claim) -> Command[str]:
+def release(claim: Claim) -> Command[Reply[str]]:
     """Give a job back to the queue without counting the attempt; replies as `complete`."""
-    return Command("release", _held(claim), str)
+    return Command("release", _held(claim), _replied)
 
 
-def cancel(key: JobKey) -> Command[Job]:
+def cancel(key: JobKey) -> Command[Reply[Job]]:
     """Ask for a job's end and return its record; a terminal job comes back unchanged."""
-    return Command("cancel", (key.tenant, key.id), lambda reply: _job(_known(reply)))
+    return Command("cancel", (key.tenant, key.id), _canceled)
 
 
 def read(key: JobKey) -> Command[Job]:
@@ -222,11 +287,14 @@ def list_jobs(
     return Command("list", args, _page)
 
 
-def sweep() -> Command[Swept]:
-    """Do what time alone does to jobs: ended leases, timeouts, delays and TTLs."""
+def sweep(*, proposals: int = 0) -> Command[Swept]:
+    """Do what time alone does to jobs: ended leases, timeouts, delays and TTLs.
+
+    At most `proposals` ends of durable jobs come back; the others stay for a later sweep.
+    """
     reports = (WorkerLost().report(), ExecutionTimeout().report(), QueueExpired().report())
-    args: tuple[Arg, ...] = (SWEEP_LIMIT, *(dump(report.to_json()) for report in reports))
-    return Command("sweep", args, lambda reply: Swept(*reply))
+    args: tuple[Arg, ...] = (SWEEP_LIMIT, proposals, *(dump(report.to_json()) for report in reports))
+    return Command("sweep", args, _swept)
 
 
 def queue_stats(queue: str) -> Command[QueueStats]:
@@ -261,7 +329,7 @@ def catalogue() -> Command[dict[str, CatalogueEntry]]:
 
 def retired() -> Command[tuple[JobKey, ...]]:
     """Return terminal jobs whose retention is over."""
-    return Command("retired", (SWEEP_LIMIT,), lambda names: tuple(map(JobKey.parse, names)))
+    return Command("retired", (SWEEP_LIMIT,), _keys)
 
 
 def backlog() -> Command[dict[str, int]]:
@@ -301,12 +369,38 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
             raise IdempotencyMismatch(f"job {submission.key.id} was made by another request")
         case "gone":
             raise JobGone(f"job {submission.key.id} is over and was purged")
+        case "draining":
+            raise QueueDraining(f"queue {submission.queue} takes no new jobs at the moment")
         case "tenant":
-            raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=30)
+            # The tenant's own jobs, one slot's speed apart: room comes with the next that ends.
+            raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=_patience_s(1, *reply[2:]))
         case _:
-            speed, workers = int(reply[2] or MICRO), max(1, int(reply[3]))
-            wait_s = min(600.0, int(reply[1]) * speed / MICRO / workers)
-            raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=max(1.0, wait_s))
+            patience_s = _patience_s(int(reply[1]), *reply[2:])
+            raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
+
+
+def _patience_s(jobs: int, speed_us: str | None, slots: int) -> float:
+    """Return how long so many jobs take at the recent speed (one second each where none is known)."""
+    return min(MAX_PATIENCE_S, max(1.0, jobs * int(speed_us or MICRO) / MICRO / max(1, slots)))
+
+
+def _replied(reply: list[Any]) -> Reply[str]:
+    return Reply(str(reply[0]), reply[1])
+
+
+def _canceled(reply: Any) -> Reply[Job]:
+    record, proposal = _known(reply)
+    return Reply(_job(record), proposal)
+
+
+def _swept(reply: list[Any]) -> Swept:
+    (requeued, poisoned, canceled, timed_out, due, expired), rows = reply
+    proposals = tuple((JobKey.parse(name), proposal) for name, proposal in rows)
+    return Swept(requeued, poisoned, canceled, timed_out, due, expired, proposals)
+
+
+def _keys(names: Iterable[str]) -> tuple[JobKey, ...]:
+    return tuple(map(JobKey.parse, names))
 
 
 def _known(reply: Any) -> Any:
@@ -347,7 +441,7 @@ def _states(status: Status | None) -> tuple[list[str], str]:
         case None:
             return [state.value for state in State], ""
         case Status.QUEUED:
-            return [State.QUEUED.value, State.DELAYED.value], ""
+            return [State.RESERVED.value, State.QUEUED.value, State.DELAYED.value], ""
         case Status.RUNNING:
             return [State.RUNNING.value], "0"
         case Status.CANCELING:

@@ -33,8 +33,9 @@ from penstock.errors import (
 )
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry
-from penstock.storage import records
+from penstock.storage import journal, records
 from penstock.storage.base import ObjectInfo, ObjectStore
+from penstock.storage.journal import Journal
 from penstock.storage.local import LocalStore
 from penstock.storage.media import safe_name, upload_key
 from penstock.storage.objects import open_store
@@ -110,7 +111,7 @@ class Drop:
             return 0
         key = JobKey(self.rule.tenant, job_id)
         try:
-            job = self.store.run(records.read(key))
+            job = Journal(self.store, self.objects).run(journal.read(key))
         except UnknownJob:
             self._submit(key, info)
             return 1
@@ -157,7 +158,7 @@ class Drop:
         submission = self._submission(key, info, entry, parameters)
         limits = records.QueueLimits.of(self.settings)
         with suppress(IdempotencyMismatch):  # another keeper was faster, with an older configuration
-            self.store.run(records.submit(submission, limits))
+            Journal(self.store, self.objects).run(journal.submit(submission, limits))
             log.info("drop.submitted", key=info.key, job=key.id)
 
     def _submission(

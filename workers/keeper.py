@@ -10,7 +10,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FrameType
 
 import structlog
@@ -19,11 +19,14 @@ from penstock.config import Settings
 from penstock.errors import PenstockError, RedisUnavailable
 from penstock.log import configure
 from penstock.queue import HintSender, celery_queue
-from penstock.storage import records
+from penstock.storage import journal, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
+from penstock.storage.journal import Journal
+from penstock.storage.manifests import delete_objects
 from penstock.storage.objects import open_store
 from penstock.workers.drops import open_drops
+from penstock.workers.recover import recover_if_emptied
 from penstock.workers.tidy import tidy
 from penstock.workers.webhooks import Deliverer
 
@@ -31,6 +34,8 @@ from penstock.workers.webhooks import Deliverer
 LEASE_S = 10.0
 LEAD_EVERY_S = 2.0
 SWEEP_EVERY_S = 1.0
+RECOVER_EVERY_S = 2.0
+RESERVATIONS_EVERY_S = 10.0
 HINTS_EVERY_S = 2.0
 DELIVER_EVERY_S = 0.5
 RETIRE_EVERY_S = 60.0
@@ -105,10 +110,21 @@ class Keeper:
 
 
 def sweep(store: records.Runs) -> None:
-    """Move the jobs that time moves."""
-    swept = store.run(records.sweep())
-    if swept != records.Swept(0, 0, 0, 0, 0, 0):
-        log.info("keeper.swept", **{name: getattr(swept, name) for name in swept.__slots__ if getattr(swept, name)})
+    """Move the jobs that time moves, in Redis alone: a slow object store delays no lost lease."""
+    _report(store.run(records.sweep()))
+
+
+def end_due(store: records.Runs, objects: ObjectStore) -> None:
+    """Bring about the ends that time asks for, for jobs that end by an outcome in the object store."""
+    _report(Journal(store, objects).run(journal.sweep()))
+
+
+def settle_reservations(store: records.Runs, objects: ObjectStore) -> None:
+    """Confirm what was reserved and then left alone, or forget it."""
+    desk = Journal(store, objects)
+    for key in store.run(records.reservations(journal.RESERVATION_S)):
+        confirmed = desk.run(journal.settle_reservation(key))
+        log.info("reservation.settled", job=str(key), confirmed=confirmed)
 
 
 def top_up_hints(store: records.JobStore, hints: HintSender) -> None:
@@ -121,9 +137,15 @@ def top_up_hints(store: records.JobStore, hints: HintSender) -> None:
 def retire(store: records.Runs, objects: ObjectStore) -> None:
     """Delete what jobs left behind whose retention is over: objects first, then the record."""
     for key in store.run(records.retired()):
-        objects.delete_prefix(key.prefix)
+        delete_objects(objects, key)
         store.run(records.delete(key))
         log.info("job.purged", job=str(key))
+
+
+def _report(swept: records.Swept) -> None:
+    moved = {name: count for name, count in asdict(swept).items() if count and name != "proposals"}
+    if moved:
+        log.info("keeper.swept", **moved)
 
 
 def main(settings: Settings) -> int:
@@ -136,6 +158,9 @@ def main(settings: Settings) -> int:
     hints = HintSender(settings.redis_address)
     duties = [
         Duty("sweep", SWEEP_EVERY_S, lambda: sweep(store)),
+        Duty("end", SWEEP_EVERY_S, lambda: end_due(store, objects)),
+        Duty("reservations", RESERVATIONS_EVERY_S, lambda: settle_reservations(store, objects)),
+        Duty("recover", RECOVER_EVERY_S, lambda: recover_if_emptied(store, objects)),
         Duty("hints", HINTS_EVERY_S, lambda: top_up_hints(store, hints)),
         Duty("deliver", DELIVER_EVERY_S, deliverer.deliver_due),
         Duty("retire", RETIRE_EVERY_S, lambda: retire(store, objects)),

@@ -21,15 +21,17 @@ from penstock.errors import (
     Interruption,
     InvalidInput,
     Issue,
+    JobGone,
     ObjectStoreUnavailable,
-    RedisUnavailable,
+    PenstockError,
 )
 from penstock.jobs import Claim, Phase, Progress, State
 from penstock.models import Model, media_references
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
-from penstock.storage import records
+from penstock.storage import journal, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
+from penstock.storage.journal import Ended, Journal
 from penstock.storage.media import LocalMedia, fetch_media
 from penstock.workers.artifacts import Sink, upload
 from penstock.workers.attempts import Attempt, Heartbeat
@@ -64,6 +66,11 @@ class Pipeline:
     #: This worker's scratch folder.
     spool: Path
 
+    @property
+    def journal(self) -> Journal:
+        """What ends attempts, in both stores."""
+        return Journal(self.store, self.objects)
+
     def run(self, claim: Claim) -> None:
         """Run one attempt to its end. Never raises for what is wrong with the job."""
         attempt = Attempt(claim, on_phase=self.heartbeat.hasten)
@@ -91,6 +98,8 @@ class Pipeline:
         return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress)
 
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
+        if attempt.claim.crashes and self.journal.run(journal.adopt(attempt.claim.key)) is not None:
+            raise Fenced("a lost attempt had ended the job, and nobody had told Redis")
         serving = self.serving[attempt.claim.submission.model]
         request = _parse(serving.processor, attempt.claim)
         attempt.check()
@@ -140,23 +149,26 @@ class Pipeline:
         return result
 
     def _end(self, attempt: Attempt, outcome: records.Outcome) -> None:
-        """Tell Redis until it answers, and delete what will never be visible.
+        """Tell both stores until they answer, and delete what will never be visible.
 
         Only an answer to this very call says whose result is visible. Without one the artifacts stay: the call may
         have arrived, and the keeper collects what nobody names.
         """
-        while not (answer := self._complete(attempt.claim, outcome)):
+        while (ended := self._complete(attempt.claim, outcome)) is None:
             if self.heartbeat.wait_for_drain(COMPLETE_RETRY_S):
                 log.warning("attempt.unanswered", state=outcome.state.value)
                 return
-        log.info("attempt.ended", state=outcome.state.value, answer=answer)
-        if answer == "fenced" or outcome.state is not State.SUCCEEDED:
+        log.info("attempt.ended", state=outcome.state.value, answer=ended.answer, visible=ended.visible)
+        if not ended.visible:
             self._delete_artifacts(attempt.claim)
 
-    def _complete(self, claim: Claim, outcome: records.Outcome) -> str | None:
+    def _complete(self, claim: Claim, outcome: records.Outcome) -> Ended | None:
         try:
-            return self.store.run(records.complete(claim, outcome))
-        except RedisUnavailable:
+            return self.journal.run(journal.complete(claim, outcome))
+        except JobGone:
+            return Ended("fenced", visible=False)
+        except PenstockError as error:
+            log.warning("attempt.untold", code=error.code)
             return None
 
     def _abandon(self, attempt: Attempt, reason: Interruption) -> None:
@@ -164,8 +176,8 @@ class Pipeline:
         self._delete_artifacts(attempt.claim)
         if isinstance(reason, Drained):
             try:
-                self.store.run(records.release(attempt.claim))
-            except RedisUnavailable:
+                self.journal.run(journal.release(attempt.claim))
+            except PenstockError:
                 log.warning("release.unanswered")  # the lease ends by itself
 
     def _delete_artifacts(self, claim: Claim) -> None:

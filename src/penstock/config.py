@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     #: None = a local store under `data`; otherwise `s3://bucket` or `file:///folder`.
     object_store: str | None = None
     s3: S3 = S3()
+    #: `manifest`: accepted jobs and their ends lie in the object store too and outlive the loss of Redis, which costs a
+    #: put before the 202 and one at the end; `redis`: they are as safe as Redis is.
+    durability: Literal["manifest", "redis"] = "manifest"
     #: Buckets that jobs may name as `s3://bucket/key`, beside those of the drop rules.
     s3_input_buckets: tuple[str, ...] = ()
     #: More catalogues, read after the shipped one.

@@ -4,12 +4,12 @@
   * RequestError        the caller's request; refused before a job exists
     · MalformedBody, UnsupportedContentType, InvalidRequest, HostRefused, LinkRefused
     · UnknownModel, UnknownQueue, UnknownJob, UnknownArtifact, UnknownUpload, JobGone
-    · PayloadTooLarge, IdempotencyMismatch, IdempotencyInProgress, StateConflict, TooManyJobs
+    · PayloadTooLarge, IdempotencyMismatch, StateConflict, TooManyJobs
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
   * ServiceError        ours, or the machinery's; retried where `retryable`
-    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, FetchFailed, OutOfMemory, DeviceLost, ModelUnavailable,
-      ProcessorFailed, NotReady
+    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, QueueDraining, FetchFailed, OutOfMemory, DeviceLost,
+      ModelUnavailable, ProcessorFailed, NotReady
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   answers of an object store
@@ -160,13 +160,6 @@ class IdempotencyMismatch(RequestError):
     code = "idempotency_mismatch"
 
 
-class IdempotencyInProgress(RequestError):
-    """A request with this key is still being accepted."""
-
-    code = "idempotency_in_progress"
-    retryable = True
-
-
 class StateConflict(RequestError):
     """The job's state does not allow this."""
 
@@ -249,6 +242,12 @@ class QueueFull(ServiceError):
     """The queue is full."""
 
     code = "queue_full"
+
+
+class QueueDraining(ServiceError):
+    """The queue accepts no new jobs."""
+
+    code = "queue_draining"
 
 
 class FetchFailed(ServiceError):

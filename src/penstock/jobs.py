@@ -14,6 +14,8 @@ from penstock.errors import ErrorReport
 class State(StrEnum):
     """Where a job stands in the store."""
 
+    #: Accepted by Redis, not yet by the object store: it counts, but nobody may claim it and its client waits.
+    RESERVED = "reserved"
     #: Waiting for a worker.
     QUEUED = "queued"
     #: Waiting for its next try's time.
@@ -33,6 +35,8 @@ class State(StrEnum):
 class Event(StrEnum):
     """What can happen to a job."""
 
+    #: The job's manifest is stored.
+    CONFIRM = "confirm"
     CLAIM = "claim"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -61,6 +65,8 @@ TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED, State.EXPIR
 #: The only way from one state to another. What is not here does not happen.
 TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
     {
+        (State.RESERVED, Event.CONFIRM): State.QUEUED,
+        (State.RESERVED, Event.CANCEL): State.CANCELED,
         (State.QUEUED, Event.CLAIM): State.RUNNING,
         (State.QUEUED, Event.CANCEL): State.CANCELED,
         (State.QUEUED, Event.EXPIRE): State.EXPIRED,
@@ -237,7 +243,7 @@ class Job:
         """The state as the public sees it."""
         if self.state is State.RUNNING and self.cancel_requested:
             return Status.CANCELING
-        return Status.QUEUED if self.state is State.DELAYED else Status(self.state.value)
+        return Status.QUEUED if self.state in (State.RESERVED, State.DELAYED) else Status(self.state.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ local queue, n, lease, cap = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonu
 local memo = P .. 'claim:' .. ARGV[2] .. ':' .. ARGV[3]
 local again = redis.call('GET', memo)
 if again then return again end
+if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
 local now = now_us()
 local served = {}
 for _, name in ipairs(cjson.decode(ARGV[8])) do served[name] = true end
@@ -22,6 +23,7 @@ local function take(tenant, id)
     state = 'running', phase = 'loading', fence = fence, attempt = int(job.attempt + 1), started_us = int(now),
     lease_us = int(now + lease), deadline_us = int(now + job.execution_us), worker = ARGV[7],
     done = '0', total = '', unit = 'prompts', message = '', due_us = '', reported_us = '0', ended_by = '',
+    checkpoint_claimed = job.checkpoint or '0',
   })
   emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = ARGV[7] })
   announce(job, 'job.started', now)

@@ -14,7 +14,13 @@
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:done:MINUTE         string  jobs that succeeded in that minute, expires
 -- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by last sign of life
+-- penstock:queue:Q:reserved            set     T/ID of its reservations
+-- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
+-- penstock:queue:Q:mode                string  paused (nothing is claimed) or draining (nothing is accepted)
 -- penstock:queues                      set     every queue that ever had a job
+-- penstock:reserved                    zset    T/ID of jobs without a manifest yet, by the time of their reservation
+-- penstock:recovering                  string  who recovers
+-- penstock:alive                       string  missing = Redis was emptied: the keeper recovers from the manifests
 -- penstock:leases :deadlines :delayed :expiring :finished   zset  T/ID by the time at which the keeper must look
 -- penstock:outbox                      zset    T/DELIVERY by the time of the next try
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
@@ -22,6 +28,11 @@
 -- Record: submission (JSON) fingerprint tenant id model queue rank state phase attempt crashes fence revision
 --   created_us started_us completed_us due_us lease_us deadline_us ttl_us execution_us retention_us max_attempts
 --   max_crashes cancel done total unit message text data artifacts error metrics (JSON) webhook (JSON) delivery retry_of
+--   checkpoint checkpoint_claimed durable
+--
+-- A job with durable = '1' ends in two steps, because its end is what `outcome.json` in the object store says: a script
+-- that would end it returns the proposal of an outcome instead, the caller puts that object if there is none yet, and
+-- `commit` makes the record what the stored one says.
 --
 -- Rank = creation time minus a head start for high priority: priorities age by themselves, and a job that comes back
 -- after a crash stands where it stood. All times are Redis TIME in microseconds, exact in a double until 2255.
@@ -59,6 +70,15 @@ local function split(name)
   return string.sub(name, 1, slash - 1), string.sub(name, slash + 1)
 end
 
+-- How many jobs the queue's living workers run at a time.
+local function slots_of(queue, now)
+  local slots = 0
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now - 60000000), '+inf')) do
+    slots = slots + tonumber(redis.call('HGET', qkey(queue, 'workers'), worker) or '0')
+  end
+  return slots
+end
+
 -- Write fields of a record (in Redis and in the table) and count the revision up.
 local function write(job, fields)
   fields.revision = int((tonumber(job.revision) or 0) + 1)
@@ -72,6 +92,11 @@ local function emit(job, kind, data)
   redis.call('XADD', jobkey(job.tenant, job.id) .. ':events', 'MAXLEN', '~', 1000, '*',
     'type', kind, 'data', cjson.encode(data or {}))
   redis.call('PUBLISH', P .. 'changes', job.name)
+end
+
+-- When the keeper must look at a waiting job: at the end of its TTL, or at once if somebody asked for its end.
+local function expire_at(job, at)
+  redis.call('ZADD', P .. 'expiring', job.cancel == '1' and '0' or int(at), job.name)
 end
 
 local function enqueue(job)
@@ -96,7 +121,7 @@ local function unlease(job)
   redis.call('SREM', tkey(job.tenant, 'running'), job.id)
 end
 
--- A row in the webhook outbox, if the job's owner asked for this event.
+-- A row in the webhook outbox, if the job's owner asked for this event. One id per event (of an attempt, for its start).
 local function announce(job, event, now)
   if (job.webhook or '') == '' then return end
   local hook = cjson.decode(job.webhook)
@@ -104,6 +129,8 @@ local function announce(job, event, now)
   for _, name in ipairs(hook.events) do wanted = wanted or name == event end
   if not wanted then return end
   local id = 'msg_' .. job.id .. '_' .. event
+  if event == 'job.started' then id = id .. '.' .. job.attempt end
+  if redis.call('EXISTS', tkey(job.tenant, 'delivery:' .. id)) == 1 then return end
   redis.call('HSET', tkey(job.tenant, 'delivery:' .. id), 'id', id, 'tenant', job.tenant, 'job', job.id,
     'event', event, 'url', hook.url, 'created_us', int(now), 'tries', '0', 'state', 'pending', 'log', '[]')
   redis.call('RPUSH', jobkey(job.tenant, job.id) .. ':deliveries', id)
@@ -111,22 +138,57 @@ local function announce(job, event, now)
   write(job, { delivery = 'pending' })
 end
 
+-- What queues know of their speed, by the minute in which the job ended.
+local function count_success(job, now)
+  local speed, took = qkey(job.queue, 'speed'), now - job.started_us
+  local before = redis.call('HGET', speed, job.model)
+  redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))
+  local minute = qkey(job.queue, 'done:' .. int(math.floor(now / 60000000)))
+  redis.call('INCR', minute)
+  redis.call('EXPIRE', minute, 900)
+end
+
 -- The one way into a terminal state.
-local function finish(job, state, fields, now)
+local function terminate(job, state, fields, now)
   fields.state = state
   fields.phase = 'waiting'
   fields.completed_us = int(now)
   write(job, fields)
   unlease(job)
   dequeue(job)
-  redis.call('ZREM', P .. 'delayed', job.name)
-  redis.call('ZREM', P .. 'expiring', job.name)
+  for _, index in ipairs({ 'delayed', 'expiring', 'reserved' }) do redis.call('ZREM', P .. index, job.name) end
+  redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
   redis.call('SREM', tkey(job.tenant, 'live'), job.id)
   redis.call('ZADD', P .. 'finished', int(now + job.retention_us), job.name)
   announce(job, 'job.' .. state, now)
   local data = { status = state, attempt = tonumber(job.attempt) }
-  if job.error and job.error ~= '' then data.error = cjson.decode(job.error) end
+  if (job.error or '') ~= '' then
+    data.error = cjson.decode(job.error)
+    if data.error.code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
+  end
+  if state == 'succeeded' then count_success(job, now) end
   emit(job, 'job.' .. state, data)
+end
+
+-- The job's deliveries that are still to be made, as they stand.
+local function undelivered(job)
+  local rows = {}
+  for _, id in ipairs(redis.call('LRANGE', jobkey(job.tenant, job.id) .. ':deliveries', 0, -1)) do
+    local flat, row = redis.call('HGETALL', tkey(job.tenant, 'delivery:' .. id)), {}
+    for i = 1, #flat, 2 do row[flat[i]] = flat[i + 1] end
+    if row.state == 'pending' then rows[#rows + 1] = row end
+  end
+  return rows
+end
+
+-- End a job. Returns nil, or for a durable job, which stays as it is, the proposal of its outcome (JSON).
+local function finish(job, state, fields, now)
+  if job.durable ~= '1' then return terminate(job, state, fields, now) end
+  local record = {}
+  for k, v in pairs(job) do record[k] = v end
+  for k, v in pairs(fields) do record[k] = v end
+  record.state, record.phase, record.completed_us, record.name = state, 'waiting', int(now), nil
+  return cjson.encode({ version = 1, record = record, deliveries = undelivered(job) })
 end
 
 -- Back to the queue, at the job's old place.
@@ -137,7 +199,7 @@ local function requeue(job, fields, event, data, now)
   fields.phase = 'waiting'
   write(job, fields)
   enqueue(job)
-  redis.call('ZADD', P .. 'expiring', int(now + job.ttl_us), job.name)
+  expire_at(job, now + job.ttl_us)
   emit(job, event, data)
 end
 

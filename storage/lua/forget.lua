@@ -11,6 +11,7 @@ end
 redis.call('SET', tkey(job.tenant, 'gone:' .. job.id), '1', 'EX', ARGV[3])
 redis.call('ZREM', tkey(job.tenant, 'jobs'), job.id)
 redis.call('ZREM', P .. 'finished', job.name)
+redis.call('ZREM', qkey(job.queue, 'dead'), job.name)
 redis.call('PUBLISH', P .. 'changes', job.name)
 redis.call('DEL', key, key .. ':events', key .. ':deliveries')
 return 'ok'

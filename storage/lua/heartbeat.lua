@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- tenant id fence lease_us phase done total unit message timeout_error -> go | cancel | lost
+-- tenant id fence lease_us phase done total unit message timeout_error checkpoint -> go | cancel | lost
 local job = held(ARGV[1], ARGV[2], ARGV[3])
 if not job then return 'lost' end
 local now = now_us()
 if now >= tonumber(job.deadline_us) then
-  finish(job, 'failed', { error = ARGV[10], ended_by = ARGV[3] }, now)
+  finish(job, 'failed', { error = ARGV[10], ended_by = ARGV[3] }, now)  -- of a durable job the keeper sees to it
   return 'lost'
 end
 redis.call('ZADD', P .. 'leases', int(now + ARGV[4]), job.name)
@@ -15,6 +15,7 @@ if phase_changed then fields.phase = ARGV[5] end
 if advanced then fields.done = ARGV[6] end
 if ARGV[7] ~= '' then fields.total = ARGV[7] end
 fields.unit, fields.message = ARGV[8], ARGV[9]
+if tonumber(ARGV[11]) > tonumber(job.checkpoint or '0') then fields.checkpoint = ARGV[11] end
 local tell = phase_changed or ((advanced or job.message ~= ARGV[9])
   and now - tonumber(job.reported_us or '0') >= 900000)
 if tell then fields.reported_us = int(now) end

@@ -14,9 +14,6 @@ for _, name in ipairs(redis.call('ZRANGE', P .. 'leases', 0, -1)) do
 end
 local done, minute = 0, math.floor(now / 60000000)
 for back = 1, 5 do done = done + (redis.call('GET', qkey(queue, 'done:' .. int(minute - back))) or 0) end
-local slots, workers = 0, redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now - 60000000), '+inf')
-for _, worker in ipairs(workers) do
-  slots = slots + tonumber(redis.call('HGET', qkey(queue, 'workers'), worker) or '0')
-end
-return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), running, created, done, #workers, slots,
+local workers = redis.call('ZCOUNT', qkey(queue, 'seen'), int(now - 60000000), '+inf')
+return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), running, created, done, workers, slots_of(queue, now),
   redis.call('HGETALL', qkey(queue, 'speed')), redis.call('SISMEMBER', P .. 'queues', queue) }

@@ -2,9 +2,6 @@
 -- tenant id -> {record, now_us, rank, speed_us, slots} | 0 unknown | 1 gone
 local job = load(ARGV[1], ARGV[2])
 if not job then return redis.call('EXISTS', tkey(ARGV[1], 'gone:' .. ARGV[2])) end
-local now, slots = now_us(), 0
+local now = now_us()
 local rank = job.state == 'queued' and redis.call('ZRANK', qkey(job.queue, 'waiting'), job.name) or false
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', qkey(job.queue, 'seen'), int(now - 60000000), '+inf')) do
-  slots = slots + tonumber(redis.call('HGET', qkey(job.queue, 'workers'), worker) or '0')
-end
-return { flatten(job), int(now), rank, redis.call('HGET', qkey(job.queue, 'speed'), job.model), slots }
+return { flatten(job), int(now), rank, redis.call('HGET', qkey(job.queue, 'speed'), job.model), slots_of(job.queue, now) }

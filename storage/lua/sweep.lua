@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
--- limit lost_error timeout_error expired_error -> {requeued, poisoned, canceled, timed_out, due, expired}
--- What time alone does to jobs: leases, deadlines, delays and queue TTLs that ended.
-local limit, now = tonumber(ARGV[1]), now_us()
-local counts = { 0, 0, 0, 0, 0, 0 }
+-- limit max_proposals lost_error timeout_error expired_error
+-- -> {{requeued, poisoned, canceled, timed_out, due, expired}, {{T/ID, proposal}...}}
+-- What time alone does to jobs: leases, deadlines, delays and queue TTLs that ended. Durable jobs that end are proposed,
+-- as far as `max_proposals` goes, and proposed again by the next sweep until their end is committed.
+local limit, room, now = tonumber(ARGV[1]), tonumber(ARGV[2]), now_us()
+local counts, proposals = { 0, 0, 0, 0, 0, 0 }, {}
 local function count(i) counts[i] = counts[i] + 1 end
 
 local function each(index, state, act)
@@ -13,18 +15,22 @@ local function each(index, state, act)
   end
 end
 
-each('deadlines', { running = true }, function(job)
-  finish(job, 'failed', { error = ARGV[3] }, now)
-  count(4)
-end)
+local function ends(job, state, fields, cause)
+  if job.durable == '1' and #proposals >= room then return end
+  local proposal = finish(job, state, fields, now)
+  if proposal then proposals[#proposals + 1] = { job.name, proposal } end
+  count(cause)
+end
+
+each('deadlines', { running = true }, function(job) ends(job, 'failed', { error = ARGV[4] }, 4) end)
 each('leases', { running = true }, function(job)
-  local crashes = int(job.crashes + 1)
+  if tonumber(job.deadline_us) <= now then return end
+  local saved = tonumber(job.checkpoint or '0') > tonumber(job.checkpoint_claimed or '0')
+  local crashes = int((saved and 0 or job.crashes) + 1)
   if job.cancel == '1' then
-    finish(job, 'canceled', { crashes = crashes }, now)
-    count(3)
+    ends(job, 'canceled', { crashes = crashes }, 3)
   elseif tonumber(crashes) >= tonumber(job.max_crashes) then
-    finish(job, 'failed', { crashes = crashes, error = ARGV[2] }, now)
-    count(2)
+    ends(job, 'failed', { crashes = crashes, error = ARGV[3] }, 2)
   else
     requeue(job, { crashes = crashes }, 'job.requeued', { reason = 'lease_lost', crashes = tonumber(crashes) }, now)
     count(1)
@@ -34,8 +40,7 @@ each('delayed', { delayed = true }, function(job)
   requeue(job, {}, 'job.requeued', { reason = 'due' }, now)
   count(5)
 end)
-each('expiring', { queued = true, delayed = true }, function(job)
-  finish(job, 'expired', { error = ARGV[4] }, now)
-  count(6)
+each('expiring', { queued = true, delayed = true, reserved = true }, function(job)
+  if job.cancel == '1' then ends(job, 'canceled', {}, 3) else ends(job, 'expired', { error = ARGV[5] }, 6) end
 end)
-return counts
+return { counts, proposals }

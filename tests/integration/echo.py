@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from penstock.jobs import JobKey, Submission, Webhook
 from penstock.models import CatalogueEntry, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.registry import Registry, export
-from penstock.storage import records
+from penstock.storage import journal, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
+from penstock.storage.journal import Journal
 from penstock.storage.media import upload_key
 from penstock.storage.objects import open_store
 from penstock.workers.attempts import Heartbeat
@@ -103,8 +104,20 @@ class Bench:
     def submit(self, job_id: str, input: dict[str, Any], webhook: Webhook | None = None, **changes: Any) -> JobKey:  # noqa: A002
         key = JobKey("default", job_id)
         fields: dict[str, Any] = {"model": "echo", "queue": "default", "fingerprint": "f"} | changes
-        self.store.run(records.submit(Submission(key=key, input=input, webhook=webhook, **fields), LIMITS))
+        self.journal.run(journal.submit(Submission(key=key, input=input, webhook=webhook, **fields), self.limits))
         return key
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.store, self.objects)
+
+    @property
+    def limits(self) -> records.QueueLimits:
+        return replace(LIMITS, durable=self.settings.durability == "manifest")
+
+    def artifacts(self, key: JobKey) -> list[str]:
+        """The objects of the job's attempts."""
+        return self.keys(f"{key.prefix}attempts/")
 
     def keys(self, prefix: str) -> list[str]:
         return [info.key for info in self.objects.list(prefix)]

@@ -204,7 +204,7 @@ async def test_an_artifact_whose_file_is_gone_is_404(service: Service, artifact_
 def s3() -> dict[str, Any]:
     """Return settings for an S3 store that nothing is asked of: links are signed here."""
     keys = S3(endpoint_url="http://127.0.0.1:1", access_key_id="id", secret_access_key="key")
-    return {"object_store": "s3://results/v1", "s3": keys}
+    return {"object_store": "s3://results/v1", "s3": keys, "durability": "redis"}
 
 
 async def test_on_s3_an_artifact_is_a_fresh_link(valkey: ValkeyProcess, tmp_path: Path, s3: dict[str, Any]) -> None:

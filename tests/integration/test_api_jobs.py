@@ -156,7 +156,7 @@ async def test_progress_is_seen(service: Service) -> None:
 async def test_a_failed_job_is_data_and_not_an_http_error(service: Service) -> None:
     job = await service.submit()
     error = InvalidInput("the text is too quiet").report()
-    await service.jobs.run(records.complete(await service.claim(), Outcome(State.FAILED, error=error)))
+    await service.end(await service.claim(), Outcome(State.FAILED, error=error))
     response = await service.http.get(job["links"]["self"])
     assert (response.status_code, response.json()["status"]) == (200, "failed")
     assert response.json()["error"] == {
@@ -245,7 +245,7 @@ async def test_deleting_a_running_job_cancels_it_and_can_be_repeated_when_it_end
     claim = await service.claim()
     answer = await service.http.delete(job["links"]["self"])
     assert (answer.status_code, answer.json()["status"]) == (202, "canceling")
-    await service.jobs.run(records.complete(claim, Outcome(State.CANCELED)))
+    await service.end(claim, Outcome(State.CANCELED))
     assert (await service.http.delete(job["links"]["self"])).status_code == 204
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config import DropRule
 from penstock.jobs import JobKey, State, Status
-from penstock.storage import records
+from penstock.storage import journal, records
 from penstock.storage.base import ObjectInfo
 from penstock.workers.drops import Drop, drop_id, open_drops, result_key, wanted
 from tests.integration.echo import Bench, open_bench
@@ -146,7 +146,7 @@ def test_canceled_jobs_leave_an_error_marker(bench: Bench, drop: Drop, inbox: Pa
     (inbox / "a.txt").write_text("hi")
     drop.step()
     drop.step()
-    assert bench.store.run(records.cancel(jobs(bench)[0])).status is Status.CANCELED
+    assert bench.journal.run(journal.cancel(jobs(bench)[0])).status is Status.CANCELED
     drop.step()
     assert json.loads((outbox / "a.txt.error.json").read_text())["status"] == State.CANCELED.value
 

@@ -96,7 +96,7 @@ def test_an_object_that_is_replaced_before_its_job_runs_is_not_taken_for_the_old
 
 def test_a_store_that_does_not_answer_is_tried_again_later(valkey: ValkeyProcess, tmp_path: Path) -> None:
     away = S3(endpoint_url="http://127.0.0.1:1", access_key_id="k", secret_access_key=SecretStr("s"))
-    with open_bench(valkey.url, tmp_path, object_store="s3://bucket", s3=away) as bench:
+    with open_bench(valkey.url, tmp_path, object_store="s3://bucket", s3=away, durability="redis") as bench:
         key = bench.submit("a", {"text": "media://up/in.txt"})
         bench.slots.work("default")
         job = bench.store.run(records.read(key))

@@ -10,21 +10,26 @@ from pathlib import Path
 import pytest
 
 from penstock.jobs import Job, JobKey, State, Status
-from penstock.storage import records
+from penstock.storage import journal, records
 from tests.integration.echo import Bench, open_bench
 from tests.valkey import ValkeyProcess
 
 
+@pytest.fixture(params=["manifest", "redis"])
+def durability(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
-    with open_bench(valkey.url, tmp_path) as bench:
+def bench(valkey: ValkeyProcess, tmp_path: Path, durability: str) -> Iterator[Bench]:
+    with open_bench(valkey.url, tmp_path, durability=durability) as bench:
         yield bench
 
 
 @pytest.fixture
-def hasty(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
+def hasty(valkey: ValkeyProcess, tmp_path: Path, durability: str) -> Iterator[Bench]:
     """A bench whose leases end soon after their last heartbeat."""
-    with open_bench(valkey.url, tmp_path, lease_s=1) as bench:
+    with open_bench(valkey.url, tmp_path, durability=durability, lease_s=1) as bench:
         yield bench
 
 
@@ -46,7 +51,7 @@ def test_a_job_ends_with_its_text_its_artifact_and_its_manifest(bench: Bench) ->
     [artifact] = job.artifacts
     assert bench.objects.get_bytes(artifact.key, limit_bytes=100) == b"hi hi hi "
     assert artifact.sha256 == sha256(b"hi hi hi ").hexdigest()
-    assert bench.keys(key.prefix) == [artifact.key, artifact.key.replace("echo.txt", "manifest.json")]
+    assert bench.artifacts(key) == [artifact.key, artifact.key.replace("echo.txt", "manifest.json")]
     assert {"fetch_ms", "cold_start_ms", "inference_ms", "upload_ms"} <= set(job.metrics)
     assert list(bench.pipeline.spool.iterdir()) == []
 
@@ -73,7 +78,7 @@ def test_a_bad_job_fails_with_a_code_and_the_next_one_is_fine(
     assert job.error is not None
     assert job.error.code == code
     assert "Traceback" not in job.error.detail
-    assert bench.keys(bad.prefix) == []
+    assert bench.artifacts(bad) == []
     assert read(bench, good).text == "fine"
 
 
@@ -82,10 +87,10 @@ def test_a_cancel_is_seen_while_the_engine_works(bench: Bench) -> None:
     bench.gate.shut()
     worker = in_thread(lambda: bench.slots.work("default"))
     assert bench.gate.entered.wait(10)
-    assert bench.store.run(records.cancel(key)).status is Status.CANCELING
+    assert bench.journal.run(journal.cancel(key)).status is Status.CANCELING
     worker.join(20)
     assert read(bench, key).state is State.CANCELED
-    assert bench.keys(key.prefix) == []
+    assert bench.artifacts(key) == []
 
 
 def test_a_worker_that_lost_its_lease_changes_nothing(hasty: Bench) -> None:
@@ -100,11 +105,11 @@ def test_a_worker_that_lost_its_lease_changes_nothing(hasty: Bench) -> None:
         records.claim("default", slot="other", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w",
                       models=["echo"])
     )  # fmt: skip
-    hasty.store.run(records.complete(claim, records.Outcome(State.SUCCEEDED, text="elsewhere")))
+    hasty.journal.run(journal.complete(claim, records.Outcome(State.SUCCEEDED, text="elsewhere")))
     hasty.gate.opened.set()
     zombie.join(20)
     assert (read(hasty, key).text, read(hasty, key).crashes) == ("elsewhere", 1)
-    assert hasty.keys(key.prefix) == []
+    assert hasty.artifacts(key) == []
 
 
 def test_a_drain_gives_the_job_back_without_counting_the_attempt(bench: Bench) -> None:

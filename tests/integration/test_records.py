@@ -171,7 +171,7 @@ class TestHeartbeat:
         sweep_until(store, lambda: read(store, key).state is State.QUEUED)
         new = claim(store)[0]
         assert store.run(records.heartbeat(old, Phase.INFERRING, Progress())) == "lost"
-        assert store.run(records.cancel(key)).status is Status.CANCELING
+        assert store.run(records.cancel(key)).value.status is Status.CANCELING
         assert store.run(records.heartbeat(new, Phase.INFERRING, Progress())) == "cancel"
 
     def test_fails_a_job_that_runs_past_its_timeout(self, store: JobStore) -> None:
@@ -192,8 +192,8 @@ class TestComplete:
         key = submit(store)
         held = claim(store)[0]
         outcome = Outcome(State.SUCCEEDED, "hi", {"n": 1}, (self.ARTIFACT,), metrics={"fetch_ms": 1.5})
-        assert store.run(records.complete(held, outcome)) == "ok"
-        assert store.run(records.complete(held, outcome)) == "already"
+        assert store.run(records.complete(held, outcome)).value == "ok"
+        assert store.run(records.complete(held, outcome)).value == "already"
         job = read(store, key)
         assert (job.state, job.text, job.data, job.artifacts) == (State.SUCCEEDED, "hi", {"n": 1}, (self.ARTIFACT,))
         assert job.metrics == {"fetch_ms": 1.5}
@@ -203,23 +203,23 @@ class TestComplete:
         key = submit(store)
         old = claim(store, lease_s=0.001)[0]
         sweep_until(store, lambda: read(store, key).state is State.QUEUED)
-        assert store.run(records.complete(old, Outcome(State.SUCCEEDED))) == "fenced"
+        assert store.run(records.complete(old, Outcome(State.SUCCEEDED))).value == "fenced"
         new = claim(store)[0]
-        assert store.run(records.complete(old, Outcome(State.SUCCEEDED))) == "fenced"
-        assert store.run(records.release(old)) == "fenced"
-        assert store.run(records.complete(new, Outcome(State.SUCCEEDED))) == "ok"
-        assert store.run(records.complete(old, Outcome(State.FAILED, error=OOM))) == "fenced"
+        assert store.run(records.complete(old, Outcome(State.SUCCEEDED))).value == "fenced"
+        assert store.run(records.release(old)).value == "fenced"
+        assert store.run(records.complete(new, Outcome(State.SUCCEEDED))).value == "ok"
+        assert store.run(records.complete(old, Outcome(State.FAILED, error=OOM))).value == "fenced"
         assert read(store, key).state is State.SUCCEEDED
 
     def test_retries_until_the_attempts_are_used_up(self, store: JobStore) -> None:
         key = submit(store, max_attempts=2)
         retry = Outcome(State.DELAYED, error=OOM, retry_delay_s=0.001)
         held = claim(store)[0]
-        assert store.run(records.complete(held, retry)) == "ok"
-        assert store.run(records.complete(held, retry)) == "already"
+        assert store.run(records.complete(held, retry)).value == "ok"
+        assert store.run(records.complete(held, retry)).value == "already"
         assert read(store, key).status is Status.QUEUED
         sweep_until(store, lambda: read(store, key).state is State.QUEUED)
-        assert store.run(records.complete(claim(store)[0], retry)) == "ok"
+        assert store.run(records.complete(claim(store)[0], retry)).value == "ok"
         job = read(store, key)
         assert (job.state, job.attempt, job.error) == (State.FAILED, 2, OOM)
         assert left_over(store) == []
@@ -229,14 +229,14 @@ class TestEnds:
     def test_a_release_gives_the_attempt_back(self, store: JobStore) -> None:
         key = submit(store)
         held = claim(store)[0]
-        assert store.run(records.release(held)) == "ok"
-        assert store.run(records.release(held)) == "already"
+        assert store.run(records.release(held)).value == "ok"
+        assert store.run(records.release(held)).value == "already"
         assert (read(store, key).state, read(store, key).attempt) == (State.QUEUED, 0)
         assert claim(store)[0].attempt == 1
 
     def test_a_waiting_job_is_canceled_at_once_and_only_once(self, store: JobStore) -> None:
         key = submit(store)
-        assert store.run(records.cancel(key)).state is State.CANCELED
+        assert store.run(records.cancel(key)).value.state is State.CANCELED
         again = store.run(records.cancel(key))
         assert again == store.run(records.cancel(key))
         assert claim(store) == []

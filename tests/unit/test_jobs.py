@@ -9,6 +9,7 @@ import pytest
 from penstock.jobs import TERMINAL, Event, Job, JobKey, State, Status, Submission, next_state
 
 EXPECTED = {
+    "reserved": {"confirm": "queued", "cancel": "canceled"},
     "queued": {"claim": "running", "cancel": "canceled", "expire": "expired"},
     "delayed": {"due": "queued", "cancel": "canceled", "expire": "expired"},
     "running": {
@@ -45,6 +46,7 @@ def test_nothing_leaves_a_terminal_state() -> None:
     [
         (State.QUEUED, False, Status.QUEUED),
         (State.DELAYED, False, Status.QUEUED),
+        (State.RESERVED, False, Status.QUEUED),
         (State.RUNNING, False, Status.RUNNING),
         (State.RUNNING, True, Status.CANCELING),
         (State.SUCCEEDED, True, Status.SUCCEEDED),

@@ -1,0 +1,241 @@
+"""What happens to a job where two stores must agree: the record in Redis and the manifests in the object store.
+
+With `durability = "manifest"` a job is accepted when its `request.json` is stored, and over when its `outcome.json` is;
+Redis follows. Every flow may stop between any two of its steps and be done again by anybody:
+
+    submit    reserve in Redis -> put the request -> confirm in Redis
+    an end    a script proposes it -> put the outcome, or read the one that was first -> commit that one in Redis
+
+A flow is a generator that yields its steps, commands for Redis and calls on the object store, and is sent their
+results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` on the API's event loop. Jobs of
+`durability = "redis"` take the same flows and never have a proposal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar, cast
+
+from penstock.errors import IdempotencyMismatch, JobGone, PenstockError, RedisUnavailable, UnknownJob
+from penstock.jobs import Claim, Job, JobKey, State, Submission
+from penstock.storage import manifests, records
+from penstock.storage.base import ObjectStore
+from penstock.storage.fields import us
+from penstock.storage.manifests import Ending, Manifest
+from penstock.storage.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
+
+T = TypeVar("T")
+Step: TypeAlias = Command[Any] | Callable[[ObjectStore], Any]
+Flow: TypeAlias = Generator[Step, Any, T]
+
+#: After this the keeper looks whether a reservation's manifest is there.
+RESERVATION_S = 30.0
+#: Ends that the keeper puts into the object store before it looks at Redis again.
+PROPOSALS = 100
+#: How often a submit whose reservation was forgotten meanwhile begins again.
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of an attempt's word: `ok`, `already` or `fenced`, and whether its artifacts are the result."""
+
+    answer: str
+    visible: bool
+
+
+def submit(submission: Submission, limits: QueueLimits) -> Flow[Submitted]:
+    """Accept a job, or return the one that the same request made before; errors as `records.submit`.
+
+    A submit that meets the reservation of an interrupted one finishes it.
+    """
+    for _ in range(_TRIES):
+        done = yield from _redis(records.submit(submission, limits))
+        if done.job.state is not State.RESERVED:
+            return done
+        try:
+            return (yield from _accept(submission, limits, done))
+        except UnknownJob:
+            continue  # the object store took so long that the keeper forgot the reservation
+    raise RedisUnavailable("the job store forgets reservations", retry_after_s=2)
+
+
+def complete(claim: Claim, outcome: Outcome) -> Flow[Ended]:
+    """End an attempt."""
+    reply = yield from _redis(records.complete(claim, outcome))
+    return (yield from _ended(claim, reply, succeeded=outcome.state is State.SUCCEEDED))
+
+
+def release(claim: Claim) -> Flow[Ended]:
+    """Give a job back to the queue without counting the attempt; one whose end was asked for is canceled."""
+    reply = yield from _redis(records.release(claim))
+    return (yield from _ended(claim, reply, succeeded=False))
+
+
+def cancel(key: JobKey) -> Flow[Job]:
+    """Ask for a job's end and return its record; a terminal job comes back unchanged."""
+    try:
+        reply = yield from _redis(records.cancel(key))
+    except UnknownJob:
+        if not (yield from revive(key)):
+            raise
+        reply = yield from _redis(records.cancel(key))
+    if reply.proposal is None:
+        return reply.value
+    return (yield from _end(key, reply.proposal))[1]
+
+
+def read(key: JobKey) -> Flow[Job]:
+    """Return a job's record, made anew from its manifest where Redis lost it; `UnknownJob` or `JobGone` without one."""
+    try:
+        return (yield from _redis(records.read(key)))
+    except UnknownJob:
+        if not (yield from revive(key)):
+            raise
+    return (yield from _redis(records.read(key)))
+
+
+def sweep() -> Flow[Swept]:
+    """Do what time alone does to jobs, and bring about the ends that it proposes, as far as `PROPOSALS` goes."""
+    swept = yield from _redis(records.sweep(proposals=PROPOSALS))
+    for key, proposal in swept.proposals:
+        try:
+            yield from _end(key, proposal)
+        except JobGone:
+            continue
+    return swept
+
+
+def adopt(key: JobKey) -> Flow[Job | None]:
+    """Make a job's record what its stored outcome says; None if it has none."""
+    ending = yield from _objects(lambda objects: manifests.read_ending(objects, key))
+    return None if ending is None else (yield from _redis(records.commit(key, ending.text)))
+
+
+def revive(key: JobKey) -> Flow[bool]:
+    """Make a job anew in Redis from its manifest and its outcome; False without a manifest. Nothing if it is there."""
+    manifest = yield from _objects(lambda objects: manifests.read_manifest(objects, key))
+    if manifest is None:
+        return False
+    try:
+        if (yield from adopt(key)) is None:
+            done = yield from _redis(records.submit(manifest.submission, _again(manifest)))
+            if done.job.state is State.RESERVED:
+                yield from _redis(records.confirm(key, manifest.created_us))
+    except JobGone:
+        return False
+    return True
+
+
+def settle_reservation(key: JobKey) -> Flow[bool]:
+    """Confirm a reservation that was left alone if its manifest is there, forget it otherwise."""
+    with suppress(IdempotencyMismatch):  # the manifest is that of another request
+        if (yield from revive(key)):
+            return True
+    yield from _redis(records.unreserve(key))
+    return False
+
+
+def names(claim: Claim) -> Flow[bool]:
+    """Return whether a stored outcome makes this attempt's artifacts the job's result."""
+    ending = yield from _objects(lambda objects: manifests.read_ending(objects, claim.key))
+    return ending is not None and ending.shows(claim)
+
+
+class Journal:
+    """Performs flows for threads."""
+
+    def __init__(self, store: Runs, objects: ObjectStore) -> None:
+        self.store = store
+        self.objects = objects
+
+    def run(self, flow: Flow[T]) -> T:
+        """Perform a flow and return its result; its errors come out as they are."""
+        result: Any = None
+        error: PenstockError | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)
+            try:
+                result = self.store.run(step) if isinstance(step, Command) else step(self.objects)
+                error = None
+            except PenstockError as raised:
+                error = raised
+
+
+class AsyncJournal:
+    """Performs flows for the API: commands on its loop, the object store beside it."""
+
+    def __init__(self, store: AsyncJobStore, objects: ObjectStore) -> None:
+        self.store = store
+        self.objects = objects
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Perform a flow and return its result; its errors come out as they are."""
+        result: Any = None
+        error: PenstockError | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)
+            try:
+                result = await self._perform(step)
+                error = None
+            except PenstockError as raised:
+                error = raised
+
+    async def _perform(self, step: Step) -> Any:
+        return await (self.store.run(step) if isinstance(step, Command) else asyncio.to_thread(step, self.objects))
+
+
+def _accept(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
+    manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
+    stored = yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
+    if stored is None:
+        return replace(done, job=(yield from _redis(records.confirm(submission.key, manifest.created_us))))
+    # Our own put, whose answer was lost, or a job that Redis has lost: maybe of another request, maybe over.
+    if stored.submission.fingerprint != submission.fingerprint:
+        yield from _redis(records.unreserve(submission.key))
+        yield from revive(submission.key)
+        raise IdempotencyMismatch(f"job {submission.key.id} was made by another request")
+    job = yield from adopt(submission.key)
+    if job is None:
+        job = yield from _redis(records.confirm(submission.key, stored.created_us))
+    return Submitted(job, created=done.created and stored == manifest)
+
+
+def _ended(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
+    if reply.proposal is not None:
+        ending, _ = yield from _end(claim.key, reply.proposal)
+        return Ended("ok", ending.shows(claim))
+    if reply.value == "ok":
+        return Ended("ok", succeeded)
+    # An earlier try of ours may have stored the outcome, whoever committed it.
+    shown = yield from names(claim)
+    return Ended(reply.value, shown or (succeeded and reply.value == "already"))
+
+
+def _end(key: JobKey, proposal: str) -> Flow[tuple[Ending, Job]]:
+    ending = yield from _objects(lambda objects: manifests.put_ending(objects, key, proposal))
+    return ending, (yield from _redis(records.commit(key, ending.text)))
+
+
+def _again(manifest: Manifest) -> QueueLimits:
+    """Return limits that refuse nothing: the job was accepted once."""
+    return QueueLimits(records.NO_LIMIT, records.NO_LIMIT, manifest.retention_s, manifest.max_crashes, durable=True)
+
+
+def _redis(command: Command[T]) -> Flow[T]:
+    result: T = yield command
+    return result
+
+
+def _objects(call: Callable[[ObjectStore], T]) -> Flow[T]:
+    result: T = yield call
+    return result

@@ -1,0 +1,3 @@
+#!lua flags=allow-oom
+-- -> 1 unless Redis was emptied since the last recovery ended
+return redis.call('EXISTS', P .. 'alive')

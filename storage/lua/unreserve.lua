@@ -1,0 +1,12 @@
+#!lua flags=allow-oom
+-- tenant id -> 1 if a reservation was forgotten, as if it had never been
+local job = load(ARGV[1], ARGV[2])
+if not job or job.state ~= 'reserved' then return 0 end
+redis.call('ZREM', P .. 'reserved', job.name)
+redis.call('ZREM', P .. 'expiring', job.name)
+redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
+redis.call('SREM', tkey(job.tenant, 'live'), job.id)
+redis.call('ZREM', tkey(job.tenant, 'jobs'), job.id)
+redis.call('DEL', jobkey(job.tenant, job.id), jobkey(job.tenant, job.id) .. ':events')
+redis.call('PUBLISH', P .. 'changes', job.name)
+return 1

@@ -1,0 +1,404 @@
+"""Two stores, one truth: whatever step is the last before a crash, and whatever Redis forgets, a job ends once."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.errors import IdempotencyMismatch, InvalidInput, ObjectStoreUnavailable, UnknownJob
+from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
+from penstock.storage import deliveries, journal, records
+from penstock.storage.base import ObjectInfo, ObjectStore
+from penstock.storage.journal import Flow, Journal
+from penstock.storage.local import LocalStore
+from penstock.storage.manifests import delete_objects
+from penstock.storage.records import Command, JobStore, Outcome, QueueLimits
+from penstock.workers.recover import recover, recover_if_emptied
+from tests.valkey import ValkeyProcess
+
+T = TypeVar("T")
+
+LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
+KEY = JobKey("default", "a")
+HOOK = Webhook("http://h/")
+DONE = Outcome(State.SUCCEEDED, "hi", {"n": 1}, metrics={"fetch_ms": 1.5})
+FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
+
+
+class Crashed(Exception):
+    """The process died between two steps."""
+
+
+class Fragile(Journal):
+    """A journal whose process dies before its step number `steps`."""
+
+    def __init__(self, store: JobStore, objects: ObjectStore, steps: int) -> None:
+        super().__init__(store, objects)
+        self.left = steps
+
+    def run(self, flow: Flow[T]) -> T:
+        return super().run(self._dying(flow))
+
+    def _dying(self, flow: Flow[T]) -> Flow[T]:
+        result: Any = None
+        while True:
+            try:
+                step = flow.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if self.left == 0:
+                raise Crashed
+            self.left -= 1
+            result = yield step
+
+
+class Away(LocalStore):
+    """An object store that does not answer puts."""
+
+    def put_bytes(self, *_: Any, **__: Any) -> ObjectInfo:
+        raise ObjectStoreUnavailable
+
+
+@pytest.fixture
+def store(valkey: ValkeyProcess) -> Iterator[JobStore]:
+    store = JobStore.open(valkey.url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "objects")
+
+
+@pytest.fixture
+def desk(store: JobStore, objects: LocalStore) -> Journal:
+    return Journal(store, objects)
+
+
+def submission(**changes: Any) -> Submission:
+    fields: dict[str, Any] = {"model": "m", "queue": "q", "input": {"x": 1}, "fingerprint": "f", "webhook": HOOK}
+    return Submission(KEY, **(fields | changes))
+
+
+def submit(desk: Journal, limits: QueueLimits = LIMITS, **changes: Any) -> Job:
+    return desk.run(journal.submit(submission(**changes), limits)).job
+
+
+def claim(desk: Journal, *, lease_s: float = 30) -> list[Claim]:
+    command = records.claim(
+        "q", slot="s", nonce=uuid.uuid4().hex, n=5, lease_s=lease_s, max_tenant_running=9, worker="w", models=["m"]
+    )
+    return list(desk.store.run(command))
+
+
+def read(desk: Journal) -> Job:
+    return desk.store.run(records.read(KEY))
+
+
+def flush(desk: Journal) -> None:
+    assert isinstance(desk.store, JobStore)
+    desk.store.client.flushall()
+
+
+def crash_points(desk: Journal, flow: Callable[[], Flow[Any]], prepare: Callable[[], Any]) -> Iterator[int]:
+    """Yield after a crash before each of a flow's steps, on stores made new by `prepare` each time."""
+    for steps in itertools.count():
+        flush(desk)
+        desk.objects.delete_prefix("")
+        prepare()
+        fragile = Fragile(desk.store, desk.objects, steps)  # type: ignore[arg-type]
+        try:
+            fragile.run(flow())
+        except Crashed:
+            yield steps
+        else:
+            assert steps > 2, "the flow has no steps to crash at"
+            return
+
+
+def lose_lease(desk: Journal, times: int = 1) -> None:
+    for _ in range(times):
+        assert claim(desk)
+        assert isinstance(desk.store, JobStore)
+        desk.store.client.zadd("penstock:leases", {str(KEY): 0})
+        desk.run(journal.sweep())
+
+
+def due_events(desk: Journal) -> list[tuple[str, str]]:
+    return [(row.id, row.event) for row, _ in desk.store.run(deliveries.due(10, 60))]
+
+
+class TestSubmit:
+    def test_makes_a_job_with_a_manifest(self, desk: Journal) -> None:
+        done = desk.run(journal.submit(submission(), LIMITS))
+        assert (done.created, done.job.state) == (True, State.QUEUED)
+        assert [info.key for info in desk.objects.list("")] == [f"{KEY.prefix}request.json"]
+        again = desk.run(journal.submit(submission(), LIMITS))
+        assert (again.created, again.job) == (False, done.job)
+
+    def test_that_crashed_is_completed_by_its_repetition(self, desk: Journal) -> None:
+        for _ in crash_points(desk, lambda: journal.submit(submission(), LIMITS), lambda: None):
+            job = submit(desk)
+            assert job.state is State.QUEUED
+            assert [c.key for c in claim(desk)] == [KEY]
+
+    def test_that_crashed_is_settled_by_the_keeper(self, desk: Journal) -> None:
+        states: list[State | None] = []
+        for _ in crash_points(desk, lambda: journal.submit(submission(), LIMITS), lambda: None):
+            for key in desk.store.run(records.reservations(0)):
+                desk.run(journal.settle_reservation(key))
+            try:
+                states.append(read(desk).state)
+            except UnknownJob:
+                states.append(None)
+            assert desk.store.run(records.reservations(0)) == ()
+        assert states == [None, None, State.QUEUED]
+
+    def test_a_reservation_is_not_claimed_and_counts(self, desk: Journal) -> None:
+        desk.store.run(records.submit(submission(), LIMITS))
+        assert claim(desk) == []
+        assert read(desk).status is Status.QUEUED
+        assert read(desk).queue_position is None
+        other = replace(submission(), key=JobKey("default", "b"))
+        with pytest.raises(Exception, match="1 jobs are waiting"):
+            desk.run(journal.submit(other, replace(LIMITS, max_queued=1)))
+        assert [j.key for j in desk.store.run(records.list_jobs("default", status=Status.QUEUED)).jobs] == [KEY]
+        desk.store.run(records.unreserve(KEY))
+        with pytest.raises(UnknownJob):
+            read(desk)
+
+    def test_a_reservation_can_be_canceled(self, desk: Journal) -> None:
+        desk.store.run(records.submit(submission(), LIMITS))
+        assert desk.run(journal.cancel(KEY)).state is State.CANCELED
+        assert submit(desk).state is State.CANCELED
+
+    def test_without_an_object_store_accepts_nothing(self, desk: Journal, tmp_path: Path) -> None:
+        with pytest.raises(ObjectStoreUnavailable):
+            submit(Journal(desk.store, Away(tmp_path / "away")))
+        assert claim(desk) == []
+        assert submit(desk).state is State.QUEUED
+
+    def test_another_request_under_the_id_of_a_job_that_redis_lost_is_refused(self, desk: Journal) -> None:
+        submit(desk)
+        flush(desk)
+        with pytest.raises(IdempotencyMismatch):
+            submit(desk, fingerprint="other")
+        assert read(desk).submission.fingerprint == "f"
+
+    def test_of_a_job_that_redis_lost_is_a_replay(self, desk: Journal) -> None:
+        first = submit(desk)
+        flush(desk)
+        done = desk.run(journal.submit(submission(), LIMITS))
+        assert (done.created, done.job.created_s) == (False, first.created_s)
+
+    def test_of_a_job_that_redis_lost_after_its_end_gives_the_end(self, desk: Journal) -> None:
+        submit(desk)
+        desk.run(journal.complete(claim(desk)[0], DONE))
+        flush(desk)
+        assert submit(desk).text == "hi"
+        assert claim(desk) == []
+
+
+class TestEnds:
+    def test_a_result_is_committed_once(self, desk: Journal) -> None:
+        submit(desk)
+        [held] = claim(desk)
+        artifact = Artifact("x.tif", "image/tiff", 3, "ab", f"{held.prefix}x.tif")
+        outcome = replace(DONE, artifacts=(artifact,))
+        assert desk.run(journal.complete(held, outcome)) == journal.Ended("ok", visible=True)
+        assert desk.run(journal.complete(held, outcome)) == journal.Ended("already", visible=True)
+        job = read(desk)
+        assert (job.state, job.text, job.data, job.artifacts) == (State.SUCCEEDED, "hi", {"n": 1}, (artifact,))
+        assert due_events(desk) == [("msg_a_job.succeeded", "job.succeeded")]
+
+    def test_a_crash_in_complete_ends_the_job_once(self, desk: Journal) -> None:
+        """Whoever comes next, with whatever outcome: what was stored first counts."""
+        held: list[Claim] = []
+
+        def prepare() -> None:
+            submit(desk)
+            held[:] = claim(desk)
+
+        ends: list[str | None] = []
+        for _ in crash_points(desk, lambda: journal.complete(held[0], DONE), prepare):
+            assert isinstance(desk.store, JobStore)
+            desk.store.client.zadd("penstock:leases", {str(KEY): 0})
+            desk.run(journal.sweep())
+            [second] = claim(desk)
+            ended = desk.run(journal.complete(second, replace(DONE, text="second")))
+            ends.append(read(desk).text)
+            assert ended.visible is (read(desk).text == "second")
+            assert desk.run(journal.names(held[0])) is not ended.visible
+            assert due_events(desk) == [("msg_a_job.succeeded", "job.succeeded")]
+        assert ends == ["second", "second", "hi"]
+
+    @pytest.mark.parametrize("times", [1, 3])
+    def test_a_crash_in_cancel_is_finished_by_the_keeper(self, desk: Journal, times: int) -> None:
+        states: list[State] = []
+        for _ in crash_points(desk, lambda: journal.cancel(KEY), lambda: submit(desk)):
+            for _ in range(times):
+                desk.run(journal.sweep())
+            states.append(read(desk).state)
+        assert states == [State.QUEUED, State.CANCELED, State.CANCELED]
+
+    def test_a_cancel_that_was_proposed_reaches_a_worker_that_was_faster(self, desk: Journal) -> None:
+        submit(desk)
+        assert desk.store.run(records.cancel(KEY)).proposal
+        [held] = claim(desk)
+        assert desk.store.run(records.heartbeat(held, Phase.INFERRING, Progress())) == "cancel"
+
+    def test_of_a_cancel_and_an_expiry_one_wins(self, desk: Journal) -> None:
+        submit(desk, queue_ttl_s=1e-6)
+        expiry = desk.store.run(records.sweep(proposals=1))
+        assert expiry.expired == 1
+        assert desk.run(journal.cancel(KEY)).state is State.CANCELED
+        [(key, proposal)] = expiry.proposals
+        assert desk.store.run(records.commit(key, proposal)).state is State.CANCELED
+
+    def test_the_third_lost_lease_is_a_dead_letter(self, desk: Journal) -> None:
+        submit(desk)
+        lose_lease(desk, times=3)
+        job = read(desk)
+        assert (job.state, job.crashes) == (State.FAILED, 3)
+        assert job.error is not None
+        assert job.error.code == "worker_lost"
+
+    def test_a_timeout_is_told_to_the_worker_and_ended_by_the_keeper(self, desk: Journal) -> None:
+        submit(desk, execution_timeout_s=1e-6)
+        [held] = claim(desk)
+        assert desk.store.run(records.heartbeat(held, Phase.INFERRING, Progress())) == "lost"
+        assert desk.run(journal.sweep()).timed_out == 1
+        assert read(desk).state is State.FAILED
+
+    def test_a_sweep_that_may_not_propose_leaves_ends_alone(self, desk: Journal) -> None:
+        submit(desk, execution_timeout_s=1e-6)
+        claim(desk)
+        assert desk.store.run(records.sweep()) == records.Swept()
+        assert read(desk).state is State.RUNNING
+
+    def test_a_drained_worker_ends_a_canceled_job(self, desk: Journal) -> None:
+        submit(desk)
+        [held] = claim(desk)
+        desk.run(journal.cancel(KEY))
+        assert desk.run(journal.release(held)).answer == "ok"
+        assert read(desk).state is State.CANCELED
+
+    def test_a_retry_stores_no_outcome(self, desk: Journal) -> None:
+        submit(desk)
+        [held] = claim(desk)
+        later = Outcome(State.DELAYED, error=InvalidInput().report(), retry_delay_s=60)
+        assert desk.run(journal.complete(held, later)) == journal.Ended("ok", visible=False)
+        assert desk.run(journal.adopt(KEY)) is None
+
+    def test_what_redis_lost_during_the_last_step_is_written_all_the_same(self, desk: Journal) -> None:
+        submit(desk)
+        [held] = claim(desk)
+        reply = desk.store.run(records.complete(held, DONE))
+        flush(desk)
+        assert reply.proposal is not None
+        assert desk.store.run(records.commit(KEY, reply.proposal)).text == "hi"
+
+
+class TestLossOfRedis:
+    def test_live_jobs_run_again_and_ended_ones_stay_as_they_ended(self, desk: Journal) -> None:
+        submit(desk)
+        ended = replace(submission(), key=JobKey("default", "b"), priority=1)
+        desk.run(journal.submit(ended, LIMITS))
+        [held] = [c for c in claim(desk) if c.key.id == "b"]
+        desk.run(journal.complete(held, DONE))
+        before = {name: desk.store.run(records.read(JobKey("default", name))) for name in "ab"}
+        flush(desk)
+        assert recover(desk.store, desk.objects) == 2
+        assert recover(desk.store, desk.objects) == 2
+        [again] = claim(desk)
+        assert again.key == KEY
+        assert again.fence > held.fence
+        after = desk.store.run(records.read(ended.key))
+        assert replace(after, revision=0) == replace(before["b"], revision=0)
+        assert read(desk).created_s == before["a"].created_s
+        page = desk.store.run(records.list_jobs("default"))
+        assert [job.key.id for job in page.jobs] == ["b", "a"]
+
+    def test_a_webhook_goes_out_again_under_the_same_id(self, desk: Journal) -> None:
+        submit(desk)
+        desk.run(journal.complete(claim(desk)[0], FAILED))
+        [(before, _)] = desk.store.run(deliveries.due(10, 60))
+        flush(desk)
+        recover(desk.store, desk.objects)
+        [(after, job)] = desk.store.run(deliveries.due(10, 60))
+        assert (after.id, after.created_s, after.url) == (before.id, before.created_s, before.url)
+        assert job.delivery is Delivery.PENDING
+
+    def test_an_event_that_was_not_told_yet_is_not_forgotten(self, desk: Journal) -> None:
+        submit(desk, webhook=Webhook("http://h/", ("job.started", "job.succeeded")))
+        desk.run(journal.complete(claim(desk)[0], DONE))
+        flush(desk)
+        recover(desk.store, desk.objects)
+        assert {event for _, event in due_events(desk)} == {"job.started", "job.succeeded"}
+
+    def test_is_seen_by_the_marker_it_took_along(self, desk: Journal) -> None:
+        submit(desk)
+        recover_if_emptied(desk.store, desk.objects)
+        flush(desk)
+        recover_if_emptied(desk.store, desk.objects)
+        assert read(desk).state is State.QUEUED
+        desk.objects.delete_prefix("")
+        assert desk.store.run(records.alive())
+
+    def test_a_second_loss_during_a_recovery_asks_for_another(self, desk: Journal) -> None:
+        desk.store.run(records.recovering("one", begin=True))
+        flush(desk)
+        assert not desk.store.run(records.recovering("one", begin=False))
+        assert not desk.store.run(records.alive())
+
+    def test_a_read_does_not_wait_for_the_recovery(self, desk: Journal) -> None:
+        submit(desk)
+        flush(desk)
+        assert desk.run(journal.read(KEY)).state is State.QUEUED
+        flush(desk)
+        assert desk.run(journal.cancel(KEY)).state is State.CANCELED
+        with pytest.raises(UnknownJob):
+            desk.run(journal.read(JobKey("default", "never")))
+
+    def test_a_worker_that_runs_on_changes_nothing(self, desk: Journal) -> None:
+        submit(desk)
+        [held] = claim(desk)
+        flush(desk)
+        assert desk.run(journal.complete(held, DONE)) == journal.Ended("fenced", visible=False)
+        recover(desk.store, desk.objects)
+        assert desk.run(journal.complete(held, DONE)) == journal.Ended("fenced", visible=False)
+        assert read(desk).state is State.QUEUED
+
+    def test_a_job_that_was_half_deleted_is_not_run_again(self, desk: Journal) -> None:
+        submit(desk)
+        desk.run(journal.complete(claim(desk)[0], DONE))
+        desk.objects.delete(f"{KEY.prefix}request.json")
+        flush(desk)
+        recover(desk.store, desk.objects)
+        assert claim(desk) == []
+        delete_objects(desk.objects, KEY)
+        assert list(desk.objects.list("")) == []
+
+
+def test_every_command_of_a_flow_is_a_value(desk: Journal) -> None:
+    """So that a flow can be performed by anything: the steps of a submit are two commands around one put."""
+    steps = list(itertools.islice(_steps(desk, journal.submit(submission(), LIMITS)), 10))
+    assert [isinstance(step, Command) for step in steps] == [True, False, True]
+
+
+def _steps(desk: Journal, flow: Flow[Any]) -> Iterator[Any]:
+    result: Any = None
+    while True:
+        try:
+            step = flow.send(result)
+        except StopIteration:
+            return
+        yield step
+        result = desk.store.run(step) if isinstance(step, Command) else step(desk.objects)
