@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi_offline import FastAPIOffline
 
 from penstock import __version__, log
-from penstock.api import artifacts, auth, deliveries, errors, events, health, jobs, local, models, uploads
+from penstock.api import artifacts, auth, deliveries, errors, events, health, jobs, local, models, queues, uploads
 from penstock.api.services import Hints, Services
 from penstock.config import Settings, load_settings
 from penstock.errors import ConfigError
@@ -65,7 +65,8 @@ def from_settings() -> FastAPI:
 
 def _routers(services: Services) -> list[APIRouter]:
     routers = [
-        jobs.router, events.router, artifacts.router, deliveries.router, uploads.router, models.router, health.router
+        jobs.router, events.router, artifacts.router, deliveries.router, uploads.router, models.router, queues.router,
+        health.router,
     ]  # fmt: skip
     return [*routers, local.router] if services.store_is_local else routers
 

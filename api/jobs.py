@@ -108,6 +108,23 @@ async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
     return api.view(job)
 
 
+@router.post("/{job_id}/retry", status_code=202)
+async def retry_job(
+    key: Key, response: Response, api: Api, idempotency_key: Annotated[str | None, Header()] = None
+) -> JobView:
+    """Submit what a failed, expired or canceled job asked for as a new job (`retry_of`); the old one stays as it is.
+
+    Safe to repeat: a job has one retry, unless each call has an `Idempotency-Key` of its own.
+    """
+    new = retried_key(key) if idempotency_key is None else JobKey(key.tenant, _id_from(key.tenant, idempotency_key))
+    done = await api.journal.run(journal.retry(key, new, api.limits))
+    api.hints.send(done.job.submission.queue)
+    if not done.created:
+        response.headers["Idempotency-Replayed"] = "true"
+    response.headers["Location"] = f"{api.settings.base_url}/v1/jobs/{new.id}"
+    return api.view(done.job)
+
+
 @router.delete("/{job_id}", status_code=204, responses={202: {"model": JobView}})
 async def delete_job(key: Key, api: Api) -> Response:
     """Delete a job and its artifacts: 204. A running one is canceled first: 202, repeat when it is over."""
@@ -179,6 +196,11 @@ async def _made_before(api: Services, key: JobKey, mark: str) -> Job | None:
         raise IdempotencyMismatch
     # A reservation is a promise that nobody has given yet: submitting again completes it.
     return None if job.state is State.RESERVED else job
+
+
+def retried_key(key: JobKey) -> JobKey:
+    """Return the key of a job's retry: the same for every caller, so that two of them make one job."""
+    return JobKey(key.tenant, str(uuid.uuid5(_NAMESPACE, f"retry of {key}")))
 
 
 def _id_from(tenant: str, idempotency_key: str) -> str:

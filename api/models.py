@@ -1,12 +1,12 @@
-"""The catalogue and the queues, as workers told of them."""
+"""The catalogue, as workers told of it."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 
-from penstock.api.schemas import ModelList, QueueView, queue_view
+from penstock.api.schemas import ModelList
 from penstock.api.services import Api
-from penstock.errors import UnknownModel, UnknownQueue
+from penstock.errors import UnknownModel
 from penstock.models import CatalogueEntry
 from penstock.storage import records
 
@@ -27,12 +27,3 @@ async def read_model(name: str, api: Api) -> CatalogueEntry:
     if name not in catalogue:
         raise UnknownModel(f"known models: {', '.join(sorted(catalogue)) or 'none'}")
     return catalogue[name]
-
-
-@router.get("/queues/{name}")
-async def read_queue(name: str, api: Api) -> QueueView:
-    """Return a queue's depth and speed: the one signal that autoscaling needs."""
-    stats = await api.jobs.run(records.queue_stats(name))
-    if not stats.known and name not in api.settings.queues:
-        raise UnknownQueue
-    return queue_view(name, stats)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from penstock.jobs import Delivery, Job, JobEvent, Phase, Status, Webhook
+from penstock.jobs import Delivery, Job, JobEvent, Phase, QueueMode, Status, Webhook
 from penstock.models import CatalogueEntry
 from penstock.storage.deliveries import DeliveryRecord
 from penstock.storage.records import QueueStats
@@ -236,6 +236,30 @@ class QueueView(Outgoing):
     workers: int
     slots: int
     eta_s: float | None
+    #: `paused`: no job is given to workers; `draining`: no job is accepted.
+    mode: QueueMode
+    #: Jobs that failed because their workers died too often, and that nobody retried.
+    dead_letters: int
+
+
+class Purged(Outgoing):
+    """How many waiting jobs were canceled, and whether more wait."""
+
+    canceled: int
+    more: bool
+
+
+class DeadLetters(Outgoing):
+    """Jobs whose workers died too often, newest first."""
+
+    jobs: list[JobView]
+
+
+class Requeued(Outgoing):
+    """The new jobs, and whether more dead letters are there."""
+
+    jobs: list[JobView]
+    more: bool
 
 
 def job_view(job: Job, *, base_url: str, uri: Callable[[str], str]) -> JobView:
@@ -293,6 +317,8 @@ def queue_view(name: str, stats: QueueStats) -> QueueView:
         workers=stats.workers,
         slots=stats.slots,
         eta_s=stats.eta_s,
+        mode=stats.mode,
+        dead_letters=stats.dead_letters,
     )
 
 

@@ -19,6 +19,7 @@ from penstock.errors import (
     MediaRefused,
     MediaTooLarge,
     ModelUnavailable,
+    NotReady,
     ObjectNotFound,
     PenstockError,
 )
@@ -62,11 +63,14 @@ async def submission(
 
 
 def servable(name: str, catalogue: Mapping[str, CatalogueEntry]) -> CatalogueEntry:
-    """Return the model's entry; raise `ModelNotServed` naming the known ones, or `ModelUnavailable`."""
+    """Return the model's entry; raise `ModelNotServed` naming the known ones, `ModelUnavailable`, or `NotReady`."""
+    if not catalogue:
+        raise NotReady("no worker has told of its models yet", retry_after_s=5)
     entry = catalogue.get(name)
     if entry is None:
-        known = ", ".join(sorted(catalogue)) or "none"
-        raise ModelNotServed(f"known models: {known}", errors=[Issue("/model", "there is no such model")])
+        raise ModelNotServed(
+            f"known models: {', '.join(sorted(catalogue))}", errors=[Issue("/model", "there is no such model")]
+        )
     if entry.problem is not None:
         raise ModelUnavailable(f"{name} is not usable on this service at the moment")
     return entry

@@ -17,9 +17,10 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar, cast
 
-from penstock.errors import IdempotencyMismatch, JobGone, PenstockError, RedisUnavailable, UnknownJob
+from penstock.errors import IdempotencyMismatch, JobGone, PenstockError, RedisUnavailable, StateConflict, UnknownJob
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.storage import manifests, records
 from penstock.storage.base import ObjectStore
@@ -61,6 +62,20 @@ def submit(submission: Submission, limits: QueueLimits) -> Flow[Submitted]:
         except UnknownJob:
             continue  # the object store took so long that the keeper forgot the reservation
     raise RedisUnavailable("the job store forgets reservations", retry_after_s=2)
+
+
+def retry(key: JobKey, new: JobKey, limits: QueueLimits) -> Flow[Submitted]:
+    """Submit what a failed, expired or canceled job asked for as a new job; the old one stays as it is.
+
+    `StateConflict` for any other job. Safe to repeat with the same `new` key.
+    """
+    job = yield from read(key)
+    if job.state not in (State.FAILED, State.EXPIRED, State.CANCELED):
+        raise StateConflict(f"the job is {job.status.value}: only failed, expired and canceled ones are retried")
+    mark = sha256(f"retry {key} {job.submission.fingerprint}".encode()).hexdigest()
+    done = yield from submit(replace(job.submission, key=new, retry_of=key.id, fingerprint=mark), limits)
+    yield from _redis(records.bury(job))
+    return done
 
 
 def complete(claim: Claim, outcome: Outcome) -> Flow[Ended]:

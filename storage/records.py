@@ -32,6 +32,7 @@ from penstock.jobs import (
     JobKey,
     Phase,
     Progress,
+    QueueMode,
     State,
     Status,
     Submission,
@@ -119,6 +120,8 @@ class QueueStats:
     slots: int
     eta_s: float | None
     known: bool
+    mode: QueueMode
+    dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +305,26 @@ def queue_stats(queue: str) -> Command[QueueStats]:
     return Command("queue_stats", (queue,), _queue_stats)
 
 
+def set_mode(queue: str, mode: QueueMode) -> Command[str]:
+    """Open, pause or drain a queue."""
+    return Command("queue_mode", (queue, mode.value), str)
+
+
+def waiting(queue: str, tenant: str, limit: int) -> Command[tuple[JobKey, ...]]:
+    """Return a tenant's jobs that wait in a queue for a worker or for another try, at most `limit`."""
+    return Command("waiting", (queue, tenant, limit), _keys)
+
+
+def dead_letters(queue: str, tenant: str, limit: int) -> Command[tuple[Job, ...]]:
+    """Return a tenant's jobs whose workers died too often and that nobody retried, newest first."""
+    return Command("dead", (queue, tenant, limit), lambda rows: tuple(map(_job, rows)))
+
+
+def bury(job: Job) -> Command[bool]:
+    """Take a job off its queue's dead letters; False where it is not among them."""
+    return Command("bury", (job.submission.queue, job.key.tenant, job.key.id), bool)
+
+
 def seen(queue: str, worker: str, slots: int) -> Command[str]:
     """Say that a worker claimed or tried to claim."""
     return Command("seen", (queue, worker, slots), str)
@@ -456,7 +479,7 @@ def _page(reply: list[Any]) -> Page:
 
 
 def _queue_stats(reply: list[Any]) -> QueueStats:
-    now_us, queued, running, oldest_us, done, workers, slots, speeds, known = reply
+    now_us, queued, running, oldest_us, done, workers, slots, speeds, known, mode, dead_letters = reply
     speed = [int(us) / MICRO for us in speeds[1::2]]
     mean_s = sum(speed) / len(speed) if speed else None
     oldest_s = seconds(oldest_us)
@@ -469,4 +492,6 @@ def _queue_stats(reply: list[Any]) -> QueueStats:
         slots=slots,
         eta_s=queued * mean_s / slots if mean_s is not None and slots else None,
         known=bool(known),
+        mode=QueueMode(mode),
+        dead_letters=dead_letters,
     )

@@ -292,6 +292,20 @@ def keeper(supervisor: Supervisor = 0) -> None:
 
 
 @app.command()
+def recover(data: Data = None) -> None:
+    """Make every job anew that lies in the object store and not in Redis. The keeper does it when Redis was emptied."""
+    from penstock.storage.objects import open_store
+    from penstock.storage.records import JobStore
+    from penstock.workers.recover import recover as run
+
+    settings = _settings(data)
+    store = JobStore.open(settings.redis_address)
+    found = run(store, open_store(settings.store_url, settings))
+    store.close()
+    out.print(f"{found} jobs have a manifest; all of them are in Redis")
+
+
+@app.command()
 def demo(
     scene: Annotated[
         Path | None, typer.Option(help="Your own scene; without one, a synthetic one is written.", dir_okay=False)

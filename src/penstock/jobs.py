@@ -120,6 +120,16 @@ class Phase(StrEnum):
     UPLOADING = "uploading"
 
 
+class QueueMode(StrEnum):
+    """What a queue does."""
+
+    OPEN = "open"
+    #: Jobs are accepted and none is given to workers; what runs, runs on.
+    PAUSED = "paused"
+    #: No jobs are accepted; what waits is worked off.
+    DRAINING = "draining"
+
+
 class Delivery(StrEnum):
     """How a job's webhooks fare: an axis of its own that never changes the job's state."""
 

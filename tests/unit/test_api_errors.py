@@ -18,7 +18,8 @@ EXPECTED = {
     "state_conflict": 409, "too_many_jobs": 429, "media_not_found": 422,
     "media_refused": 422, "media_too_large": 413, "media_unreadable": 422, "media_changed": 422, "missing_bands": 422,
     "invalid_input": 422, "redis_unavailable": 503, "object_store_unavailable": 503, "queue_full": 503,
-    "model_unavailable": 503, "not_ready": 503, "object_not_found": 404, "object_exists": 409, "config_error": 500,
+    "queue_draining": 503, "model_unavailable": 503,
+    "not_ready": 503, "object_not_found": 404, "object_exists": 409, "config_error": 500,
     "processor_failed": 500,
 }  # fmt: skip
 
