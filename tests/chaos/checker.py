@@ -14,8 +14,7 @@ PATIENCE_S = 5.0
 #: What may be left in Redis when every job is over. Everything else is a leak.
 _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+)"
-    r"|queue:[^:]+:(speed|workers|seen|done:\d+|lanes-served|paused)|queues|finished|catalogue|keeper|dead|claim:.+"
-    r"|tenants?|audit|epoch|meta|recovered|reconciled)"
+    r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+)|queues|finished|catalogue|keeper|alive|claim:.+)"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.

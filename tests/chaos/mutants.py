@@ -59,6 +59,20 @@ MUTANTS = (
         "",
         (_chaos("test_no_job_is_lost_doubled_or_changed_under[poison]"),),
     ),
+    Mutant(
+        "no request manifest",
+        "storage/manifests.py",
+        'objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)',
+        "pass",
+        (_chaos("test_no_job_is_lost_doubled_or_changed_under[flushall]"),),
+    ),
+    Mutant(
+        "no outcome manifest",
+        "storage/manifests.py",
+        'objects.put_bytes(_outcome(key), proposal.encode(), content_type="application/json", if_absent=True)',
+        "pass",
+        (_chaos("test_no_job_is_lost_doubled_or_changed_under[flushall]"),),
+    ),
 )
 
 

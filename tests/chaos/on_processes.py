@@ -13,9 +13,11 @@ from tests.chaos.history import Wanted
 from tests.chaos.run import Run
 
 #: Failpoints that every job passes, those of a worker that lives for a second, and those of a submit.
-WORKER_MOMENTS = ("after_claim", "before_outcome", "after_outcome", "before_complete", "after_complete")
+WORKER_MOMENTS = (
+    "after_claim", "before_complete", "after_complete", "before_outcome", "after_outcome", "after_commit",
+)  # fmt: skip
 BEATS = ("before_heartbeat", "after_heartbeat")
-API_MOMENTS = ("after_submit", "after_reserve", "before_request", "after_request", "after_confirm")
+API_MOMENTS = ("after_submit", "before_request", "after_request", "after_confirm")
 
 
 def deadly(names: Iterable[str], *, chance: float, limit: int) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def zombies(run: Run) -> Summary:
     begun = time.monotonic()
     with run.arena(failpoints=points, slots=1) as arena:
         _zombie_meets_heir(arena)
-        arena.submit(jobs(count, arena.receiver, takes_s=0.05))
+        arena.submit(jobs(count, arena.receiver, takes_s=0.15))
         stopped = 0
 
         def strike() -> None:

@@ -12,7 +12,7 @@ from tests.chaos.arena import Arena, Summary
 from tests.chaos.clients import jobs
 from tests.chaos.probe import probing
 from tests.chaos.proxy import Mode
-from tests.chaos.run import HAS_MANIFESTS, CannotRun, Run
+from tests.chaos.run import Run
 
 
 def valkey_kills(run: Run) -> Summary:
@@ -42,12 +42,16 @@ def valkey_kills(run: Run) -> Summary:
         )  # fmt: skip
 
 
+#: Whose answers are lost.
+SCRIPTS = ("submit", "confirm", "claim", "heartbeat", "complete", "commit")
+
+
 def bad_network(run: Run) -> Summary:
     """A connection to Redis that is black-holed, reset, slow, and loses the answers of the calls that matter."""
     count, rounds = run.pick(150, 3000), run.pick(1, 8)
     begun = time.monotonic()
     with run.arena() as arena:
-        marks = {name: _sha1(source(name)) for name in ("submit", "claim", "complete", "heartbeat", *_more_scripts())}
+        marks = {name: _sha1(source(name)) for name in SCRIPTS}
         arena.submit(jobs(count, arena.receiver, takes_s=0.05))
         for _ in range(rounds):
             for mark in marks.values():
@@ -65,8 +69,6 @@ def bad_network(run: Run) -> Summary:
 
 def flushall(run: Run) -> Summary:
     """FLUSHALL in the middle: every accepted job comes back from its manifest, no finished one runs again."""
-    if not HAS_MANIFESTS:
-        raise CannotRun("there are no manifests yet")
     count = run.pick(150, 2000)
     begun = time.monotonic()
     with run.arena(durability="manifest") as arena:
@@ -79,10 +81,6 @@ def flushall(run: Run) -> Summary:
             arena.valkey.flush()
         arena.finish()
         return run.done("flushall", arena, begun, flushes=2)
-
-
-def _more_scripts() -> tuple[str, ...]:
-    return ("reserve", "confirm") if HAS_MANIFESTS else ()
 
 
 def _sha1(text: str) -> bytes:

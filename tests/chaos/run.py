@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Settings
 from tests.ceph import Ceph
 from tests.chaos.arena import Arena, Summary, open_arena, percentile
 from tests.chaos.checker import PATIENCE_S
-
-HAS_MANIFESTS = "durability" in Settings.model_fields
 
 
 class CannotRun(Exception):
