@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.errors import ErrorReport
@@ -65,16 +65,27 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
     )
 
 
-def eta_s(job: Job, at: float, position: int | None, speed_s: float | None, slots: int) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a queue works: a job's recent seconds (None = unknown), the workers' slots, and how many are taken."""
+
+    speed_s: float | None
+    slots: int
+    running: int
+
+
+def eta_s(job: Job, at: float, position: int | None, pace: Pace) -> float | None:
     """Estimate the seconds until a job ends: from its own progress, else from its model's recent speed."""
     if job.state is State.RUNNING and job.started_s is not None:
         elapsed, progress = at - job.started_s, job.progress
         if progress.total and progress.done:
             return elapsed * (progress.total - progress.done) / progress.done
-        return max(0.0, speed_s - elapsed) if speed_s is not None else None
-    if position is not None and speed_s is not None and slots > 0:
-        return -(-position // slots) * speed_s
-    return None
+        return max(0.0, pace.speed_s - elapsed) if pace.speed_s is not None else None
+    if position is None or pace.speed_s is None or pace.slots <= 0:
+        return None
+    # Slots that are taken come free one after the other, the first half a step from now.
+    ahead = position - max(0, pace.slots - pace.running)
+    return pace.speed_s * (1 + max(0.0, ahead - 0.5) / pace.slots)
 
 
 def _progress(record: Mapping[str, str]) -> Progress:

@@ -38,7 +38,7 @@ from penstock.jobs import (
     Submission,
 )
 from penstock.models import CatalogueEntry
-from penstock.storage.fields import MICRO, claim_of, dump, eta_s, fields, job_of, seconds, submission_to_json, us
+from penstock.storage.fields import MICRO, Pace, claim_of, dump, eta_s, fields, job_of, seconds, submission_to_json, us
 from penstock.storage.scripts import Arg, AsyncJobStore, Command, JobStore, Runs
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
@@ -223,11 +223,11 @@ def recovering(who: str, *, begin: bool) -> Command[bool]:
     return Command("recovering", (who, int(begin)), bool)
 
 
-def heartbeat(claim: Claim, phase: Phase, progress: Progress, *, checkpoint: int = 0) -> Command[str]:
+def heartbeat(claim: Claim, phase: Phase, progress: Progress, *, checkpoints: int = 0) -> Command[str]:
     """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`.
 
-    `checkpoint` counts what a next attempt need not do again, over all attempts: a crash after it has risen is the
-    first one.
+    `checkpoints` counts what this attempt stored so that the next one need not do it again: after the first, a crash
+    counts as the job's first.
     """
     args = (
         *_held(claim),
@@ -238,7 +238,7 @@ def heartbeat(claim: Claim, phase: Phase, progress: Progress, *, checkpoint: int
         progress.unit,
         progress.message or "",
         dump(ExecutionTimeout().report().to_json()),
-        checkpoint,
+        checkpoints,
     )
     return Command("heartbeat", args, str)
 
@@ -444,12 +444,12 @@ def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:
 
 
 def _with_estimate(
-    flat: Sequence[str], now_us: str, rank: int | None, speed_us: str | None, slots: int
+    flat: Sequence[str], now_us: str, rank: int | None, speed_us: str | None, slots: int, running: int
 ) -> Job:  # fmt: skip
     job = _job(flat)
-    speed_s = seconds(speed_us)
     position = rank + 1 if rank is not None else None
-    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / MICRO, position, speed_s, slots))
+    pace = Pace(seconds(speed_us), slots, running)
+    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / MICRO, position, pace))
 
 
 def _forgotten(reply: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -28,8 +28,14 @@ from penstock.workers.slots import Slots
 from penstock.workers.spool import own_folder
 from penstock.workers.tasks import register
 
-#: How often the worker looks whether its device is still there.
-DEVICE_CHECK_S = 1.0
+#: How often the worker looks whether it is still of use.
+WATCH_EVERY_S = 1.0
+#: A worker that has a free slot and did not even try to claim for so long is stuck.
+SILENT_S = 60.0
+#: An attempt that goes on for so long after its job was lost or timed out hangs in its device.
+STUCK_S = 60.0
+#: How long an orderly end may take, beside the drain.
+END_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -51,12 +57,25 @@ class Worker:
         timer.daemon = True
         timer.start()
 
-    def watch_device(self, ended: threading.Event) -> None:
-        """End the process when the device is lost: the supervisor starts a fresh one."""
-        while not ended.wait(DEVICE_CHECK_S):
-            if self.engine.lost:
-                log.error("worker.device_lost")
-                os.kill(os.getpid(), signal.SIGTERM)
+    def trouble(self) -> str | None:
+        """Say why this process is of no more use, if it is not: the supervisor starts a fresh one."""
+        if self.engine.lost:
+            return "device_lost"
+        if self.heartbeat.stuck_s() > STUCK_S:
+            return "attempt_stuck"
+        if self.slots.silent_s() > SILENT_S:
+            return "claims_nothing"
+        return None
+
+    def watch(self, ended: threading.Event, *, end: Callable[[], None], kill: Callable[[], None]) -> None:
+        """Call `end` when there is trouble, and `kill` if the process is still there after the time for an end."""
+        while not ended.wait(WATCH_EVERY_S):
+            if (reason := self.trouble()) is not None:
+                log.error("worker.useless", reason=reason)
+                after = threading.Timer(self.settings.drain_s + END_S, kill)
+                after.daemon = True
+                after.start()
+                end()
                 return
 
 
@@ -115,7 +134,7 @@ def main(settings: Settings) -> int:
             worker.drain()
 
         signals.worker_shutting_down.connect(drain)
-        threading.Thread(target=worker.watch_device, args=(ended,), daemon=True).start()
+        threading.Thread(target=worker.watch, args=(ended,), kwargs=_ends(), daemon=True).start()
         queues = ",".join(map(celery_queue, settings.queues))
         celery = app.Worker(
             pool="threads", concurrency=settings.slots, queues=queues, without_gossip=True, without_mingle=True,
@@ -127,6 +146,10 @@ def main(settings: Settings) -> int:
         worker.slots.drain()
     store.close()
     return int(celery.exitcode or 0)
+
+
+def _ends() -> dict[str, Callable[[], None]]:
+    return {"end": lambda: os.kill(os.getpid(), signal.SIGTERM), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL)}
 
 
 def _visibility_timeout_s(settings: Settings) -> int:

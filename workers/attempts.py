@@ -30,6 +30,10 @@ class Attempt:
         self._phase = Phase.LOADING
         self._on_phase = on_phase
         self.progress = Progress()
+        #: What this attempt stored so that the next one need not do it again.
+        self.checkpoints = 0
+        #: When it was told to stop, by the monotonic clock.
+        self.stopped_at: float | None = None
         #: Several threads measure: the one that draws prompts and the one that takes outputs.
         self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -53,7 +57,14 @@ class Attempt:
 
     def stop(self, reason: Interruption) -> None:
         """End the attempt at its next check; the first reason counts."""
-        self._stop = self._stop or reason
+        if self._stop is None:
+            self._stop = reason
+            self.stopped_at = time.monotonic()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the attempt is not its job's any more: whatever it still does is for nothing."""
+        return isinstance(self._stop, Fenced)
 
     def advance(self, done: int) -> None:
         """Say how many prompts are done."""
@@ -114,6 +125,12 @@ class Heartbeat:
         for attempt in self._running():
             attempt.stop(Drained())
 
+    def stuck_s(self) -> float:
+        """Return for how long the most stubborn attempt has ignored that it lost its job: a device may hang."""
+        now = time.monotonic()
+        lost = [a.stopped_at for a in self._running() if a.lost and a.stopped_at is not None]
+        return max((now - at for at in lost), default=0.0)
+
     def wait_for_drain(self, timeout_s: float) -> bool:
         """Wait for at most this long; True once the worker drains."""
         return self._draining.wait(timeout_s)
@@ -133,11 +150,12 @@ class Heartbeat:
             self._news.wait(BEAT_S - SOON_S)
             self._news.clear()
             for attempt in self._running():
-                self._beat(attempt)
+                if not attempt.lost:
+                    self._beat(attempt)
 
     def _beat(self, attempt: Attempt) -> None:
         try:
-            answer = self._store.run(records.heartbeat(attempt.claim, attempt.phase, attempt.progress))
+            answer = self._store.run(_said(attempt))
         except RedisUnavailable:
             # The lease may run out meanwhile; if it does, the fence refuses what we write later.
             log.warning("heartbeat.unanswered", job=str(attempt.claim.key))
@@ -146,3 +164,7 @@ class Heartbeat:
             attempt.stop(Canceled())
         elif answer == "lost":
             attempt.stop(Fenced())
+
+
+def _said(attempt: Attempt) -> records.Command[str]:
+    return records.heartbeat(attempt.claim, attempt.phase, attempt.progress, checkpoints=attempt.checkpoints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -35,6 +36,7 @@ class Slots:
         self._run = run
         self._free = threading.BoundedSemaphore(settings.slots)
         self._draining = threading.Event()
+        self._heard_at = time.monotonic()
         self._polled: list[threading.Thread] = []
         self._poller = threading.Thread(target=self._poll_until_drained, name="poll", daemon=True)
 
@@ -54,7 +56,15 @@ class Slots:
                     done += 1
             return done
         finally:
+            self._heard_at = time.monotonic()
             self._free.release()
+
+    def silent_s(self) -> float:
+        """Return for how long a slot was free and nobody asked for work: more than a poll or two, and we are stuck."""
+        if self._draining.is_set() or not self._free.acquire(blocking=False):
+            return 0.0
+        self._free.release()
+        return time.monotonic() - self._heard_at
 
     def drain(self) -> None:
         """Claim nothing more."""
@@ -83,6 +93,8 @@ class Slots:
         except RedisUnavailable:
             log.warning("claim.unanswered", queue=queue)
             return ()
+        finally:
+            self._heard_at = time.monotonic()
 
     def _poll_until_drained(self) -> None:
         while True:

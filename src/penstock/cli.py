@@ -286,8 +286,10 @@ def worker(supervisor: Supervisor = 0) -> None:
 def keeper(supervisor: Supervisor = 0) -> None:
     """Run a keeper alone until SIGTERM: leases, webhooks, drop-in buckets, retention."""
     settings = _process(supervisor)
+    from penstock.storage.checks import require_durable_redis
     from penstock.workers.keeper import main as run
 
+    require_durable_redis(settings)
     raise typer.Exit(run(settings))
 
 

@@ -19,11 +19,12 @@ local function take(tenant, id)
   redis.call('ZADD', P .. 'leases', int(now + lease), job.name)
   redis.call('ZADD', P .. 'deadlines', int(now + job.execution_us), job.name)
   redis.call('SADD', tkey(tenant, 'running'), id)
+  redis.call('SADD', qkey(queue, 'running'), job.name)
   write(job, {
     state = 'running', phase = 'loading', fence = fence, attempt = int(job.attempt + 1), started_us = int(now),
     lease_us = int(now + lease), deadline_us = int(now + job.execution_us), worker = ARGV[7],
     done = '0', total = '', unit = 'prompts', message = '', due_us = '', reported_us = '0', ended_by = '',
-    checkpoint_claimed = job.checkpoint or '0',
+    checkpoints = '0',
   })
   emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = ARGV[7] })
   announce(job, 'job.started', now)

@@ -15,6 +15,7 @@
 -- penstock:queue:Q:done:MINUTE         string  jobs that succeeded in that minute, expires
 -- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by last sign of life
 -- penstock:queue:Q:reserved            set     T/ID of its reservations
+-- penstock:queue:Q:running             set     T/ID of its leased jobs
 -- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
 -- penstock:queue:Q:mode                string  paused (nothing is claimed) or draining (nothing is accepted)
 -- penstock:queues                      set     every queue that ever had a job
@@ -28,7 +29,7 @@
 -- Record: submission (JSON) fingerprint tenant id model queue rank state phase attempt crashes fence revision
 --   created_us started_us completed_us due_us lease_us deadline_us ttl_us execution_us retention_us max_attempts
 --   max_crashes cancel done total unit message text data artifacts error metrics (JSON) webhook (JSON) delivery retry_of
---   checkpoint checkpoint_claimed durable
+--   checkpoints (of the attempt) durable
 --
 -- A job with durable = '1' ends in two steps, because its end is what `outcome.json` in the object store says: a script
 -- that would end it returns the proposal of an outcome instead, the caller puts that object if there is none yet, and
@@ -119,6 +120,7 @@ local function unlease(job)
   redis.call('ZREM', P .. 'leases', job.name)
   redis.call('ZREM', P .. 'deadlines', job.name)
   redis.call('SREM', tkey(job.tenant, 'running'), job.id)
+  redis.call('SREM', qkey(job.queue, 'running'), job.name)
 end
 
 -- A row in the webhook outbox, if the job's owner asked for this event. One id per event (of an attempt, for its start).

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- tenant id fence lease_us phase done total unit message timeout_error checkpoint -> go | cancel | lost
+-- tenant id fence lease_us phase done total unit message timeout_error checkpoints -> go | cancel | lost
 local job = held(ARGV[1], ARGV[2], ARGV[3])
 if not job then return 'lost' end
 local now = now_us()
@@ -15,7 +15,7 @@ if phase_changed then fields.phase = ARGV[5] end
 if advanced then fields.done = ARGV[6] end
 if ARGV[7] ~= '' then fields.total = ARGV[7] end
 fields.unit, fields.message = ARGV[8], ARGV[9]
-if tonumber(ARGV[11]) > tonumber(job.checkpoint or '0') then fields.checkpoint = ARGV[11] end
+fields.checkpoints = ARGV[11]
 local tell = phase_changed or ((advanced or job.message ~= ARGV[9])
   and now - tonumber(job.reported_us or '0') >= 900000)
 if tell then fields.reported_us = int(now) end

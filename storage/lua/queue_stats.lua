@@ -8,14 +8,9 @@ if oldest then
   local tenant, id = split(oldest)
   created = redis.call('HGET', jobkey(tenant, id), 'created_us')
 end
-local running = 0
-for _, name in ipairs(redis.call('ZRANGE', P .. 'leases', 0, -1)) do
-  local tenant, id = split(name)
-  if redis.call('HGET', jobkey(tenant, id), 'queue') == queue then running = running + 1 end
-end
 local done, minute = 0, math.floor(now / 60000000)
 for back = 1, 5 do done = done + (redis.call('GET', qkey(queue, 'done:' .. int(minute - back))) or 0) end
 local workers = redis.call('ZCOUNT', qkey(queue, 'seen'), int(now - 60000000), '+inf')
-return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), running, created, done, workers, slots_of(queue, now),
+return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), redis.call('SCARD', qkey(queue, 'running')), created, done, workers, slots_of(queue, now),
   redis.call('HGETALL', qkey(queue, 'speed')), redis.call('SISMEMBER', P .. 'queues', queue),
   redis.call('GET', qkey(queue, 'mode')) or 'open', redis.call('ZCARD', qkey(queue, 'dead')) }

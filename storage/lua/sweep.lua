@@ -25,8 +25,8 @@ end
 each('deadlines', { running = true }, function(job) ends(job, 'failed', { error = ARGV[4] }, 4) end)
 each('leases', { running = true }, function(job)
   if tonumber(job.deadline_us) <= now then return end
-  local saved = tonumber(job.checkpoint or '0') > tonumber(job.checkpoint_claimed or '0')
-  local crashes = int((saved and 0 or job.crashes) + 1)
+  -- An attempt that stored a checkpoint got further than the one before: its crash is the first again.
+  local crashes = int((tonumber(job.checkpoints or '0') > 0 and 0 or job.crashes) + 1)
   if job.cancel == '1' then
     ends(job, 'canceled', { crashes = crashes }, 3)
   elseif tonumber(crashes) >= tonumber(job.max_crashes) then

@@ -174,6 +174,15 @@ class TestHeartbeat:
         assert store.run(records.cancel(key)).value.status is Status.CANCELING
         assert store.run(records.heartbeat(new, Phase.INFERRING, Progress())) == "cancel"
 
+    def test_a_crash_after_a_checkpoint_is_the_first_one_again(self, store: JobStore) -> None:
+        key = submit(store)
+        for checkpoints, crashes in ((0, 1), (0, 2), (3, 1), (0, 2)):
+            held = claim(store)[0]
+            store.run(records.heartbeat(held, Phase.INFERRING, Progress(), checkpoints=checkpoints))
+            store.client.zadd("penstock:leases", {str(key): 0})
+            assert store.run(records.sweep()).requeued == 1
+            assert read(store, key).crashes == crashes
+
     def test_fails_a_job_that_runs_past_its_timeout(self, store: JobStore) -> None:
         key = submit(store, execution_timeout_s=0.001)
         held = claim(store)[0]
@@ -320,6 +329,37 @@ class TestViews:
         assert (stats.queued, stats.running, stats.workers, stats.slots, stats.known) == (2, 1, 1, 4, True)
         assert store.run(records.backlog()) == {"q": 2}
         assert not store.run(records.queue_stats("nowhere")).known
+
+    @pytest.mark.parametrize("slots", [1, 3])
+    def test_the_estimate_is_right_within_a_factor_of_two_on_a_steady_queue(self, store: JobStore, slots: int) -> None:
+        """Slots come free one after the other, all jobs take ten seconds, and the clock is the test's own."""
+        took_s, now_s = 10.0, 0.0
+        store.run(records.seen("q", "w", slots))
+        for number in range(12 * slots):
+            submit(store, str(number))
+        running = claim(store, slots)
+        told: list[tuple[str, float, float]] = []
+        ended: dict[str, float] = {}
+        while running:
+            now_s += took_s / slots
+            self.end_after(store, running[0], took_s)
+            ended[running.pop(0).key.id] = now_s
+            running += claim(store)
+            for position, key in enumerate(store.run(records.waiting("q", "default", 100)), start=1):
+                job = read(store, key)
+                assert job.queue_position == position
+                assert job.eta_s is not None
+                told.append((key.id, now_s, job.eta_s))
+        assert len(told) > 50
+        for name, at, eta_s in told:
+            assert 0.5 < eta_s / (ended[name] - at) < 2
+
+    @staticmethod
+    def end_after(store: JobStore, held: Claim, took_s: float) -> None:
+        """End a job as if it had run for so long."""
+        began_us = int((store.client.time()[0] - took_s) * 1e6)
+        store.client.hset(f"penstock:tenant:default:job:{held.key.id}", "started_us", began_us)
+        store.run(records.complete(held, Outcome(State.SUCCEEDED)))
 
     def test_only_one_keeper_leads(self, store: JobStore) -> None:
         assert store.run(records.lead("one", 30))

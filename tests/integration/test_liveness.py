@@ -1,0 +1,96 @@
+"""A worker that is of no more use says so and ends, so that a fresh one takes its place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Canceled, Fenced
+from penstock.jobs import Claim, JobKey, Submission
+from penstock.workers import app
+from penstock.workers.app import Worker
+from penstock.workers.attempts import Attempt
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import FACTORIES
+from tests.integration.echo import Bench, open_bench
+from tests.valkey import ValkeyProcess
+
+
+@pytest.fixture
+def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
+    with open_bench(valkey.url, tmp_path, slots=1) as bench:
+        yield bench
+
+
+@pytest.fixture
+def worker(bench: Bench) -> Iterator[Worker]:
+    engine = BatchingEngine(FACTORIES)
+    yield Worker(bench.settings, bench.slots, bench.pipeline.heartbeat, engine)
+    engine.close()
+
+
+def attempt() -> Attempt:
+    submission = Submission(JobKey("default", "never"), "echo", "default", {}, "f")
+    return Attempt(Claim(submission, attempt=1, crashes=0, fence=1, claimed_s=0, lease_s=30))
+
+
+def test_a_worker_that_polls_is_not_silent(bench: Bench, worker: Worker) -> None:
+    before = bench.slots.silent_s()
+    bench.slots.work("default")
+    assert bench.slots.silent_s() < before + 1
+    assert worker.trouble() is None
+
+
+def test_a_worker_with_a_free_slot_that_does_not_try_to_claim_is_silent(bench: Bench) -> None:
+    bench.slots.work("default")
+    first = bench.slots.silent_s()
+    assert bench.slots.silent_s() > first >= 0
+    bench.slots.drain()
+    assert bench.slots.silent_s() == 0
+
+
+def test_a_long_job_is_no_silence(bench: Bench) -> None:
+    bench.submit("a", {"text": bench.upload("hi")})
+    bench.gate.shut()
+    thread = threading.Thread(target=bench.slots.work, args=("default",))
+    thread.start()
+    assert bench.gate.entered.wait(10)
+    assert bench.slots.silent_s() == 0
+    bench.gate.opened.set()
+    thread.join(20)
+
+
+def test_redis_being_away_is_no_silence(bench: Bench, valkey: ValkeyProcess) -> None:
+    valkey.kill()
+    asked_at = time.monotonic()
+    bench.slots.work("default")
+    assert bench.slots.silent_s() < time.monotonic() - asked_at
+    valkey.restart()
+
+
+def test_an_attempt_that_ignores_its_loss_is_stuck_and_a_canceled_one_is_not(bench: Bench) -> None:
+    heartbeat = bench.pipeline.heartbeat
+    canceled, lost = attempt(), attempt()
+    canceled.stop(Canceled())
+    with heartbeat.watching(canceled):
+        assert heartbeat.stuck_s() == 0
+    lost.stop(Fenced())
+    with heartbeat.watching(lost):
+        assert heartbeat.stuck_s() > 0
+    assert heartbeat.stuck_s() == 0
+
+
+def test_trouble_ends_the_process(worker: Worker) -> None:
+    ended, told = threading.Event(), threading.Event()
+    lost = attempt()
+    lost.stop(Fenced())
+    lost.stopped_at = time.monotonic() - app.STUCK_S - 1
+    with worker.heartbeat.watching(lost):
+        assert worker.trouble() == "attempt_stuck"
+        worker.watch(ended, end=told.set, kill=ended.set)
+    assert told.is_set()
+    assert not ended.is_set()
