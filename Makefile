@@ -29,11 +29,14 @@ check: $(READY) ## Lint, format, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-chaos: $(READY) ## Kill the worker, the API and Valkey in the middle of scenes
+chaos: $(READY) ## Attack the job core at full size (about an hour), and check that mutants do not survive
 	$(BIN)/pytest tests/acceptance/test_survival.py tests/acceptance/test_up.py
+	$(BIN)/python -m tests.chaos --full
+	$(BIN)/python -m tests.chaos.mutants
 
-bench: $(READY) ## Measure scenes of several sizes on this machine
+bench: $(READY) ## Measure scenes of several sizes and the job core on this machine
 	$(BIN)/python benchmarks/scenes.py
+	$(BIN)/python -m benchmarks.job_queue
 
 up: $(READY) ## Start everything on this machine; Ctrl-C ends it
 	@$(BIN)/penstock up

@@ -19,7 +19,7 @@ CONNECTIONS = 16
 BODY = {"model": "chaos", "input": {"text": "bench"}}
 
 
-def http_rates(durability: str = "redis") -> Iterator[str]:
+def http_rates(durability: str) -> Iterator[str]:
     """Yield the table's lines; the worker is stopped meanwhile, so that the API alone is measured."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-http-", ignore_cleanup_errors=True) as folder,

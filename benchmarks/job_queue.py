@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +26,9 @@ from benchmarks.http_submit import http_rates
 from benchmarks.rivals import DONE, MODEL, QUEUE, THREADS, celery_app
 from penstock.jobs import JobKey, Submission, Webhook
 from penstock.queue import HintSender
-from penstock.storage import records
+from penstock.storage import journal, records
+from penstock.storage.journal import Journal
+from penstock.storage.local import LocalStore
 from penstock.storage.records import JobStore
 from penstock.storage.scripts import source
 from tests.valkey import ValkeyProcess, start_valkey
@@ -35,6 +38,27 @@ LIMITS = records.QueueLimits(max_queued=10**7, max_tenant_jobs=10**7, retention_
 HOOK = Webhook("http://nobody.invalid/")
 DEPTHS = (10, 1_000, 100_000)
 SAMPLES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Which jobs, and how many a claim takes."""
+
+    claims: int
+    hook: Webhook | None = None
+    durable: bool = False
+    #: Every how many submits send a hint. The API sends one after each.
+    hint_every: int = 1
+
+    def __str__(self) -> str:
+        words = [f"jobs, {self.claims} a claim"]
+        words += ["each with a webhook row"] if self.hook else []
+        words += ["manifests on the local store"] if self.durable else []
+        words += [f"a hint for every {self.hint_every}th"] if self.hint_every > 1 else []
+        return ", ".join(words)
+
+
+KINDS = (Kind(1), Kind(16), Kind(16, HOOK), Kind(16, HOOK, hint_every=16), Kind(16, durable=True))
 LIVE = "penstock:tenant:default:live"
 
 
@@ -55,8 +79,9 @@ def main(arguments: list[str]) -> None:
         queued, finished = memory_bytes(valkey, 2000)
         say(f"| Redis memory of a queued / finished job | {queued:.0f} / {finished:.0f} bytes | |")
     if not chosen.no_http:
-        for line in http_rates():
-            say(line)
+        for durability in ("redis", "manifest"):
+            for line in http_rates(durability):
+                say(line)
 
 
 def throughputs(count: int, profile: Path | None) -> None:
@@ -64,21 +89,17 @@ def throughputs(count: int, profile: Path | None) -> None:
     with fresh_valkey() as valkey:
         raw = celery_rate(valkey, count)
         say(f"| raw Celery: no-op tasks, one producer, one worker | {raw:.0f}/s | 1.00 |")
-    for n, hook in ((1, None), (16, None), (16, HOOK)):
+    for kind in KINDS:
         with fresh_valkey() as valkey:
-            rate = penstock_rate(valkey, count, n, hook)
-            say(f"| jobs{_with(hook)}, {n} a claim, one producer, one worker | {rate:.0f}/s | {rate / raw:.2f} |")
+            rate = penstock_rate(valkey, count, kind)
+            say(f"| {kind}, one producer, one worker | {rate:.0f}/s | {rate / raw:.2f} |")
     with fresh_valkey() as valkey:
         raw = celery_drain_rate(valkey, count)
         say(f"| raw Celery: worker alone on a full queue | {raw:.0f}/s | 1.00 |")
-    for n, hook in ((1, None), (16, None), (16, HOOK)):
+    for kind in (kind for kind in KINDS if kind.hint_every == 1):
         with fresh_valkey() as valkey:
-            rate = penstock_drain_rate(valkey, count, n, hook, profile if n == 16 and hook is None else None)
-            say(f"| jobs{_with(hook)}, {n} a claim, worker alone on a full queue | {rate:.0f}/s | {rate / raw:.2f} |")
-
-
-def _with(hook: Webhook | None) -> str:
-    return " with a webhook row each" if hook else ""
+            rate = penstock_drain_rate(valkey, count, kind, profile if kind == KINDS[1] else None)
+            say(f"| {kind}, worker alone on a full queue | {rate:.0f}/s | {rate / raw:.2f} |")
 
 
 @contextmanager
@@ -119,19 +140,28 @@ def celery_rate(valkey: ValkeyProcess, count: int) -> float:
         return count / _timed(produce, lambda: not client.exists("noop", "unacked"))
 
 
-def penstock_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | None) -> float:
+def penstock_rate(valkey: ValkeyProcess, count: int, kind: Kind) -> float:
     """Return jobs per second from the first submit to the last completion; every submit sends its hint."""
-    store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
-    with store.client as client, rival("penstock", valkey.url, str(n)):
+    hints, folder = HintSender(valkey.url), str(valkey.folder / "objects")
+    store = JobStore.open(valkey.url)
+    with store.client as client, rival("penstock", valkey.url, str(kind.claims), folder):
 
         def produce(number: int = count) -> None:
-            for _ in range(number):
-                store.run(records.submit(job(hook), LIMITS))
-                hints.send(QUEUE)
+            submit_many(store, folder, number, kind, hints)
 
         produce(1)
         _wait_until(lambda: not client.exists(LIVE), pause_s=0.2)
         return count / _timed(produce, lambda: not client.exists(LIVE))
+
+
+def submit_many(store: JobStore, folder: str, count: int, kind: Kind, hints: HintSender | None = None) -> None:
+    """Submit jobs one after the other, each with its hint if there is a sender."""
+    desk = Journal(store, LocalStore(Path(folder)))
+    limits = replace(LIMITS, durable=kind.durable)
+    for number in range(count):
+        desk.run(journal.submit(job(kind.hook), limits))
+        if hints is not None and number % kind.hint_every == 0:
+            hints.send(QUEUE)
 
 
 def celery_drain_rate(valkey: ValkeyProcess, count: int) -> float:
@@ -143,14 +173,14 @@ def celery_drain_rate(valkey: ValkeyProcess, count: int) -> float:
         return _drain_rate(lambda: int(client.llen("noop")) + int(client.hlen("unacked")))
 
 
-def penstock_drain_rate(valkey: ValkeyProcess, count: int, n: int, hook: Webhook | None, profile: Path | None) -> float:
+def penstock_drain_rate(valkey: ValkeyProcess, count: int, kind: Kind, profile: Path | None) -> float:
     """Return jobs per second of a worker that finds its queue full and has a hint for each of its threads."""
-    store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
-    fill(store, count, hook)
+    store, hints, folder = JobStore.open(valkey.url), HintSender(valkey.url), str(valkey.folder / "objects")
+    submit_many(store, folder, count, kind)
     for _ in range(THREADS):
         hints.send(QUEUE)
     environment = {"BENCH_PROFILE": str(profile)} if profile else {}
-    with store.client as client, rival("penstock", valkey.url, str(n), **environment):
+    with store.client as client, rival("penstock", valkey.url, str(kind.claims), folder, **environment):
         return _drain_rate(lambda: int(client.scard(LIVE)))
 
 
@@ -166,7 +196,7 @@ def start_p50_ms(valkey: ValkeyProcess) -> float:
     """Return the median time between a submit and its start by Redis' clock, one job at a time."""
     store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
     took: list[float] = []
-    with store.client as client, rival("penstock", valkey.url, "1"):
+    with store.client as client, rival("penstock", valkey.url, "1", str(valkey.folder)):
         for _ in range(60):
             wanted = job()
             store.run(records.submit(wanted, LIMITS))
@@ -203,13 +233,13 @@ def complete_one(store: JobStore) -> None:
         store.run(records.complete(claim, DONE))
 
 
-def fill(store: JobStore, count: int, hook: Webhook | None = None) -> None:
+def fill(store: JobStore, count: int) -> None:
     """Queue jobs, many in one round trip."""
     script = store.client.script_load(source("submit"))
     for begin in range(0, count, 500):
         with store.client.pipeline(transaction=False) as pipe:
             for _ in range(min(500, count - begin)):
-                pipe.evalsha(script, 0, *(str(arg) for arg in records.submit(job(hook), LIMITS).args))
+                pipe.evalsha(script, 0, *(str(arg) for arg in records.submit(job(), LIMITS).args))
             pipe.execute()
 
 

@@ -1,7 +1,7 @@
 """The two workers that `benchmarks.job_queue` compares, each as a process of its own.
 
-`python -m benchmarks.rivals celery URL` runs no-op tasks; `... penstock URL N` runs no-op jobs, claiming up to N at a
-time. Both have two threads and the product's Celery settings.
+`python -m benchmarks.rivals celery URL` runs no-op tasks; `... penstock URL N FOLDER` runs no-op jobs, claiming up to N
+at a time; FOLDER is the object store of durable ones. Both have two threads and the product's Celery settings.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import pstats
 import sys
 import threading
 import uuid
+from pathlib import Path
 
 from celery import Celery, signals
 
 from penstock.jobs import Claim, State
 from penstock.queue import TASK, celery_queue, celery_settings
-from penstock.storage import records
+from penstock.storage import journal, records
+from penstock.storage.journal import Journal
+from penstock.storage.local import LocalStore
 from penstock.storage.records import JobStore, Outcome
 
 THREADS = 2
@@ -50,8 +53,9 @@ def consume(app: Celery, queue: str) -> None:
 class NoopSlots:
     """Slots that claim `n` jobs at a time and complete each at once."""
 
-    def __init__(self, url: str, n: int) -> None:
+    def __init__(self, url: str, n: int, folder: str) -> None:
         self._store = JobStore.open(url)
+        self._journal = Journal(self._store, LocalStore(Path(folder)))
         self._n = n
         self._worker = uuid.uuid4().hex
         self._ended = threading.Event()
@@ -61,7 +65,7 @@ class NoopSlots:
         done = 0
         while not self._ended.is_set() and (claims := self._claim()):
             for claim in claims:
-                self._store.run(records.complete(claim, DONE))
+                self._journal.run(journal.complete(claim, DONE))
                 done += 1
         return done
 
@@ -78,9 +82,9 @@ class NoopSlots:
         )  # fmt: skip
 
 
-def penstock_worker(url: str, n: int) -> None:
+def penstock_worker(url: str, n: int, folder: str) -> None:
     """Answer hints with claims until SIGTERM; with `BENCH_PROFILE`, write a profile of one slot there."""
-    slots = NoopSlots(url, n)
+    slots = NoopSlots(url, n, folder)
     app = celery_app(url)
     profile = os.environ.get("BENCH_PROFILE")
 
@@ -107,4 +111,4 @@ if __name__ == "__main__":
     if role == "celery":
         consume(celery_app(address), "noop")
     else:
-        penstock_worker(address, int(rest[0]))
+        penstock_worker(address, int(rest[0]), rest[1])
