@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.ceph import Ceph, missing_binaries, start_ceph
+
+#: `pytest --hypothesis-profile=nightly`: many more examples of everything.
+settings.register_profile("nightly", max_examples=2000, deadline=None)
 
 
 @pytest.fixture(scope="session")

@@ -7,55 +7,27 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from penstock.errors import IdempotencyMismatch, InvalidInput, ObjectStoreUnavailable, UnknownJob
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
 from penstock.storage import deliveries, journal, records
-from penstock.storage.base import ObjectInfo, ObjectStore
+from penstock.storage.base import ObjectInfo
 from penstock.storage.journal import Flow, Journal
 from penstock.storage.local import LocalStore
 from penstock.storage.manifests import delete_objects
 from penstock.storage.records import Command, JobStore, Outcome, QueueLimits
 from penstock.workers.recover import recover, recover_if_emptied
+from tests.integration.fragile import Crashed, Fragile
 from tests.valkey import ValkeyProcess
-
-T = TypeVar("T")
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
 KEY = JobKey("default", "a")
 HOOK = Webhook("http://h/")
 DONE = Outcome(State.SUCCEEDED, "hi", {"n": 1}, metrics={"fetch_ms": 1.5})
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
-
-
-class Crashed(Exception):
-    """The process died between two steps."""
-
-
-class Fragile(Journal):
-    """A journal whose process dies before its step number `steps`."""
-
-    def __init__(self, store: JobStore, objects: ObjectStore, steps: int) -> None:
-        super().__init__(store, objects)
-        self.left = steps
-
-    def run(self, flow: Flow[T]) -> T:
-        return super().run(self._dying(flow))
-
-    def _dying(self, flow: Flow[T]) -> Flow[T]:
-        result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            if self.left == 0:
-                raise Crashed
-            self.left -= 1
-            result = yield step
 
 
 class Away(LocalStore):
