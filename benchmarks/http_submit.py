@@ -23,7 +23,7 @@ def http_rates(durability: str) -> Iterator[str]:
     """Yield the table's lines; the worker is stopped meanwhile, so that the API alone is measured."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-http-", ignore_cleanup_errors=True) as folder,
-        open_arena(Path(folder), seed=0, workers=1, durability=durability) as arena,
+        open_arena(Path(folder), seed=0, workers=1, durability=durability, proxied=False) as arena,
     ):
         arena.fleet.one("worker0").stop()
         at_rate = quantiles(asyncio.run(_at_rate(arena.fleet.url)), n=100)

@@ -187,12 +187,13 @@ def open_arena(
     patience_s: float = 60,
     failpoints: Mapping[str, Any] | None = None,
     ceph: Ceph | None = None,
+    proxied: bool = True,
     **settings: Any,
 ) -> Iterator[Arena]:
     """Set a service up and give it; leaving the block ends everything.
 
     `failpoints` maps a role (`api`, `worker`, `worker0`) to its failpoints; without `ceph` the
-    object store is a folder.
+    object store is a folder. Not `proxied`, Redis is reached straight, for measuring.
     """
     with ExitStack() as stack:
         valkey = start_valkey(folder / "valkey")
@@ -200,7 +201,7 @@ def open_arena(
         redis = stack.enter_context(Proxy(valkey.port))
         receiver = stack.enter_context(Receiver())
         options: dict[str, Any] = {
-            "redis_url": f"redis://127.0.0.1:{redis.port}/0",
+            "redis_url": f"redis://127.0.0.1:{redis.port if proxied else valkey.port}/0",
             "allowed_hosts": (receiver.pair,),
             "lease_s": LEASE_S,
             "poll_s": 1.0,
