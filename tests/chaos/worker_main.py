@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
+import threading
+from functools import partial
+from signal import SIGKILL, SIGTERM
 
 from celery import Celery, signals
 
@@ -56,11 +60,15 @@ def main(settings: Settings) -> int:
             worker.drain()
 
         signals.worker_shutting_down.connect(drain)
+        ended = threading.Event()
+        ends = {name: partial(os.kill, os.getpid(), by) for name, by in (("end", SIGTERM), ("kill", SIGKILL))}
+        threading.Thread(target=worker.watch, args=(ended,), kwargs=ends, daemon=True).start()
         celery = app.Worker(
             pool="threads", concurrency=settings.slots, queues=",".join(map(celery_queue, settings.queues)),
             without_gossip=True, without_mingle=True, without_heartbeat=True, loglevel=settings.log_level,
         )  # fmt: skip
         celery.start()
+        ended.set()
         slots.drain()
         slots.join()
         heartbeat.close()
