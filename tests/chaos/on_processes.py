@@ -59,7 +59,7 @@ def worker_kills(run: Run) -> Summary:
 
 def zombies(run: Run) -> Summary:
     """SIGSTOP past the lease, then SIGCONT: what the zombie still says is refused."""
-    count, stops = run.pick(60, 2000), run.pick(2, 30)
+    count, stops = run.pick(60, 2000), run.pick(1, 30)
     points = {f"worker{n}": {"before_complete": {"action": "stop", "chance": 1.0, "limit": 2}} for n in (0, 1)}
     begun = time.monotonic()
     with run.arena(failpoints=points, slots=1) as arena:
