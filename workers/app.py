@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from celery import Celery, signals
@@ -30,6 +30,8 @@ from penstock.workers.tasks import register
 
 #: How often the worker looks whether its device is still there.
 DEVICE_CHECK_S = 1.0
+#: What a job may take to notice that the worker drains.
+STUCK_S = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +44,28 @@ class Worker:
     slots: Slots
     heartbeat: Heartbeat
     engine: BatchingEngine
+    #: Set when the last job has ended.
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def drain(self) -> None:
         """Stop claiming, give the running jobs `drain_s`, then have them given back to the queue."""
         log.info("worker.draining", grace_s=self.settings.drain_s)
         self.slots.drain()
-        timer = threading.Timer(self.settings.drain_s, self.heartbeat.drain)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=self._give_back, name="drain", daemon=True).start()
 
-    def watch_device(self, ended: threading.Event) -> None:
+    def _give_back(self) -> None:
+        if self.ended.wait(self.settings.drain_s):
+            return
+        self.heartbeat.drain()
+        if self.ended.wait(STUCK_S):
+            return
+        # A download or a device that does not come back must not cost the job an attempt.
+        log.warning("worker.stuck", released=self.heartbeat.release_left())
+        os._exit(1)
+
+    def watch_device(self) -> None:
         """End the process when the device is lost: the supervisor starts a fresh one."""
-        while not ended.wait(DEVICE_CHECK_S):
+        while not self.ended.wait(DEVICE_CHECK_S):
             if self.engine.lost:
                 log.error("worker.device_lost")
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -92,11 +104,13 @@ def open_worker(settings: Settings, store: records.JobStore) -> Iterator[Worker]
             spool=spool,
         )
         slots = Slots(settings, store, entries, pipeline.run)
+        worker = Worker(settings, slots, heartbeat, engine)
         slots.start()
         try:
-            yield Worker(settings, slots, heartbeat, engine)
+            yield worker
         finally:
             slots.join()
+            worker.ended.set()
             heartbeat.close()
             engine.close()
 
@@ -107,7 +121,6 @@ def main(settings: Settings) -> int:
     store = records.JobStore.open(settings.redis_address)
     app = Celery("penstock")
     app.conf.update(celery_settings(settings.redis_address, visibility_timeout_s=_visibility_timeout_s(settings)))
-    ended = threading.Event()
     with open_worker(settings, store) as worker:
         register(app, worker.slots)
 
@@ -115,7 +128,7 @@ def main(settings: Settings) -> int:
             worker.drain()
 
         signals.worker_shutting_down.connect(drain)
-        threading.Thread(target=worker.watch_device, args=(ended,), daemon=True).start()
+        threading.Thread(target=worker.watch_device, daemon=True).start()
         queues = ",".join(map(celery_queue, settings.queues))
         celery = app.Worker(
             pool="threads", concurrency=settings.slots, queues=queues, without_gossip=True, without_mingle=True,
@@ -123,7 +136,6 @@ def main(settings: Settings) -> int:
         )  # fmt: skip
         log.info("worker.started", worker=worker.slots.worker, slots=settings.slots, queues=settings.queues)
         celery.start()
-        ended.set()
         worker.slots.drain()
     store.close()
     return int(celery.exitcode or 0)

@@ -114,6 +114,16 @@ class Heartbeat:
         for attempt in self._running():
             attempt.stop(Drained())
 
+    def release_left(self) -> int:
+        """Give back the jobs of attempts that do not end by themselves; return how many. Their fence is then stale."""
+        left = self._running()
+        for attempt in left:
+            try:
+                self._store.run(records.release(attempt.claim))
+            except RedisUnavailable:
+                log.warning("release.unanswered", job=str(attempt.claim.key))  # the lease ends by itself
+        return len(left)
+
     def wait_for_drain(self, timeout_s: float) -> bool:
         """Wait for at most this long; True once the worker drains."""
         return self._draining.wait(timeout_s)
