@@ -132,7 +132,7 @@ def main(settings: Settings) -> int:
         queues = ",".join(map(celery_queue, settings.queues))
         celery = app.Worker(
             pool="threads", concurrency=settings.slots, queues=queues, without_gossip=True, without_mingle=True,
-            without_heartbeat=True, loglevel=settings.log_level,
+            without_heartbeat=True, loglevel=settings.log_level, quiet=True,
         )  # fmt: skip
         log.info("worker.started", worker=worker.slots.worker, slots=settings.slots, queues=settings.queues)
         celery.start()
