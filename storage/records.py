@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from penstock.config import Settings
@@ -148,7 +148,7 @@ class Outcome:
     error: ErrorReport | None = None
     metrics: Mapping[str, float] | None = None
     retry_delay_s: float = 0.0
-    progress: Progress = Progress()
+    progress: Progress = field(default_factory=Progress)
 
 
 def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from celery import Celery, signals
@@ -34,6 +34,8 @@ WATCH_EVERY_S = 1.0
 SILENT_S = 60.0
 #: An attempt that goes on for so long after its job was lost or timed out hangs in its device.
 STUCK_S = 60.0
+#: What a job may take to notice that the worker drains.
+GIVE_BACK_S = 10.0
 #: How long an orderly end may take, beside the drain.
 END_S = 30.0
 
@@ -48,14 +50,24 @@ class Worker:
     slots: Slots
     heartbeat: Heartbeat
     engine: BatchingEngine
+    #: Set when the last job has ended.
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def drain(self) -> None:
         """Stop claiming, give the running jobs `drain_s`, then have them given back to the queue."""
         log.info("worker.draining", grace_s=self.settings.drain_s)
         self.slots.drain()
-        timer = threading.Timer(self.settings.drain_s, self.heartbeat.drain)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=self._give_back, name="drain", daemon=True).start()
+
+    def _give_back(self) -> None:
+        if self.ended.wait(self.settings.drain_s):
+            return
+        self.heartbeat.drain()
+        if self.ended.wait(GIVE_BACK_S):
+            return
+        # A download or a device that does not come back must not cost the job an attempt.
+        log.warning("worker.stuck", released=self.heartbeat.release_left())
+        os._exit(1)
 
     def trouble(self) -> str | None:
         """Say why this process is of no more use, if it is not: the supervisor starts a fresh one."""
@@ -67,9 +79,9 @@ class Worker:
             return "claims_nothing"
         return None
 
-    def watch(self, ended: threading.Event, *, end: Callable[[], None], kill: Callable[[], None]) -> None:
+    def watch(self, *, end: Callable[[], None], kill: Callable[[], None]) -> None:
         """Call `end` when there is trouble, and `kill` if the process is still there after the time for an end."""
-        while not ended.wait(WATCH_EVERY_S):
+        while not self.ended.wait(WATCH_EVERY_S):
             if (reason := self.trouble()) is not None:
                 log.error("worker.useless", reason=reason)
                 after = threading.Timer(self.settings.drain_s + END_S, kill)
@@ -111,11 +123,13 @@ def open_worker(settings: Settings, store: records.JobStore) -> Iterator[Worker]
             spool=spool,
         )
         slots = Slots(settings, store, entries, pipeline.run)
+        worker = Worker(settings, slots, heartbeat, engine)
         slots.start()
         try:
-            yield Worker(settings, slots, heartbeat, engine)
+            yield worker
         finally:
             slots.join()
+            worker.ended.set()
             heartbeat.close()
             engine.close()
 
@@ -126,7 +140,6 @@ def main(settings: Settings) -> int:
     store = records.JobStore.open(settings.redis_address)
     app = Celery("penstock")
     app.conf.update(celery_settings(settings.redis_address, visibility_timeout_s=_visibility_timeout_s(settings)))
-    ended = threading.Event()
     with open_worker(settings, store) as worker:
         register(app, worker.slots)
 
@@ -134,15 +147,14 @@ def main(settings: Settings) -> int:
             worker.drain()
 
         signals.worker_shutting_down.connect(drain)
-        threading.Thread(target=worker.watch, args=(ended,), kwargs=_ends(), daemon=True).start()
+        threading.Thread(target=worker.watch, kwargs=_ends(), daemon=True).start()
         queues = ",".join(map(celery_queue, settings.queues))
         celery = app.Worker(
             pool="threads", concurrency=settings.slots, queues=queues, without_gossip=True, without_mingle=True,
-            without_heartbeat=True, loglevel=settings.log_level,
+            without_heartbeat=True, loglevel=settings.log_level, quiet=True,
         )  # fmt: skip
         log.info("worker.started", worker=worker.slots.worker, slots=settings.slots, queues=settings.queues)
         celery.start()
-        ended.set()
         worker.slots.drain()
     store.close()
     return int(celery.exitcode or 0)

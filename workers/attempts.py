@@ -131,6 +131,16 @@ class Heartbeat:
         lost = [a.stopped_at for a in self._running() if a.lost and a.stopped_at is not None]
         return max((now - at for at in lost), default=0.0)
 
+    def release_left(self) -> int:
+        """Give back the jobs of attempts that do not end by themselves; return how many. Their fence is then stale."""
+        left = self._running()
+        for attempt in left:
+            try:
+                self._store.run(records.release(attempt.claim))
+            except RedisUnavailable:
+                log.warning("release.unanswered", job=str(attempt.claim.key))  # the lease ends by itself
+        return len(left)
+
     def wait_for_drain(self, timeout_s: float) -> bool:
         """Wait for at most this long; True once the worker drains."""
         return self._draining.wait(timeout_s)

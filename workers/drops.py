@@ -96,7 +96,14 @@ class Drop:
                 waiting += self._advance(info, markers)
             except PenstockError as error:  # one object's trouble is not its neighbours'
                 log.warning("drop.postponed", key=info.key, code=error.code, detail=error.detail)
+        self._forget_all_but(found, markers)
         return waiting
+
+    def _forget_all_but(self, found: list[ObjectInfo], markers: Mapping[str, ObjectInfo]) -> None:
+        versions = {(info.key, info.etag, info.modified_s) for info in found}
+        self._ids = {version: job_id for version, job_id in self._ids.items() if version in versions}
+        marks = {(info.key, info.etag) for info in markers.values()}
+        self._marked = {mark: job_id for mark, job_id in self._marked.items() if mark in marks}
 
     def _settled(self, found: list[ObjectInfo]) -> list[ObjectInfo]:
         now = {info.key: (info.size_bytes, info.modified_s) for info in found}

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from penstock.config import Settings
 from penstock.errors import (
+    Canceled,
     Drained,
     Fenced,
     Interruption,
@@ -93,7 +94,8 @@ class Pipeline:
             raise
         except Exception as error:  # whatever a processor, a decoder or a network does ends this attempt only
             known = blame(error)
-            log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
+            if not isinstance(known, Canceled):
+                log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
             outcome = outcome_of(known, attempt=attempt.claim.attempt, draw=random.random())  # noqa: S311
         return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress)
 

@@ -145,7 +145,7 @@ class Settings(BaseSettings):
 
     @property
     def redis_address(self) -> str:
-        """The Redis that single processes need; `ConfigError` without one, as only `penstock up` starts its own."""
+        """The Redis that single processes need; `ConfigError` without one: only `penstock up` starts its own."""
         if self.redis_url is None:
             raise ConfigError(
                 "redis_url is not set: set PENSTOCK_REDIS_URL, or use `penstock up`, which starts a Valkey"

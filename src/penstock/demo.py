@@ -13,14 +13,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from penstock.client import Client, ClientError, Job, verify_webhook
+from penstock.client import Client, Job, verify_webhook
 from penstock.config import DEFAULT_TENANT, Settings
 from penstock.display import err, out, table
 from penstock.errors import ConfigError
@@ -32,7 +32,6 @@ RESULT = (
     "classes.tif", "probability.tif", "preview.png", "stats.json", "manifest.json", "job.json", "webhook.json",
 )  # fmt: skip
 START_TIMEOUT_S, WEBHOOK_TIMEOUT_S, STOP_TIMEOUT_S = 180.0, 60.0, 60.0
-_LOOK_EVERY_S = 0.3
 
 
 @dataclass
@@ -109,38 +108,48 @@ def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
     env |= {"PENSTOCK_CONFIG": str(data / "penstock.toml"), "PENSTOCK_ALLOWED_HOSTS": json.dumps(list(allowed))}
     command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
     command += ["--supervisor", str(os.getpid())]
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    ready: Future[bool] = Future()
+    # Its lines go through our console, so that they stand above the progress bar and not in it.
+    telling = threading.Thread(target=_tell, args=(process, ready))
+    telling.start()
     try:
         with Client(f"http://127.0.0.1:{port}", patience_s=60) as client:
-            _wait_for_model(process, port)
+            _wait_until_ready(ready)
+            _check_model(client)
             yield client
     finally:
         _end(process)
+        telling.join()
 
 
-def _wait_for_model(process: subprocess.Popen[bytes], port: int) -> None:
-    ends = time.monotonic() + START_TIMEOUT_S
-    with Client(f"http://127.0.0.1:{port}", patience_s=0) as client:
-        while time.monotonic() < ends:
-            if process.poll() is not None:
-                raise ConfigError("the service ended while it started: see above")
-            if _model_is_there(client):
-                return
-            time.sleep(_LOOK_EVERY_S)
-    raise ConfigError(f"the service was not ready after {START_TIMEOUT_S:.0f} s")
+def _tell(process: subprocess.Popen[str], ready: Future[bool]) -> None:
+    """Repeat what the service says; `ready` becomes True when it is, False when it ended before."""
+    for line in process.stdout or ():
+        err.print(line.rstrip())
+        if line.startswith("ready"):
+            ready.set_result(True)
+    if not ready.done():
+        ready.set_result(False)
 
 
-def _model_is_there(client: Client) -> bool:
+def _wait_until_ready(ready: Future[bool]) -> None:
     try:
-        found = {model.name: model for model in client.models()}
-    except ClientError:
-        return False
-    if MODEL in found and found[MODEL].problem:
-        raise ConfigError(f"the model {MODEL} cannot be used: {found[MODEL].problem}")
-    return MODEL in found
+        if not ready.result(START_TIMEOUT_S):
+            raise ConfigError("the service ended while it started: see above")
+    except TimeoutError as error:
+        raise ConfigError(f"the service was not ready after {START_TIMEOUT_S:.0f} s") from error
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _check_model(client: Client) -> None:
+    problem = client.model(MODEL).problem
+    if problem:
+        raise ConfigError(f"the model {MODEL} cannot be used: {problem}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(STOP_TIMEOUT_S)

@@ -13,7 +13,12 @@ from rich.table import Table
 if TYPE_CHECKING:
     from penstock.answers import Event, Job
 
-out = Console(highlight=False, markup=False, soft_wrap=True)
+#: Of a table that no terminal bounds.
+FILE_COLUMNS = 200
+
+out = Console(
+    highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_COLUMNS
+)  # fmt: skip
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -71,7 +76,7 @@ def table(*columns: str) -> Table:
     """Return a table without lines; its first column is never broken."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        made.add_column(column, overflow="fold", no_wrap=number == 0)
+        made.add_column(column, overflow="fold", no_wrap=number == 0, min_width=len(column))
     return made
 
 

@@ -22,7 +22,12 @@ _URL_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?#\"'<>]*\?)[^\s\"'<>]+", r
 _SIGNED_QUERY = re.compile(r"([?&][\w-]*(?:signature|credential|token|secret)=)[^&\s\"'<>]+", re.I)
 _WEBHOOK_SECRET = re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+")
 #: Libraries whose `info` is an access log of ours or theirs.
-_TALKATIVE = ("httpx", "httpcore", "botocore", "boto3", "s3transfer", "urllib3", "kombu", "asyncio")
+_TALKATIVE = (
+    "httpx", "httpcore", "botocore", "boto3", "s3transfer", "urllib3", "kombu", "asyncio", "celery.app.trace",
+    "celery.worker.strategy",
+)  # fmt: skip
+#: Warns of every driver in GDAL_SKIP that this build of GDAL never had; what matters is raised as an error.
+_ERRORS_ONLY = ("rasterio._env",)
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
@@ -98,3 +103,5 @@ def _configure_libraries(level: int, shared: list[Processor], out: TextIO) -> No
     logging.captureWarnings(capture=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    for name in _ERRORS_ONLY:
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
 """The catalogue: `models.toml` read into `Model` records, and what the API knows of each model.
 
 A model names its runner (how to compute) and its IO processor (how data goes in and comes out). Workers read the
-records; the API reads only the `CatalogueEntry` that a worker (or `penstock models check`) exported from them, because
+records; the API reads only the `CatalogueEntry` that a worker exported from them, because
 making one means importing the processor.
 """
 
@@ -154,16 +154,18 @@ def _references(
 ) -> Iterator[tuple[str, str]]:
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
-    if isinstance(value, str):
-        if schema.get("format") == "media":
-            yield pointer, value
-    elif isinstance(value, dict):
-        for key, part in schema.get("properties", {}).items():
-            if key in value:
-                yield from _references(root, part, value[key], f"{pointer}/{key}")
-    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        for index, item in enumerate(value):
-            yield from _references(root, schema["items"], item, f"{pointer}/{index}")
+    if isinstance(value, str) and schema.get("format") == "media":
+        yield pointer, value
     for union in ("anyOf", "oneOf", "allOf"):
         for part in schema.get(union, ()):
             yield from _references(root, part, value, pointer)
+    for name, part, inner in _inside(schema, value):
+        yield from _references(root, part, inner, f"{pointer}/{name}")
+
+
+def _inside(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str | int, Mapping[str, Any], Any]]:
+    """Yield (name, schema, value) of an object's known properties or a list's items."""
+    if isinstance(value, dict):
+        yield from ((key, part, value[key]) for key, part in schema.get("properties", {}).items() if key in value)
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        yield from ((index, schema["items"], item) for index, item in enumerate(value))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from penstock.client import Job
-from tests.acceptance.stack import Stack, wait_for
+from tests.acceptance.stack import Stack, running, scene, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +40,59 @@ def test_a_job_outlives_the_sigkill_of(victim: str, stack: Stack, big_scene: Pat
         job = client.wait(job_id)
     assert checksums(job) == undisturbed
     assert job.attempt == (2 if victim == "worker" else 1)
+
+
+def test_a_worker_that_is_asked_to_leave_during_a_download_gives_the_job_back(tmp_path: Path) -> None:
+    with stalling_once(scene()) as server:
+        config = f'allowed_hosts = ["127.0.0.1:{server.server_port}"]\ndrain_s = 0.5\n'
+        with running(tmp_path / "up", config=config) as stack, stack.client() as client:
+            reference = f"http://127.0.0.1:{server.server_port}/scene.tif"
+            job_id = client.submit("csmask", {"scene": reference}).id
+            assert server.stalled.wait(30)
+            os.kill(stack.pid("worker"), signal.SIGTERM)
+            job = client.wait(job_id)
+            events = [event.type for event in client.event_list(job_id)]
+    assert job.succeeded
+    assert (job.attempt, events.count("job.released"), events.count("job.requeued")) == (1, 1, 0)
+
+
+class StallingServer(ThreadingHTTPServer):
+    """Begins to send a file and stops in the middle, the first time; sends it the second time."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path) -> None:
+        self.body = path.read_bytes()
+        self.stalled, self.ended = threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", 0), StallingHandler)
+
+
+class StallingHandler(BaseHTTPRequestHandler):
+    server: StallingServer
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.server.body)))
+        self.end_headers()
+        if self.server.stalled.is_set():
+            self.wfile.write(self.server.body)
+            return
+        self.wfile.write(self.server.body[:1000])
+        self.server.stalled.set()
+        self.server.ended.wait(60)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def stalling_once(path: Path) -> Iterator[StallingServer]:
+    with StallingServer(path) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.ended.set()
+            server.shutdown()
+            thread.join()

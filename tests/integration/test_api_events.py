@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
 @asynccontextmanager
 async def listening(service: Service) -> AsyncIterator[Server]:
     """Serve the app on a port of its own."""
-    server = Server(uvicorn.Config(service.app, port=0, lifespan="off", log_level="error", timeout_graceful_shutdown=1))
+    server = Server(uvicorn.Config(service.app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
     task = asyncio.create_task(server._serve())
     await asyncio.wait_for(server.listening.wait(), 10)
     try:

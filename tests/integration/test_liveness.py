@@ -85,12 +85,12 @@ def test_an_attempt_that_ignores_its_loss_is_stuck_and_a_canceled_one_is_not(ben
 
 
 def test_trouble_ends_the_process(worker: Worker) -> None:
-    ended, told = threading.Event(), threading.Event()
+    told, killed = threading.Event(), threading.Event()
     lost = attempt()
     lost.stop(Fenced())
     lost.stopped_at = time.monotonic() - app.STUCK_S - 1
     with worker.heartbeat.watching(lost):
         assert worker.trouble() == "attempt_stuck"
-        worker.watch(ended, end=told.set, kill=ended.set)
+        worker.watch(end=told.set, kill=killed.set)
     assert told.is_set()
-    assert not ended.is_set()
+    assert not killed.is_set()
