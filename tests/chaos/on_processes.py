@@ -101,7 +101,8 @@ def poison(run: Run) -> Summary:
     begun = time.monotonic()
     with run.arena(workers=2, max_crashes=3) as arena:
         bad = [_ends(end, "worker_lost") for end in (("abort", "oom") if run.full else ("abort",))]
-        mixed = [*jobs(count, arena.receiver)]
+        # Long enough to be beside the poison when it kills: neighbours must not be taken for it.
+        mixed = [*jobs(count, arena.receiver, takes_s=0.3)]
         for job in bad:
             mixed.insert(count // 3, job)
         arena.submit(mixed)
