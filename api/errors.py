@@ -43,6 +43,7 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.UnknownJob: 404,
         errors.UnknownArtifact: 404,
         errors.UnknownUpload: 404,
+        errors.UnknownDelivery: 404,
         errors.JobGone: 410,
         errors.PayloadTooLarge: 413,
         errors.IdempotencyMismatch: 422,

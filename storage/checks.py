@@ -13,7 +13,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from penstock.config import Settings
-from penstock.errors import ConfigError, PenstockError, RedisUnavailable
+from penstock.errors import ConfigError, ObjectExists, PenstockError, RedisUnavailable
 from penstock.storage.base import ObjectStore
 
 #: Scripts with flags, and AOF of several files: what ours need.
@@ -99,11 +99,23 @@ def inspect_object_store(store: ObjectStore, address: str) -> Finding:
     try:
         store.put_bytes(key, body, content_type="application/octet-stream")
         same = store.get_bytes(key, limit_bytes=len(body)) == body
+        first_wins = _first_wins(store, key)
         store.delete(key)
     except PenstockError as error:
         return Finding(name, ok=False, detail=error.detail, remedy="check `object_store`, `s3` and the credentials")
+    if not first_wins:
+        remedy = "take a store with If-None-Match on put, or set durability = 'redis'"
+        return Finding(name, ok=False, detail="it overwrites what may only be written once", remedy=remedy)
     detail = f"put, get and delete work at {address}" if same else "it gives back other bytes than it was given"
     return Finding(name, same, detail, "check `object_store`")
+
+
+def _first_wins(store: ObjectStore, key: str) -> bool:
+    try:
+        store.put_bytes(key, b"second", content_type="application/octet-stream", if_absent=True)
+    except ObjectExists:
+        return True
+    return False
 
 
 def _appendfsync(client: redis.Redis) -> str | None:

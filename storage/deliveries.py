@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import JobGone, UnknownJob
+from penstock.errors import JobGone, UnknownDelivery, UnknownJob
 from penstock.jobs import Delivery, Job, JobKey
 from penstock.storage.fields import MICRO, fields, job_of, us
 from penstock.storage.scripts import Command
@@ -50,6 +50,11 @@ def due(n: int, lease_s: float) -> Command[tuple[tuple[DeliveryRecord, Job], ...
     return Command("deliver", args, lambda rows: tuple((_delivery(row), job_of(fields(job))) for row, job in rows))
 
 
+def redeliver(key: JobKey, delivery_id: str) -> Command[DeliveryRecord]:
+    """Have a settled delivery made once more, or raise `UnknownJob`, `JobGone` or `UnknownDelivery`."""
+    return Command("redeliver", (key.tenant, key.id, delivery_id), _redelivered)
+
+
 def settle(
     delivery: DeliveryRecord, outcome: Delivery, attempt: Attempt, body: str, *, delay_s: float = 0
 ) -> Command[str]:
@@ -73,6 +78,12 @@ def _rows(reply: Any) -> tuple[DeliveryRecord, ...]:
     if reply == 1:
         raise JobGone
     return tuple(_delivery(row) for row in reply[0])
+
+
+def _redelivered(reply: Any) -> DeliveryRecord:
+    if reply == 2:
+        raise UnknownDelivery
+    return _rows(reply)[0]
 
 
 def _delivery(flat: Sequence[str]) -> DeliveryRecord:

@@ -3,7 +3,7 @@
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
     · MalformedBody, UnsupportedContentType, InvalidRequest, HostRefused, LinkRefused
-    · UnknownModel, UnknownQueue, UnknownJob, UnknownArtifact, UnknownUpload, JobGone
+    · UnknownModel, UnknownQueue, UnknownJob, UnknownArtifact, UnknownUpload, UnknownDelivery, JobGone
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, TooManyJobs
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
@@ -122,6 +122,12 @@ class UnknownArtifact(RequestError):
     """The job has no such artifact."""
 
     code = "unknown_artifact"
+
+
+class UnknownDelivery(RequestError):
+    """The job has no such delivery."""
+
+    code = "unknown_delivery"
 
 
 class UnknownUpload(RequestError):

@@ -16,7 +16,8 @@ ROUTES = {
     ("/v1/jobs/{job_id}", "delete"), ("/v1/jobs/{job_id}/cancel", "post"), ("/v1/jobs/{job_id}/events", "get"),
     ("/v1/jobs/{job_id}/artifacts/{name}", "get"), ("/v1/jobs/{job_id}/deliveries", "get"), ("/v1/uploads", "post"),
     ("/v1/models", "get"), ("/v1/models/{name}", "get"), ("/v1/queues/{name}", "get"), ("/livez", "get"),
-    ("/readyz", "get"), ("/v1/jobs/{job_id}/retry", "post"), ("/v1/queues/{name}/pause", "post"),
+    ("/readyz", "get"), ("/v1/jobs/{job_id}/retry", "post"),
+    ("/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", "post"), ("/v1/queues/{name}/pause", "post"),
     ("/v1/queues/{name}/resume", "post"), ("/v1/queues/{name}/drain", "post"), ("/v1/queues/{name}/purge", "post"),
     ("/v1/queues/{name}/dead-letters", "get"), ("/v1/queues/{name}/dead-letters/requeue", "post"),
 }  # fmt: skip

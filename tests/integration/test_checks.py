@@ -9,6 +9,7 @@ from redis import Redis
 
 from penstock.config import Settings
 from penstock.errors import ConfigError, RedisUnavailable
+from penstock.storage.base import ObjectInfo
 from penstock.storage.checks import inspect_object_store, inspect_redis, require_durable_redis
 from penstock.storage.local import LocalStore
 from tests.valkey import ValkeyProcess
@@ -53,3 +54,13 @@ def test_an_object_store_that_cannot_be_written_is_found(tmp_path: Path) -> None
 
     assert not finding.ok
     assert finding.remedy
+
+
+def test_an_object_store_that_forgets_who_was_first_is_found(tmp_path: Path) -> None:
+    class Careless(LocalStore):
+        def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:  # noqa: ARG002
+            return super().put_bytes(key, data, content_type=content_type)
+
+    finding = inspect_object_store(Careless(tmp_path / "objects"), "file:///here")
+
+    assert (finding.ok, "durability" in finding.remedy) == (False, True)

@@ -17,6 +17,7 @@ from penstock.errors import (
     RedisUnavailable,
     StateConflict,
     TooManyJobs,
+    UnknownDelivery,
     UnknownJob,
 )
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
@@ -392,6 +393,21 @@ class TestDeliveries:
         assert (record.tries, record.state, record.body, len(record.log)) == (2, Delivery.DELIVERED, "body", 2)
         assert read(store, key).delivery is Delivery.DELIVERED
         assert read(store, key).state is State.CANCELED
+
+    def test_a_settled_delivery_can_be_asked_for_again(self, store: JobStore) -> None:
+        key = submit(store, webhook=Webhook("http://h/"))
+        store.run(records.cancel(key))
+        [(row, _)] = store.run(deliveries.due(1, 60))
+        store.run(deliveries.settle(row, Delivery.FAILED, deliveries.Attempt(1, 1.0, 500, "HTTP 500"), "body"))
+        assert store.run(deliveries.redeliver(key, row.id)).state is Delivery.PENDING
+        store.run(deliveries.redeliver(key, row.id))
+        [(again, job)] = store.run(deliveries.due(10, 60))
+        assert (again.id, again.body, again.tries, job.delivery) == (row.id, "body", 2, Delivery.PENDING)
+        assert store.run(deliveries.due(10, 60)) == ()
+        with pytest.raises(UnknownDelivery):
+            store.run(deliveries.redeliver(key, "msg_other"))
+        with pytest.raises(UnknownJob):
+            store.run(deliveries.redeliver(JobKey("default", "never"), row.id))
 
     def test_nobody_is_told_who_did_not_ask(self, store: JobStore) -> None:
         store.run(records.cancel(submit(store, webhook=Webhook("http://h/", events=("job.succeeded",)))))

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 EXPECTED = {
     "malformed_body": 400, "unsupported_content_type": 415, "invalid_request": 422, "host_refused": 421,
     "link_refused": 403, "unknown_queue": 404, "unknown_job": 404, "unknown_artifact": 404,
+    "unknown_delivery": 404,
     "unknown_upload": 404, "job_gone": 410, "payload_too_large": 413, "idempotency_mismatch": 422,
     "state_conflict": 409, "too_many_jobs": 429, "media_not_found": 422,
     "media_refused": 422, "media_too_large": 413, "media_unreadable": 422, "media_changed": 422, "missing_bands": 422,
