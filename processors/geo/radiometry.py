@@ -53,7 +53,7 @@ def resolve_radiometry(
     """Return the radiometry to use: the request's, else the file's tags where they say anything, else the model's.
 
     Scale with offset, and nodata, are looked for separately. Raises `InvalidInput` when nobody says what numbers of
-    this data type mean.
+    this data type mean, or the file's tags make the same of all of them.
     """
     bands = len(declared.scales)
     default = next((d for d in defaults if declared.dtype in d.dtypes), None)
@@ -61,6 +61,7 @@ def resolve_radiometry(
     if request is not None and request.scale is not None:
         scale, offset, source = (request.scale,) * bands, (request.offset or 0.0,) * bands, "request"
     elif any(s != 1 for s in declared.scales) or any(o != 0 for o in declared.offsets):
+        _check_tags(declared)
         scale, offset, source = declared.scales, declared.offsets, "file"
     elif default is not None:
         scale, offset, source = (default.scale,) * bands, (default.offset,) * bands, "model default"
@@ -71,6 +72,17 @@ def resolve_radiometry(
         )
     nodata, nodata_source = _nodata(request, declared, default)
     return Radiometry(scale, offset, nodata, source, nodata_source)
+
+
+def _check_tags(declared: Declared) -> None:
+    tags = {"scale": declared.scales, "offset": declared.offsets}
+    for name, values in tags.items():
+        for value in values:
+            if not math.isfinite(value) or (name == "scale" and value == 0):
+                raise InvalidInput(
+                    f"The scene's own {name} tag is {value:g}, so its numbers mean nothing. Give `radiometry` in the "
+                    'request, e.g. {"scale": 0.0001, "offset": 0}: it is used in place of the tags.'
+                )
 
 
 def _nodata(

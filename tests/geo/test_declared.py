@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,31 @@ def test_nodata_is_looked_for_in_the_same_order(
 def test_numbers_that_nobody_explains_are_refused() -> None:
     with pytest.raises(InvalidInput, match="what the scene's uint8 numbers mean"):
         resolve_radiometry(None, declared("uint8"), [TEN_THOUSANDTHS])
+
+
+@pytest.mark.parametrize(
+    ("tags", "sentence"),
+    [
+        ({"scales": (1e-4, 0.0)}, "scale tag is 0, .* Give `radiometry`"),
+        ({"scales": (math.nan, 1.0)}, "scale tag is nan"),
+        ({"offsets": (0.0, math.inf)}, "offset tag is inf"),
+    ],
+)
+def test_tags_that_make_nothing_of_numbers_are_refused_unless_the_request_replaces_them(
+    tags: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        resolve_radiometry(None, declared(**tags), [TEN_THOUSANDTHS])
+    found = resolve_radiometry(RadiometryRequest(scale=0.5), declared(**tags), [TEN_THOUSANDTHS])
+    assert (found.scale, found.offset) == ((0.5, 0.5), (0.0, 0.0))
+
+
+def test_a_file_whose_scale_tag_is_0_fails_the_job(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", np.full((1, 80, 90), 2734, np.uint16), scales=(0.0,))
+    with pytest.raises(InvalidInput, match="scale tag is 0"):
+        segment(path, tmp_path / "out")
+    sink, _ = segment(path, tmp_path / "good", network=bright(0.2), radiometry={"scale": 1e-4})
+    assert (read(sink.artifacts["classes.tif"]) == 1).all()
 
 
 def bright(limit: float) -> Network:
