@@ -182,13 +182,14 @@ def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
 
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
-    models: Iterable[str],
+    models: Iterable[str], suspects: bool = True,
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
-    The same slot and nonce get the same jobs again: a lost reply is not a lost job.
+    The same slot and nonce get the same jobs again: a lost reply is not a lost job. A worker that runs anything else
+    gets no `suspects`, jobs with a crash behind them: they want a worker to themselves.
     """
-    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)))
+    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)), int(suspects))
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 

@@ -112,7 +112,7 @@ class S3Store:
             answer = self._client.put_object(
                 Bucket=self.bucket, Key=self.prefix + key, Body=data, ContentType=content_type, **condition
             )
-        return _put_info(key, len(data), content_type, answer)
+            return _put_info(key, len(data), content_type, answer)
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file."""
@@ -125,7 +125,7 @@ class S3Store:
                 with new_file(path) as file:
                     for chunk in body.iter_chunks(CHUNK_BYTES):
                         file.write(chunk)
-        return _info(key, answer["ContentLength"], answer)
+            return _info(key, answer["ContentLength"], answer)
 
     def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
         """Return an object's bytes."""
@@ -156,7 +156,7 @@ class S3Store:
         """Return what is known of an object."""
         with _translated(key):
             answer = self._client.head_object(Bucket=self.bucket, Key=self.prefix + key)
-        return _info(key, answer["ContentLength"], answer)
+            return _info(key, answer["ContentLength"], answer)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose key begins with the prefix, a thousand per request."""
@@ -271,8 +271,9 @@ def _translated(key: str, *, conflict: type[PenstockError] = ObjectStoreUnavaila
         if code in _CONDITION:
             raise conflict from error
         raise ObjectStoreUnavailable(f"the object store answers {code}") from error
-    # botocore follows a server that answers 301 to everything until the stack ends.
-    except (BotoCoreError, RecursionError) as error:
+    # botocore follows a server that answers 301 to everything until the stack ends, and takes an answer that was cut
+    # off in its head for a success without headers: what it says is then missing.
+    except (BotoCoreError, RecursionError, KeyError) as error:
         raise ObjectStoreUnavailable from error
 
 

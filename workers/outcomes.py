@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.errors import Canceled, InputError, OutOfMemory, PenstockError, ProcessorFailed
+import errno
+
+from penstock.errors import Canceled, InputError, OutOfMemory, OutOfSpace, PenstockError, ProcessorFailed
 from penstock.jobs import State
 from penstock.storage.records import Outcome
 
@@ -20,6 +22,8 @@ def blame(error: BaseException) -> PenstockError:
         return error
     if isinstance(error, MemoryError):
         return OutOfMemory("the worker ran out of memory")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutOfSpace()
     return ProcessorFailed(f"the model's processor failed on this input ({type(error).__name__})")
 
 

@@ -35,6 +35,10 @@ class Slots:
         self._models = frozenset(entry.name for entry in catalogue if entry.problem is None)
         self._run = run
         self._free = threading.BoundedSemaphore(settings.slots)
+        #: Held while claiming, so that no slot claims beside one that claims a suspect.
+        self._claiming = threading.Lock()
+        self._running = 0
+        self._alone = False
         self._draining = threading.Event()
         self._heard_at = time.monotonic()
         self._polled: list[threading.Thread] = []
@@ -51,9 +55,7 @@ class Slots:
         try:
             done = 0
             while not self._draining.is_set() and (claims := self._claim(queue)):
-                for claim in claims:
-                    self._run(claim)
-                    done += 1
+                done += self._run_all(claims)
             return done
         finally:
             self._heard_at = time.monotonic()
@@ -76,25 +78,42 @@ class Slots:
         for thread in self._polled:
             thread.join()
 
-    def _claim(self, queue: str) -> tuple[Claim, ...]:
+    def _run_all(self, claims: tuple[Claim, ...]) -> int:
         try:
-            return self._store.run(
-                records.claim(
-                    queue,
-                    slot=f"{self.worker}:{threading.get_ident()}",
-                    nonce=uuid.uuid4().hex,
-                    n=1,
-                    lease_s=self._settings.lease_s,
-                    max_tenant_running=self._settings.max_tenant_running,
-                    worker=self.worker,
-                    models=self._models,
-                )
-            )
+            for claim in claims:
+                self._run(claim)
+        finally:
+            with self._claiming:
+                self._running -= len(claims)
+                self._alone = False
+        return len(claims)
+
+    def _claim(self, queue: str) -> tuple[Claim, ...]:
+        """Claim a job, unless one with a crash behind it runs here: what it may take down is itself."""
+        with self._claiming:
+            claims = () if self._alone else self._ask(queue, suspects=self._running == 0)
+            self._running += len(claims)
+            self._alone = self._alone or any(claim.crashes for claim in claims)
+            self._heard_at = time.monotonic()
+        return claims
+
+    def _ask(self, queue: str, *, suspects: bool) -> tuple[Claim, ...]:
+        command = records.claim(
+            queue,
+            slot=f"{self.worker}:{threading.get_ident()}",
+            nonce=uuid.uuid4().hex,
+            n=1,
+            lease_s=self._settings.lease_s,
+            max_tenant_running=self._settings.max_tenant_running,
+            worker=self.worker,
+            models=self._models,
+            suspects=suspects,
+        )
+        try:
+            return self._store.run(command)
         except RedisUnavailable:
             log.warning("claim.unanswered", queue=queue)
             return ()
-        finally:
-            self._heard_at = time.monotonic()
 
     def _poll_until_drained(self) -> None:
         while True:

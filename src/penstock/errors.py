@@ -8,7 +8,7 @@
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
   * ServiceError        ours, or the machinery's; retried where `retryable`
-    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, QueueDraining, FetchFailed, OutOfMemory, DeviceLost,
+    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, QueueDraining, FetchFailed, OutOfMemory, OutOfSpace, DeviceLost,
       ModelUnavailable, ProcessorFailed, NotReady
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
@@ -266,6 +266,12 @@ class OutOfMemory(ServiceError):
     """The device ran out of memory."""
 
     code = "out_of_memory"
+
+
+class OutOfSpace(ServiceError):
+    """The worker's disk is full."""
+
+    code = "out_of_space"
 
 
 class DeviceLost(ServiceError):

@@ -1,6 +1,8 @@
 #!lua
--- queue slot nonce n lease_us max_tenant_running worker models(JSON list) -> JSON list of claims
--- One model a claim, round robin over its tenants; a job with a crash behind it is claimed alone.
+-- queue slot nonce n lease_us max_tenant_running worker models(JSON list) suspects(1|0) -> JSON list of claims
+-- One model a claim, round robin over its tenants. A job with a crash behind it is a suspect: it is claimed alone, by a
+-- worker that runs nothing else (`suspects` is 1). A busy worker that meets one first runs dry for it: its claims end
+-- there. The others pass it by.
 local queue, n, lease, cap = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local memo = P .. 'claim:' .. ARGV[2] .. ':' .. ARGV[3]
 local again = redis.call('GET', memo)
@@ -33,6 +35,28 @@ local function take(tenant, id)
 end
 
 local claims, chosen, alone = {}, nil, false
+
+-- Whether this worker is the one that runs dry for a suspect.
+local function dries(name)
+  local key = P .. 'suspect:' .. name
+  local who = redis.call('GET', key)
+  if who and who ~= ARGV[7] then return false end
+  redis.call('SET', key, ARGV[7], 'PX', 60000)
+  return true
+end
+
+-- The next job of a lane, and whether it is a suspect.
+local function pick(lanekey, tenant)
+  for _, id in ipairs(redis.call('ZRANGE', lanekey, 0, 9)) do
+    if tonumber(redis.call('HGET', jobkey(tenant, id), 'crashes') or '0') == 0 then return id, false end
+    if #claims == 0 and ARGV[9] == '1' then return id, true end
+    if #claims == 0 and dries(tenant .. '/' .. id) then
+      alone = true
+      return nil
+    end
+  end
+end
+
 local moved = true
 while moved and #claims < n and not alone do
   moved = false
@@ -41,14 +65,14 @@ while moved and #claims < n and not alone do
     if #claims < n and not alone and served[model] and (not chosen or chosen == model)
       and redis.call('SCARD', tkey(tenant, 'running')) < cap then
       local lanekey = qkey(queue, 'lane:' .. lane)
-      local id = redis.call('ZRANGE', lanekey, 0, 0)[1]
-      local suspect = id and tonumber(redis.call('HGET', jobkey(tenant, id), 'crashes') or '0') > 0
-      if id and not (suspect and #claims > 0) then
+      local id, suspect = pick(lanekey, tenant)
+      if id then
         local claim = take(tenant, id)
         moved = true
         if claim then
           claims[#claims + 1] = claim
           chosen, alone = model, suspect
+          if suspect then redis.call('DEL', P .. 'suspect:' .. tenant .. '/' .. id) end
           if redis.call('EXISTS', lanekey) == 1 then
             redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane)
           end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from penstock.errors import (
@@ -12,6 +14,7 @@ from penstock.errors import (
     ModelUnavailable,
     ObjectStoreUnavailable,
     OutOfMemory,
+    OutOfSpace,
     PenstockError,
     ProcessorFailed,
 )
@@ -47,3 +50,11 @@ def test_foreign_errors_say_nothing_of_their_text() -> None:
     assert isinstance(error, ProcessorFailed)
     assert "secret" not in error.detail
     assert isinstance(blame(MemoryError()), OutOfMemory)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_passing_trouble(number: int) -> None:
+    error = blame(OSError(number, "no room"))
+    assert isinstance(error, OutOfSpace)
+    assert outcome_of(error, attempt=1, draw=0.5).state is State.DELAYED
+    assert isinstance(blame(FileNotFoundError(errno.ENOENT, "x")), ProcessorFailed)
