@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from penstock.api.auth import Key
 from penstock.api.schemas import DeliveryList, DeliveryView, delivery_view
 from penstock.api.services import Api
+from penstock.storage import journal
 from penstock.storage.deliveries import deliveries, redeliver
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -15,6 +16,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 @router.get("/{job_id}/deliveries")
 async def list_deliveries(key: Key, api: Api) -> DeliveryList:
     """List the deliveries of a job's events with each try."""
+    await api.journal.run(journal.read(key))  # makes the job anew where Redis lost it
     return DeliveryList(deliveries=[delivery_view(row) for row in await api.jobs.run(deliveries(key))])
 
 

@@ -13,7 +13,7 @@ from penstock.api.schemas import DeadLetters, Purged, QueueView, Requeued, queue
 from penstock.api.services import Api, Services
 from penstock.errors import JobGone, UnknownJob, UnknownQueue
 from penstock.jobs import JobKey, QueueMode
-from penstock.storage import journal, records
+from penstock.storage import journal, queues
 
 #: Jobs that one purge or requeue takes; what is left is told.
 MAX_JOBS = 500
@@ -60,7 +60,7 @@ async def resume_queue(name: Queue, api: Api) -> QueueView:
 @router.post("/{name}/purge")
 async def purge_queue(name: Queue, api: Api, tenant: Tenant) -> Purged:
     """Cancel the jobs that wait, at most 500 a call: repeat while `more` is true."""
-    keys = await api.jobs.run(records.waiting(name, tenant, MAX_JOBS))
+    keys = await api.jobs.run(queues.waiting(name, tenant, MAX_JOBS))
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def cancel(key: JobKey) -> bool:
@@ -71,7 +71,7 @@ async def purge_queue(name: Queue, api: Api, tenant: Tenant) -> Purged:
                 return False
 
     canceled = sum(await asyncio.gather(*map(cancel, keys)))
-    left = await api.jobs.run(records.waiting(name, tenant, 1))
+    left = await api.jobs.run(queues.waiting(name, tenant, 1))
     return Purged(canceled=canceled, more=len(left) > 0)
 
 
@@ -80,28 +80,28 @@ async def list_dead_letters(
     name: Queue, api: Api, tenant: Tenant, limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = 50
 ) -> DeadLetters:
     """List the jobs whose workers died too often, newest first; a retry takes a job off the list."""
-    jobs = await api.jobs.run(records.dead_letters(name, tenant, limit))
+    jobs = await api.jobs.run(queues.dead_letters(name, tenant, limit))
     return DeadLetters(jobs=[api.view(job) for job in jobs])
 
 
 @router.post("/{name}/dead-letters/requeue")
 async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> Requeued:
     """Retry the dead letters as new jobs, at most 500 a call: repeat while `more` is true."""
-    jobs = await api.jobs.run(records.dead_letters(name, tenant, MAX_JOBS))
+    jobs = await api.jobs.run(queues.dead_letters(name, tenant, MAX_JOBS))
     made = [await api.journal.run(journal.retry(job.key, retried_key(job.key), api.limits)) for job in jobs]
     if made:
         api.hints.send(name)
-    left = await api.jobs.run(records.dead_letters(name, tenant, 1))
+    left = await api.jobs.run(queues.dead_letters(name, tenant, 1))
     return Requeued(jobs=[api.view(done.job) for done in made], more=len(left) > 0)
 
 
 async def _set_mode(api: Services, name: str, mode: QueueMode) -> QueueView:
-    await api.jobs.run(records.set_mode(name, mode))
+    await api.jobs.run(queues.set_mode(name, mode))
     return queue_view(name, await _stats(api, name))
 
 
-async def _stats(api: Services, name: str) -> records.QueueStats:
-    stats = await api.jobs.run(records.queue_stats(name))
+async def _stats(api: Services, name: str) -> queues.QueueStats:
+    stats = await api.jobs.run(queues.queue_stats(name))
     if not stats.known and name not in api.settings.queues:
         raise UnknownQueue
     return stats

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from penstock.jobs import Delivery, Job, JobEvent, Phase, QueueMode, Status, Webhook
 from penstock.models import CatalogueEntry
 from penstock.storage.deliveries import DeliveryRecord
-from penstock.storage.records import QueueStats
+from penstock.storage.queues import QueueStats
 
 DAY_S = 86_400
 PRIORITIES = {"low": -1, "normal": 0, "high": 1}

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from penstock.errors import IdempotencyMismatch, JobGone, PenstockError, RedisUnavailable, StateConflict, UnknownJob
 from penstock.jobs import Claim, Job, JobKey, State, Submission
-from penstock.storage import manifests, records
+from penstock.storage import manifests, queues, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.fields import us
 from penstock.storage.manifests import Ending, Manifest
@@ -74,7 +74,7 @@ def retry(key: JobKey, new: JobKey, limits: QueueLimits) -> Flow[Submitted]:
         raise StateConflict(f"the job is {job.status.value}: only failed, expired and canceled ones are retried")
     mark = sha256(f"retry {key} {job.submission.fingerprint}".encode()).hexdigest()
     done = yield from submit(replace(job.submission, key=new, retry_of=key.id, fingerprint=mark), limits)
-    yield from _redis(records.bury(job))
+    yield from _redis(queues.bury(job))
     return done
 
 

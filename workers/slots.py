@@ -13,7 +13,7 @@ from penstock.config import Settings
 from penstock.errors import RedisUnavailable
 from penstock.jobs import Claim
 from penstock.models import CatalogueEntry
-from penstock.storage import records
+from penstock.storage import queues, records
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,7 @@ class Slots:
     def _say_seen(self) -> None:
         try:
             for queue in self._settings.queues:
-                self._store.run(records.seen(queue, self.worker, self._settings.slots))
+                self._store.run(queues.seen(queue, self.worker, self._settings.slots))
             self._store.run(records.publish(self._catalogue))  # again and again: Redis may have been emptied
         except RedisUnavailable:
             log.warning("seen.unanswered")

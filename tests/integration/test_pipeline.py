@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.jobs import Job, JobKey, State, Status
-from penstock.storage import journal, records
+from penstock.storage import journal, queues, records
 from tests.integration.echo import Bench, open_bench
 from tests.valkey import ValkeyProcess
 
@@ -156,7 +156,7 @@ def test_the_poll_finds_work_without_a_hint(valkey: ValkeyProcess, tmp_path: Pat
         key = bench.submit("a", {"text": bench.upload("hi")})
         bench.slots.start()
         assert bench.gate.entered.wait(10)
-        assert bench.store.run(records.queue_stats("default")).workers == 1
+        assert bench.store.run(queues.queue_stats("default")).workers == 1
         bench.gate.opened.set()
         bench.slots.drain()
         bench.slots.join()

@@ -21,7 +21,7 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
-from penstock.storage import deliveries, records
+from penstock.storage import deliveries, queues, records
 from penstock.storage.records import JobStore, Outcome, QueueLimits
 from tests.valkey import ValkeyProcess
 
@@ -345,17 +345,17 @@ class TestViews:
         for name in "abc":
             submit(store, name)
         claim(store)
-        store.run(records.seen("q", "w", 4))
-        stats = store.run(records.queue_stats("q"))
+        store.run(queues.seen("q", "w", 4))
+        stats = store.run(queues.queue_stats("q"))
         assert (stats.queued, stats.running, stats.workers, stats.slots, stats.known) == (2, 1, 1, 4, True)
-        assert store.run(records.backlog()) == {"q": 2}
-        assert not store.run(records.queue_stats("nowhere")).known
+        assert store.run(queues.backlog()) == {"q": 2}
+        assert not store.run(queues.queue_stats("nowhere")).known
 
     @pytest.mark.parametrize("slots", [1, 3])
     def test_the_estimate_is_right_within_a_factor_of_two_on_a_steady_queue(self, store: JobStore, slots: int) -> None:
         """Slots come free one after the other, all jobs take ten seconds, and the clock is the test's own."""
         took_s, now_s = 10.0, 0.0
-        store.run(records.seen("q", "w", slots))
+        store.run(queues.seen("q", "w", slots))
         for number in range(12 * slots):
             submit(store, str(number))
         running = claim(store, slots)
@@ -366,7 +366,7 @@ class TestViews:
             self.end_after(store, running[0], took_s)
             ended[running.pop(0).key.id] = now_s
             running += claim(store)
-            for position, key in enumerate(store.run(records.waiting("q", "default", 100)), start=1):
+            for position, key in enumerate(store.run(queues.waiting("q", "default", 100)), start=1):
                 job = read(store, key)
                 assert job.queue_position == position
                 assert job.eta_s is not None

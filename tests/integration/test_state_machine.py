@@ -26,22 +26,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.errors import IdempotencyMismatch, InvalidInput, JobGone, OutOfMemory, StateConflict, UnknownJob
-from penstock.jobs import Claim, JobKey, Phase, Progress, State, Submission, Webhook
+from penstock.errors import IdempotencyMismatch, JobGone, StateConflict, UnknownJob
+from penstock.jobs import JobKey, Phase, Progress, Submission, Webhook
 from penstock.storage import deliveries, journal, records
 from penstock.storage.journal import Journal
 from penstock.storage.local import LocalStore
 from penstock.storage.manifests import delete_objects
-from penstock.storage.records import JobStore, Outcome, QueueLimits
+from penstock.storage.records import JobStore, QueueLimits
 from penstock.workers.recover import recover
 from tests.integration.fragile import Crashed, Fragile
+from tests.integration.model import ENDS, WAITING, Expected, Hold, outcome
 from tests.valkey import ValkeyProcess
 
 NAMES = ("a", "b", "c")
 MAX_ATTEMPTS = 3
 MAX_CRASHES = 2
-ENDS = {"succeeded", "failed", "canceled", "expired"}
-WAITING = {"reserved", "queued", "delayed"}
 #: Of the everyday run; the nightly profile has more.
 EXAMPLES = 25
 
@@ -50,62 +49,6 @@ names = st.sampled_from(NAMES)
 steps = st.sampled_from([99, 99, 99, 99, 99, 0, 1, 2, 2])
 #: Most jobs should come to something before they are wiped away.
 rarely = st.sampled_from([False] * 4 + [True])
-
-
-@dataclass(frozen=True)
-class End:
-    """How a job ends: what `outcome.json` says."""
-
-    state: str
-    text: str | None
-    fence: int
-    ended_by: int
-
-
-@dataclass
-class Expected:
-    """Where a job must stand."""
-
-    durable: bool
-    body: str
-    state: str = "queued"
-    attempt: int = 0
-    crashes: int = 0
-    fence: int = 0
-    ended_by: int = 0
-    cancel: bool = False
-    checkpoints: int = 0
-    text: str | None = None
-    #: Whether its request.json is stored.
-    manifest: bool = False
-    #: The outcome.json that is stored.
-    stored: End | None = None
-
-    @property
-    def over(self) -> bool:
-        return self.state in ENDS
-
-    def propose(self, end: End) -> None:
-        """The outcome is put: the first one counts."""
-        if self.durable:
-            self.stored = self.stored or end
-
-    def finish(self, end: End) -> None:
-        """The outcome is put and committed."""
-        self.propose(end)
-        end = self.stored or end
-        self.state, self.text, self.fence, self.ended_by = end.state, end.text, end.fence, end.ended_by
-
-    def end(self, state: str, text: str | None = None, ended_by: int | None = None) -> End:
-        return End(state, text, self.fence, self.ended_by if ended_by is None else ended_by)
-
-
-@dataclass
-class Hold:
-    """A worker that believes that it holds a job."""
-
-    claim: Claim
-    checkpoints: int = 0
 
 
 @dataclass
@@ -462,19 +405,6 @@ class Jobs(RuleBasedStateMachine):
         assert {f"default/{name}" for name in client.smembers("penstock:tenant:default:live")} == those(
             *WAITING, "running"
         )
-
-
-def outcome(how: str, text: str) -> Outcome:
-    """Return what a worker says of its attempt."""
-    match how:
-        case "succeeded":
-            return Outcome(State.SUCCEEDED, text)
-        case "failed":
-            return Outcome(State.FAILED, error=InvalidInput("bad").report())
-        case "canceled":
-            return Outcome(State.CANCELED)
-        case _:
-            return Outcome(State.DELAYED, error=OutOfMemory().report(), retry_delay_s=1800)
 
 
 @pytest.fixture
