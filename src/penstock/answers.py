@@ -219,10 +219,17 @@ def read_event(data: Mapping[str, Any]) -> Event:
     return Event(data.get("id") or "", data["type"], _moment(data.get("at")), data.get("data") or {})
 
 
-def read_sse(kind: str, text: str) -> Event:
-    """Read a server-sent event: a job under `snapshot`, otherwise as in the list."""
-    data = json.loads(text)
-    return Event("", kind, None, data) if kind == "snapshot" else read_event({"type": kind, **data})
+def read_sse(kind: str, text: str) -> Event | None:
+    """Read a server-sent event: a job under `snapshot`, otherwise as in the list; None for any other shape.
+
+    A comment that keeps the connection alive arrives as an event without text.
+    """
+    try:
+        found = json.loads(text)
+        event = Event("", kind, None, found) if kind == "snapshot" else read_event({"type": kind, **found})
+    except (ValueError, TypeError):
+        return None
+    return event if isinstance(event.data, Mapping) else None
 
 
 def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:

@@ -138,8 +138,9 @@ class Client:
                 with self._http.stream(**_stream(reader.request)) as response:
                     if response.status_code >= 400:
                         response.read()
-                    for event in httpx_sse.EventSource(_accepted(response)).iter_sse():
-                        yield reader.take(event.event, event.data)
+                    for sent in httpx_sse.EventSource(_accepted(response)).iter_sse():
+                        if (event := reader.take(sent.event, sent.data)) is not None:
+                            yield event
                 delay_s = reader.closed()
             except httpx.TransportError as error:
                 delay_s = reader.failed(self._unreachable(error))
@@ -283,8 +284,9 @@ class AsyncClient:
                 async with self._http.stream(**_stream(reader.request)) as response:
                     if response.status_code >= 400:
                         await response.aread()
-                    async for event in httpx_sse.EventSource(_accepted(response)).aiter_sse():
-                        yield reader.take(event.event, event.data)
+                    async for sent in httpx_sse.EventSource(_accepted(response)).aiter_sse():
+                        if (event := reader.take(sent.event, sent.data)) is not None:
+                            yield event
                 delay_s = reader.closed()
             except httpx.TransportError as error:
                 delay_s = reader.failed(_no_answer(self._http.base_url, error))

@@ -159,9 +159,11 @@ class EventReader:
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self.after} if self.after else {})}
         return Request("GET", f"/v1/jobs/{self.job_id}/events", headers=headers)
 
-    def take(self, kind: str, text: str) -> Event:
-        """Return the event that came in."""
+    def take(self, kind: str, text: str) -> Event | None:
+        """Return the event that came in, None for what is no event of a job."""
         event = read_sse(kind, text)
+        if event is None:
+            return None
         if event.type == "snapshot":
             self._snapshot_over = read_job(event.data).over
         else:
