@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 
 from penstock.api.files import FileDownload, download_headers
 from penstock.api.services import Api, Services
-from penstock.errors import LinkRefused, MalformedBody, PayloadTooLarge
+from penstock.errors import LinkRefused, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.keys import Link, verify_link
-from penstock.storage.base import CHUNK_BYTES
+from penstock.storage.base import CHUNK_BYTES, ObjectInfo, ObjectStore
 
 router = APIRouter(prefix="/v1/local", include_in_schema=False)
 
@@ -31,7 +31,7 @@ async def receive_object(key: str, request: Request, api: Api) -> Response:
     if link.content_type != content_type or link.size_bytes is None:
         raise LinkRefused("send exactly the headers that came with the link")
     async with _received(request, api.settings.spool_dir / "uploads", link.size_bytes) as path:
-        info = await asyncio.to_thread(api.objects.put_file, key, path, content_type=content_type)
+        info = await asyncio.to_thread(_put_once, api.objects, key, path, content_type)
     return Response(headers={"ETag": f'"{info.etag}"'})
 
 
@@ -43,6 +43,24 @@ async def send_object(key: str, request: Request, api: Api) -> Response:
     info = await asyncio.to_thread(api.objects.head, key)
     headers = download_headers(link.filename or key.rpartition("/")[2], etag=info.etag)
     return FileDownload(api.file(key), headers=headers, media_type=info.content_type)
+
+
+def _put_once(objects: ObjectStore, key: str, path: Path, content_type: str) -> ObjectInfo:
+    """Store the file unless its link was used before: what jobs may have been made on never changes.
+
+    The same bytes again are the repeat of a lost answer; `ObjectExists` for others.
+    """
+    try:
+        return objects.put_file(key, path, content_type=content_type, if_absent=True)
+    except ObjectExists as error:
+        if not _holds(objects, key, path):
+            raise ObjectExists("another file was sent to this link before: ask for a new one") from error
+        return objects.head(key)
+
+
+def _holds(objects: ObjectStore, key: str, path: Path) -> bool:
+    with path.open("rb") as file:
+        return all(file.read(len(chunk)) == chunk for chunk in objects.read(key)) and not file.read(1)
 
 
 def _verified(api: Services, method: Literal["GET", "PUT"], key: str, request: Request) -> Link:

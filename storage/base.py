@@ -98,7 +98,10 @@ class ObjectStore(Protocol):
         ...
 
     def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
-        """Return a link that uploads one object of exactly this size and type until it expires."""
+        """Return a link that uploads one object of exactly this size and type until it expires.
+
+        It takes one object: the first that arrives stays. (On S3 as far as the server knows `If-None-Match: *`.)
+        """
         ...
 
     def uri(self, key: str) -> str:

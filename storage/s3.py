@@ -187,16 +187,22 @@ class S3Store:
             return self._presigner.generate_presigned_url("get_object", Params=what, ExpiresIn=expires_s)
 
     def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
-        """Return a link to the store itself; size and type are under its signature."""
+        """Return a link to the store itself; size, type and `If-None-Match: *` are under its signature.
+
+        Where the key is taken the store answers 412, to the repeat of a lost answer too. On a server that ignores the
+        condition a second upload replaces the first until the link expires, under a job that named it, too.
+        """
         what = {
             "Bucket": self.bucket,
             "Key": self.prefix + key,
             "ContentType": content_type,
             "ContentLength": size_bytes,
+            **_if_absent(True),
         }
         with _translated(key):
             url = self._presigner.generate_presigned_url("put_object", Params=what, ExpiresIn=expires_s)
-        return PresignedPut(url, expires_s, headers={"Content-Type": content_type, "Content-Length": str(size_bytes)})
+        headers = {"Content-Type": content_type, "Content-Length": str(size_bytes), "If-None-Match": "*"}
+        return PresignedPut(url, expires_s, headers=headers)
 
     def uri(self, key: str) -> str:
         """Return `s3://bucket/key`."""

@@ -50,9 +50,15 @@ async def test_an_uploaded_file_can_be_named_in_a_job(service: Service) -> None:
     assert list((service.settings.spool_dir / "uploads").iterdir()) == []
 
 
-async def test_an_upload_may_be_sent_again(service: Service) -> None:
+async def test_an_upload_may_be_sent_again_and_not_changed(service: Service) -> None:
     link = await upload(service)
-    assert [(await send(service, link, SCENE)).status_code for _ in range(2)] == [200, 200]
+    first, second = await send(service, link, SCENE), await send(service, link, SCENE)
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert first.headers["etag"] == second.headers["etag"]
+    problem = assert_problem(await send(service, link, SCENE[::-1]), 409, "object_exists")
+    assert problem["detail"] == "another file was sent to this link before: ask for a new one"
+    key = link["media"].replace("media://", "tenants/default/uploads/")
+    assert service.objects.get_bytes(key, limit_bytes=10_000) == SCENE
 
 
 async def test_a_large_upload_streams_through(service: Service) -> None:

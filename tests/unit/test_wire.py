@@ -148,6 +148,17 @@ def test_a_submission_uploads_its_files_first_and_repeats_under_one_key(tmp_path
     assert job.id == "0190"
 
 
+def test_an_upload_whose_answer_was_lost_has_arrived_when_the_store_says_that_the_key_is_taken(tmp_path: Path) -> None:
+    scene = tmp_path / "scene.tif"
+    scene.write_bytes(b"II*\0")
+    place = {"media": "media://u/scene.tif", "method": "PUT", "url": "http://s/put", "headers": {"If-None-Match": "*"}}
+    service = Service(Reply(201, {}, json.dumps(place).encode()), Unreachable("lost"), Reply(412, {}, b"<Error/>"))
+    assert service.run(Operations(60).upload(scene, None)) == "media://u/scene.tif"
+    other = Service(Reply(201, {}, json.dumps(place).encode()), Reply(403, {}, b"<Error/>"))
+    with pytest.raises(PenstockAPIError):
+        other.run(Operations(60).upload(scene, None))
+
+
 def test_options_that_were_not_given_are_left_to_the_service() -> None:
     assert submission("m", {}, key="k", options={"priority": None}).body == {"model": "m", "input": {}}
     full = submission(
