@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.exceptions import best_match
 
 from penstock.api.errors import ModelNotServed, pointer
 from penstock.api.schemas import PRIORITIES, JobRequest
@@ -95,10 +95,38 @@ def _issues(error: ValidationError) -> Iterator[Issue]:
         case "additionalProperties" if schema["additionalProperties"] is False:
             unknown = [name for name in value if name not in schema.get("properties", {})]
             yield from (Issue(place + pointer([name]), "is not known to this model") for name in unknown)
-        case "anyOf" | "oneOf" if (inner := best_match(error.context or ())) is not None:
-            yield from _issues(inner)
+        case "dependentRequired":
+            pairs = [(name, needed) for name, all_of in schema["dependentRequired"].items() for needed in all_of]
+            missing = [(name, needed) for name, needed in pairs if name in value and needed not in value]
+            yield from (Issue(place + pointer([needed]), f"is required with {name}") for name, needed in missing)
+        case "exclusiveMinimum":
+            yield Issue(place, f"must be greater than {schema['exclusiveMinimum']}")
+        case "minimum":
+            yield Issue(place, f"must be at least {schema['minimum']}")
+        case "exclusiveMaximum":
+            yield Issue(place, f"must be less than {schema['exclusiveMaximum']}")
+        case "maximum":
+            yield Issue(place, f"must be at most {schema['maximum']}")
+        case "anyOf" | "oneOf" if error.context:
+            yield from _issues_of_branch(error, place)
         case _:
             yield Issue(place, error.message[:_SENTENCE_CHARS])
+
+
+def _issues_of_branch(error: ValidationError, place: str) -> Iterator[Issue]:
+    """Yield what is wrong with a value by the alternative that it was meant for: one that takes its type."""
+    branches = [list(found) for _, found in groupby(error.context or (), key=lambda e: e.relative_schema_path[0])]
+    fitting = [found for found in branches if not any(_is_of_another_type(e, error) for e in found)]
+    if fitting:
+        for inner in min(fitting, key=len):
+            yield from _issues(inner)
+    else:
+        takes = dict.fromkeys(str(e.validator_value) for e in error.context or () if _is_of_another_type(e, error))
+        yield Issue(place, f"must be one of: {', '.join(takes)}")
+
+
+def _is_of_another_type(inner: ValidationError, outer: ValidationError) -> bool:
+    return inner.validator == "type" and inner.absolute_path == outer.absolute_path
 
 
 def _check_webhook(api: Services, wanted: JobRequest) -> None:
