@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -10,8 +9,8 @@ import structlog
 from fastapi import Depends, Request
 
 from penstock.api.services import Api
-from penstock.config import DEFAULT_TENANT, Settings
-from penstock.errors import ConfigError, HostRefused, UnknownJob
+from penstock.config import DEFAULT_TENANT, Settings, is_loopback, require_loopback
+from penstock.errors import HostRefused, UnknownJob
 from penstock.jobs import JobKey
 
 log = structlog.get_logger(__name__)
@@ -19,21 +18,8 @@ log = structlog.get_logger(__name__)
 
 def open_mode(settings: Settings) -> None:
     """Say that anybody who reaches the port may use it; raise `ConfigError` where that is not this machine alone."""
-    if not is_loopback(settings.host):
-        raise ConfigError(
-            f"host is {settings.host}, but without API keys the service listens on a loopback address only"
-        )
+    require_loopback(settings)
     log.warning("api.open_mode", tenant=DEFAULT_TENANT, host=settings.host, meaning="no API keys: loopback only")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def served_host(request: Request, api: Api) -> None:

@@ -6,19 +6,48 @@ Nothing else reads the environment. Sources, strongest first: arguments, `PENSTO
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from penstock.errors import ConfigError
 
 Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 DEFAULT_TENANT = "default"
+
+
+def _store_address(url: str) -> str:
+    parts = urlsplit(url)
+    local = parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path
+    if not local and not (parts.scheme == "s3" and parts.netloc):
+        raise ValueError(f"{url!r} is neither s3://bucket nor file:///folder")
+    return url
+
+
+StoreAddress = Annotated[str, AfterValidator(_store_address)]
 
 
 class DropRule(BaseModel):
@@ -28,7 +57,7 @@ class DropRule(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
     #: `s3://bucket` or `file:///folder`.
-    bucket: str
+    bucket: StoreAddress
     prefix: str = ""
     suffixes: tuple[str, ...] = (".tif", ".tiff")
     model: str
@@ -60,6 +89,13 @@ class S3(BaseModel):
     #: Path style works with every server; AWS wants `virtual`.
     addressing_style: Literal["path", "virtual", "auto"] = "path"
 
+    @field_validator("endpoint_url")
+    @classmethod
+    def _with_scheme(cls, url: str | None) -> str | None:
+        if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+            raise ValueError(f"{url!r} is not http(s)://host:port")
+        return url
+
 
 class Settings(BaseSettings):
     """Every setting of Penstock. Units are in the names."""
@@ -67,14 +103,13 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PENSTOCK_", env_nested_delimiter="__", frozen=True, extra="forbid", toml_file="penstock.toml"
     )
-    _toml_file: ClassVar[str] = "penstock.toml"
 
     #: Where `penstock up` keeps Valkey's files, the local object store and its secret.
     data: Path = Path("penstock-data")
     #: None = `penstock up` starts a bundled Valkey under `data`.
     redis_url: str | None = None
     #: None = a local store under `data`; otherwise `s3://bucket` or `file:///folder`.
-    object_store: str | None = None
+    object_store: StoreAddress | None = None
     s3: S3 = S3()
     #: `manifest`: accepted jobs and their ends lie in the object store too and outlive the loss of Redis, which costs a
     #: put before the 202 and one at the end; `redis`: they are as safe as Redis is.
@@ -136,13 +171,6 @@ class Settings(BaseSettings):
                 raise ValueError(f"{pair!r} is not host:port")
         return pairs
 
-    @field_validator("object_store")
-    @classmethod
-    def _store_address(cls, url: str | None) -> str | None:
-        if url is not None and urlsplit(url).scheme not in ("s3", "file"):
-            raise ValueError(f"{url!r} is neither s3://bucket nor file:///folder")
-        return url
-
     @property
     def redis_address(self) -> str:
         """The Redis that single processes need; `ConfigError` without one: only `penstock up` starts its own."""
@@ -177,8 +205,12 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, then the environment, then the TOML file."""
-        path = Path(os.environ.get("PENSTOCK_CONFIG", cls._toml_file))
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, path)
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+
+
+def settings_file() -> Path:
+    """Return where the settings are read from, whether or not there is such a file."""
+    return Path(os.environ.get("PENSTOCK_CONFIG") or "penstock.toml")
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -188,6 +220,38 @@ def load_settings(**overrides: Any) -> Settings:
         raise ConfigError(f"PENSTOCK_CONFIG names {named}, which is not a file")
     try:
         return Settings(**overrides)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_place(settings_file(), str(error))) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{settings_file()} is not UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {settings_file()}: {error.strerror}") from error
+    except SettingsError as error:  # a PENSTOCK_* variable that should be JSON
+        raise ConfigError(f"wrong settings: {error}") from error
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
         raise ConfigError(f"wrong settings: {wrong}") from error
+
+
+def require_loopback(settings: Settings) -> None:
+    """Raise `ConfigError` where others than this machine could reach an API that asks nobody who they are."""
+    if not is_loopback(settings.host):
+        raise ConfigError(
+            f"host is {settings.host}, but without API keys the service listens on a loopback address only"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name means this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _place(file: Path, complaint: str) -> str:
+    """Return what tomllib says with the place in front: `penstock.toml line 2: ...`."""
+    at = re.search(r" \(at line (\d+), ", complaint)
+    return f"{file}: {complaint}" if at is None else f"{file} line {at[1]}: {complaint[: at.start()]}"

@@ -28,9 +28,10 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from penstock.children import Child, Ledger, Say, Supervisor
-from penstock.config import Settings
+from penstock.config import Settings, require_loopback
 from penstock.errors import ConfigError
 from penstock.keys import load_or_create_secret
+from penstock.models import read_catalogue
 from penstock.storage.checks import require_durable_redis
 from penstock.valkey import Valkey
 
@@ -66,6 +67,7 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
 
     Raises `ConfigError` before anything was started where something is in the way.
     """
+    check(settings)
     data = settings.data.resolve()
     with _only_one(data), _Signals() as signals:
         ledger = Ledger(data / "children.json")
@@ -88,6 +90,12 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
             supervisor.stop(hurry=signals.twice)
             ledger.forget()
     return 0
+
+
+def check(settings: Settings) -> None:
+    """Raise `ConfigError` for what one of the processes would refuse at its start, again and again."""
+    require_loopback(settings)
+    read_catalogue(*settings.models)
 
 
 def environment(settings: Settings) -> dict[str, str]:
