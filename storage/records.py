@@ -384,7 +384,10 @@ def _job(flat: Sequence[str]) -> Job:
 
 def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:
     row = fields(flat)
-    return JobEvent(entry_id, row["type"], int(entry_id.partition("-")[0]) / 1000, json.loads(row["data"]))
+    data = json.loads(row["data"])
+    if row.get("error"):
+        data["error"] = json.loads(row["error"])
+    return JobEvent(entry_id, row["type"], int(entry_id.partition("-")[0]) / 1000, data)
 
 
 def _with_estimate(

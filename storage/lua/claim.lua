@@ -83,6 +83,6 @@ while moved and #claims < n and not alone do
     end
   end
 end
-local reply = #claims == 0 and '[]' or cjson.encode(claims)
+local reply = json_list(claims)
 if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
 return reply

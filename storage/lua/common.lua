@@ -89,10 +89,15 @@ local function write(job, fields)
   redis.call('HSET', jobkey(job.tenant, job.id), unpack(flat))
 end
 
--- Append to the job's event stream and wake whoever waits for a change.
-local function emit(job, kind, data)
+-- A list as JSON: cjson takes an empty table for an object.
+local function json_list(rows) return #rows == 0 and '[]' or cjson.encode(rows) end
+
+-- Append to the job's event stream and wake whoever waits for a change. What users read is never decoded and encoded
+-- again here, because cjson changes it (empty lists, numbers of more than 14 digits): `data` may be JSON text, and an
+-- error report (JSON text or '') has a field of its own.
+local function emit(job, kind, data, report)
   redis.call('XADD', jobkey(job.tenant, job.id) .. ':events', 'MAXLEN', '~', 1000, '*',
-    'type', kind, 'data', cjson.encode(data or {}))
+    'type', kind, 'data', type(data) == 'string' and data or cjson.encode(data), 'error', report or '')
   redis.call('PUBLISH', P .. 'changes', job.name)
 end
 
@@ -166,11 +171,11 @@ local function terminate(job, state, fields, now)
   announce(job, 'job.' .. state, now)
   local data = { status = state, attempt = tonumber(job.attempt) }
   if (job.error or '') ~= '' then
-    data.error = cjson.decode(job.error)
-    if data.error.code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
+    local code = cjson.decode(job.error).code
+    if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
   if state == 'succeeded' then count_success(job, now) end
-  emit(job, 'job.' .. state, data)
+  emit(job, 'job.' .. state, data, job.error)
 end
 
 -- The job's deliveries that are still to be made, as they stand.
@@ -191,7 +196,7 @@ local function finish(job, state, fields, now)
   for k, v in pairs(job) do record[k] = v end
   for k, v in pairs(fields) do record[k] = v end
   record.state, record.phase, record.completed_us, record.name = state, 'waiting', int(now), nil
-  return cjson.encode({ version = 1, record = record, deliveries = undelivered(job) })
+  return '{"version":1,"record":' .. cjson.encode(record) .. ',"deliveries":' .. json_list(undelivered(job)) .. '}'
 end
 
 -- Back to the queue, at the job's old place.

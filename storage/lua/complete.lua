@@ -19,7 +19,7 @@ if outcome == 'retry' then
     write(job, fields)
     redis.call('ZADD', P .. 'delayed', int(due), job.name)
     expire_at(job, due + job.ttl_us)
-    emit(job, 'job.retrying', { attempt = tonumber(job.attempt), error = cjson.decode(ARGV[8]), delay_s = ARGV[10] / 1000000 })
+    emit(job, 'job.retrying', { attempt = tonumber(job.attempt), delay_s = ARGV[10] / 1000000 }, ARGV[8])
     return { 'ok', false }
   end
 end

@@ -4,10 +4,10 @@
 local key = tkey(ARGV[1], 'delivery:' .. ARGV[2])
 if redis.call('HGET', key, 'tries') ~= ARGV[3] or redis.call('HGET', key, 'state') ~= 'pending' then return 'stale' end
 local now = now_us()
-local log = cjson.decode(redis.call('HGET', key, 'log'))
-log[#log + 1] = cjson.decode(ARGV[6])
+local log = redis.call('HGET', key, 'log')
+log = log == '[]' and '[' .. ARGV[6] .. ']' or string.sub(log, 1, -2) .. ',' .. ARGV[6] .. ']'
 redis.call('HSETNX', key, 'body', ARGV[7])
-redis.call('HSET', key, 'log', cjson.encode(log), 'state', ARGV[4])
+redis.call('HSET', key, 'log', log, 'state', ARGV[4])
 local name = ARGV[1] .. '/' .. ARGV[2]
 if ARGV[4] == 'pending' then
   redis.call('ZADD', P .. 'outbox', int(now + ARGV[5]), name)
@@ -22,5 +22,5 @@ for _, id in ipairs(redis.call('LRANGE', jobkey(job.tenant, job.id) .. ':deliver
   if state == 'failed' or (state == 'pending' and all ~= 'failed') then all = state end
 end
 if job.delivery ~= all then write(job, { delivery = all }) end
-emit(job, 'delivery.' .. ARGV[4], cjson.decode(ARGV[6]))
+emit(job, 'delivery.' .. ARGV[4], ARGV[6])
 return 'ok'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -57,6 +58,16 @@ def desk(store: JobStore, objects: LocalStore) -> Journal:
 def submission(**changes: Any) -> Submission:
     fields: dict[str, Any] = {"model": "m", "queue": "q", "input": {"x": 1}, "fingerprint": "f", "webhook": HOOK}
     return Submission(KEY, **(fields | changes))
+
+
+def test_an_outcomes_lists_are_lists(desk: Journal, objects: LocalStore) -> None:
+    submit(desk, webhook=None)
+    [held] = claim(desk)
+    data = {"none": [], "nothing": {}, "large": 12345678901234567890, "fine": 0.1234567890123456}
+    desk.run(journal.complete(held, Outcome(State.SUCCEEDED, data=data)))
+    stored = json.loads(objects.get_bytes(f"{KEY.prefix}outcome.json", limit_bytes=10_000))
+    assert stored["deliveries"] == []
+    assert json.loads(stored["record"]["data"]) == desk.store.run(records.read(KEY)).data == data
 
 
 def submit(desk: Journal, limits: QueueLimits = LIMITS, **changes: Any) -> Job:

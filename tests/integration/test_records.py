@@ -11,6 +11,8 @@ import pytest
 
 from penstock.errors import (
     IdempotencyMismatch,
+    InvalidInput,
+    Issue,
     JobGone,
     OutOfMemory,
     QueueFull,
@@ -341,6 +343,19 @@ class TestViews:
         assert [e.type for e in events] == ["job.created", "job.started", "job.progress", "job.succeeded"]
         assert store.run(records.events(key, after=events[2].id)) == events[3:]
 
+    def test_an_event_holds_the_very_error_of_the_job(self, store: JobStore) -> None:
+        key = submit(store, max_attempts=2)
+        [held] = claim(store)
+        store.run(records.complete(held, Outcome(State.DELAYED, error=OOM)))
+        sweep_until(store, lambda: read(store, key).state is State.QUEUED)
+        [held] = claim(store)
+        wrong = InvalidInput("bad", errors=[Issue("/input/a", "12345678901234567890")]).report()
+        store.run(records.complete(held, Outcome(State.FAILED, error=wrong)))
+        told = {event.type: event.data for event in store.run(records.events(key))}
+        assert told["job.retrying"]["error"] == OOM.to_json()
+        assert told["job.failed"]["error"] == wrong.to_json()
+        assert told["job.retrying"]["error"]["errors"] == []
+
     def test_a_queues_figures(self, store: JobStore) -> None:
         for name in "abc":
             submit(store, name)
@@ -428,6 +443,17 @@ class TestDeliveries:
             store.run(deliveries.redeliver(key, "msg_other"))
         with pytest.raises(UnknownJob):
             store.run(deliveries.redeliver(JobKey("default", "never"), row.id))
+
+    def test_a_try_is_kept_as_it_was_told(self, store: JobStore) -> None:
+        key = submit(store, webhook=Webhook("http://h/", ("job.queued",)))
+        tries = [deliveries.Attempt(n, 1763684595.123456 + n, None, "fetch_failed") for n in (1, 2)]
+        for one, then in zip(tries, (Delivery.PENDING, Delivery.DELIVERED), strict=True):
+            [(row, _)] = store.run(deliveries.due(1, 60))
+            store.run(deliveries.settle(row, then, one, "body", delay_s=0))
+        [record] = store.run(deliveries.deliveries(key))
+        assert record.log == tuple(tries)
+        told = [event for event in store.run(records.events(key)) if event.type.startswith("delivery.")]
+        assert [deliveries.Attempt(**event.data) for event in told] == tries
 
     def test_nobody_is_told_who_did_not_ask(self, store: JobStore) -> None:
         store.run(records.cancel(submit(store, webhook=Webhook("http://h/", events=("job.succeeded",)))))
