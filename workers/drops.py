@@ -42,6 +42,7 @@ from penstock.storage.objects import open_store
 
 DONE, ERROR = ".done.json", ".error.json"
 MAX_SIDECAR_BYTES = 100_000
+MAX_MARKER_BYTES = 100_000_000
 #: Of the ids: UUIDv5 of tenant, bucket, key and version.
 NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
 
@@ -84,6 +85,8 @@ class Drop:
     _ids: dict[tuple[str, str, float], str] = field(default_factory=dict)
     #: Ids in markers, by (key, etag).
     _marked: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: Whether it was said that nobody knows the rule's model.
+    _told: bool = False
 
     def step(self) -> int:
         """List once and do what comes next for every object without a marker; return how many there are."""
@@ -146,27 +149,39 @@ class Drop:
         version = (info.key, info.etag)
         if version not in self._marked:
             try:
-                marker = json.loads(self.bucket.get_bytes(info.key, limit_bytes=MAX_SIDECAR_BYTES))
+                marker = json.loads(self.bucket.get_bytes(info.key, limit_bytes=MAX_MARKER_BYTES))
                 self._marked[version] = str(marker["id"])
             except (ValueError, KeyError, TypeError, ObjectNotFound):
                 return ""
         return self._marked[version]
 
     def _submit(self, key: JobKey, info: ObjectInfo) -> None:
-        entry = self.store.run(records.catalogue()).get(self.rule.model)
+        entry = self._model()
         if entry is None:
-            log.warning("drop.unknown_model", rule=self.rule.name, model=self.rule.model)
             return
         try:
             parameters = self._parameters(info)
         except InvalidInput as error:
-            self._mark(info, ERROR, {"id": key.id, "status": "failed", "error": error.report().to_json()})
+            result = result_key(self.rule, info.key)
+            self._withdraw(result)
+            self._mark(result, ERROR, {"id": key.id, "status": "failed", "error": error.report().to_json()})
             return
         submission = self._submission(key, info, entry, parameters)
         limits = records.QueueLimits.of(self.settings)
         with suppress(IdempotencyMismatch):  # another keeper was faster, with an older configuration
             Journal(self.store, self.objects).run(journal.submit(submission, limits))
             log.info("drop.submitted", key=info.key, job=key.id)
+
+    def _model(self) -> CatalogueEntry | None:
+        """Return the rule's model; None while no worker has it, which is told once."""
+        catalogue = self.store.run(records.catalogue())
+        entry = catalogue.get(self.rule.model)
+        if catalogue and entry is None and not self._told:
+            known = ", ".join(sorted(catalogue))
+            detail = f"rule {self.rule.name!r} names the model {self.rule.model!r}; known models: {known}"
+            log.error("drop.unknown_model", detail=detail)
+        self._told = bool(catalogue) and entry is None
+        return entry
 
     def _submission(
         self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry, parameters: Mapping[str, Any]
@@ -210,20 +225,32 @@ class Drop:
         return f"media://{key.id}/{name}"
 
     def _publish(self, info: ObjectInfo, job: Job) -> None:
-        """Copy the artifacts beside the marker, and write that last."""
+        """Put the artifacts in the place of an older version's, and the marker last."""
         result = result_key(self.rule, info.key)
+        self._withdraw(result)
         for artifact in job.artifacts:
             with tempfile.TemporaryDirectory(dir=self.settings.spool_dir) as folder:
                 copy = Path(folder) / "artifact"
                 self.objects.get_file(artifact.key, copy, limit_bytes=artifact.size_bytes)
                 self.bucket.put_file(f"{result}/{artifact.name}", copy, content_type=artifact.content_type)
-        self._mark(info, DONE if job.state is State.SUCCEEDED else ERROR, _marker(job))
+        self._mark(result, DONE if job.state is State.SUCCEEDED else ERROR, _marker(job))
         log.info("drop.published", key=info.key, job=job.key.id, state=job.state.value)
 
-    def _mark(self, info: ObjectInfo, end: str, marker: Mapping[str, Any]) -> None:
-        result = result_key(self.rule, info.key)
+    def _withdraw(self, result: str) -> None:
+        """Delete an older version's artifacts and markers: nobody shall take its map for the new object's."""
+        for end in (DONE, ERROR):
+            try:
+                marker = json.loads(self.bucket.get_bytes(result + end, limit_bytes=MAX_MARKER_BYTES))
+            except ObjectNotFound:
+                continue
+            except ValueError:
+                marker = {}
+            for artifact in marker.get("artifacts", ()):
+                self.bucket.delete(f"{result}/{safe_name(artifact['name'])}")
+            self.bucket.delete(result + end)
+
+    def _mark(self, result: str, end: str, marker: Mapping[str, Any]) -> None:
         self.bucket.put_bytes(result + end, json.dumps(marker, indent=1).encode(), content_type="application/json")
-        self.bucket.delete(result + (ERROR if end == DONE else DONE))
 
 
 def open_drops(settings: Settings, store: records.Runs, objects: ObjectStore) -> list[Drop]:

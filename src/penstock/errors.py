@@ -8,8 +8,8 @@
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
   * ServiceError        ours, or the machinery's; retried where `retryable`
-    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, QueueDraining, FetchFailed, OutOfMemory, OutOfSpace, DeviceLost,
-      ModelUnavailable, ProcessorFailed, NotReady
+    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, QueueDraining, FetchFailed, OutOfMemory, OutOfSpace,
+      DeviceLost, ModelUnavailable, ProcessorFailed, NotReady
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   answers of an object store

@@ -133,6 +133,16 @@ def test_a_mended_file_replaces_the_error_marker(bench: Bench, drop: Drop, inbox
     assert sorted(path.name for path in outbox.iterdir()) == ["a.txt", "a.txt.done.json"]
 
 
+def test_a_bad_version_takes_the_good_ones_result_away(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("good")
+    run(bench, drop)
+    (outbox / "a.txt" / "notes.txt").write_text("somebody else's")
+    (inbox / "a.txt").write_text("bad now")
+    run(bench, drop)
+    assert sorted(path.name for path in outbox.iterdir()) == ["a.txt", "a.txt.error.json"]
+    assert [path.name for path in (outbox / "a.txt").iterdir()] == ["notes.txt"]
+
+
 def test_an_unknown_model_waits_for_a_worker_that_has_it(bench: Bench, inbox: Path, tmp_path: Path) -> None:
     (inbox / "a.txt").write_text("hi")
     drop = Drop(rule(tmp_path, model="later"), open_drops(bench.settings, bench.store, bench.objects)[0].bucket,
