@@ -93,6 +93,8 @@ class Prepared(Generic[ContextT]):
     cost: int
     #: Everything `post_process` needs.
     context: ContextT
+    #: What progress counts, in the plural: what a prompt is to the job's owner.
+    unit: str = "prompts"
 
 
 @dataclass(frozen=True, slots=True)

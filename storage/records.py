@@ -241,6 +241,7 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
         us(outcome.retry_delay_s),
         outcome.progress.done,
         "" if outcome.progress.total is None else outcome.progress.total,
+        outcome.progress.unit,
     )
     return Command("complete", args, _replied)
 

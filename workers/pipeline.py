@@ -140,7 +140,7 @@ class Pipeline:
         attempt.enter(Phase.PREPROCESSING)
         with attempt.timed("preprocess"):
             prepared: Prepared[Any] = serving.processor.pre_process(request, media)
-        attempt.progress = Progress(0, prepared.count)
+        attempt.progress = Progress(0, prepared.count, prepared.unit)
         prompts = _timed_prompts(attempt, prepared.prompts)
         begun = time.monotonic()
         with closing(self.engine.run(serving.model, prompts, check=attempt.check)) as outputs:

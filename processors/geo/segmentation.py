@@ -80,7 +80,7 @@ class RasterSegmentation:
             strip_bytes=options.strip_bytes,
         )
         context = Context(scene, bands, radiometry, plan, request.outputs, media.etag(request.scene))
-        return Prepared(self._prompts(path, context), plan.count, plan.cost, context)
+        return Prepared(self._prompts(path, context), plan.count, plan.cost, context, unit="tiles")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Write the artifacts that were asked for and return the statistics."""

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- tenant id fence outcome(succeeded|failed|canceled|retry) text data artifacts error metrics retry_delay_us done total
+-- tenant id fence outcome(succeeded|failed|canceled|retry) text data artifacts error metrics retry_delay_us done total unit
 -- -> {ok | already | fenced, proposal or false}
 local job, why = held(ARGV[1], ARGV[2], ARGV[3])
 if not job then return { why, false } end
 local now = now_us()
 local outcome = ARGV[4]
-local fields = { ended_by = ARGV[3], metrics = ARGV[9], total = ARGV[12] }
+local fields = { ended_by = ARGV[3], metrics = ARGV[9], total = ARGV[12], unit = ARGV[13] }
 if tonumber(ARGV[11]) > tonumber(job.done or '0') then fields.done = ARGV[11] end
 if outcome == 'retry' then
   if job.cancel == '1' then

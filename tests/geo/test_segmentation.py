@@ -190,7 +190,7 @@ def test_tiles_without_data_are_never_sent(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "scene.tif", scene, nodata=0)
     processor = RasterSegmentation(make_model(tile_px=32))
     prepared = processor.pre_process(processor.request(scene=str(path)), Files())
-    assert prepared.count == 16
+    assert (prepared.count, prepared.unit) == (16, "tiles")
     assert len(list(prepared.prompts)) == 1
 
 

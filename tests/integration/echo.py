@@ -59,7 +59,7 @@ class Echo:
         if data.startswith(b"bug"):
             raise ZeroDivisionError("a fault of the processor's own")
         prompt = Prompt({"bytes": np.frombuffer(data, np.uint8)})
-        return Prepared(iter([prompt] * request.times), request.times, request.times, None)
+        return Prepared(iter([prompt] * request.times), request.times, request.times, None, unit="echoes")
 
     def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002
         path = sink.path("echo.txt")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.jobs import Job, JobKey, State, Status
+from penstock.jobs import Job, JobKey, Progress, State, Status
 from penstock.storage import journal, queues, records
 from tests.integration.echo import Bench, open_bench
 from tests.valkey import ValkeyProcess
@@ -47,7 +47,7 @@ def test_a_job_ends_with_its_text_its_artifact_and_its_manifest(bench: Bench) ->
     key = bench.submit("a", {"text": bench.upload("hi "), "times": 3})
     assert bench.slots.work("default") == 1
     job = read(bench, key)
-    assert (job.state, job.text, job.progress.done, job.progress.total) == (State.SUCCEEDED, "hi hi hi ", 3, 3)
+    assert (job.state, job.text, job.progress) == (State.SUCCEEDED, "hi hi hi ", Progress(3, 3, "echoes"))
     [artifact] = job.artifacts
     assert bench.objects.get_bytes(artifact.key, limit_bytes=100) == b"hi hi hi "
     assert artifact.sha256 == sha256(b"hi hi hi ").hexdigest()

@@ -223,12 +223,15 @@ class TestComplete:
     def test_makes_the_result_visible_once(self, store: JobStore) -> None:
         key = submit(store)
         held = claim(store)[0]
+        progress = Progress(2, 4, "tiles")
         outcome = Outcome(State.SUCCEEDED, "hi", {"n": 1}, (self.ARTIFACT,), metrics={"fetch_ms": 1.5})
+        outcome = replace(outcome, progress=progress)
         assert store.run(records.complete(held, outcome)).value == "ok"
         assert store.run(records.complete(held, outcome)).value == "already"
         job = read(store, key)
         assert (job.state, job.text, job.data, job.artifacts) == (State.SUCCEEDED, "hi", {"n": 1}, (self.ARTIFACT,))
         assert job.metrics == {"fetch_ms": 1.5}
+        assert job.progress == Progress(4, 4, "tiles")
         assert left_over(store) == []
 
     def test_refuses_who_lost_the_lease(self, store: JobStore) -> None:
