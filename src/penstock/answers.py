@@ -6,7 +6,7 @@ So an older client reads a newer service.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -47,8 +47,7 @@ class PenstockAPIError(ClientError):
             Issue(str(e.get("pointer", "")), str(e.get("detail", ""))) for e in _list(problem, "errors")
         )
         self.retry_after_s = retry_after_s
-        places = "; ".join(f"{issue.pointer}: {issue.detail}" for issue in self.errors)
-        super().__init__(f"{self.detail} ({places})" if places else self.detail)
+        super().__init__(with_places(self.detail, self.errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +229,18 @@ def read_sse(kind: str, text: str) -> Event | None:
     except (ValueError, TypeError):
         return None
     return event if isinstance(event.data, Mapping) else None
+
+
+def with_places(detail: str, issues: Sequence[Issue]) -> str:
+    """Return the sentence of an error with the places that it is about, said once where both say the same."""
+    places = [_place(issue, detail) for issue in issues]
+    named = "; ".join(place for place in places if place)
+    return f"{detail} ({named})" if named else detail
+
+
+def _place(issue: Issue, detail: str) -> str:
+    more = "" if issue.detail == detail else issue.detail
+    return ": ".join(part for part in (issue.pointer, more) if part)
 
 
 def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+from penstock.answers import with_places
 
 if TYPE_CHECKING:
     from penstock.answers import Event, Job
@@ -29,8 +32,7 @@ def show_job(job: Job, as_json: bool) -> None:
         return
     out.print(f"{job.id}  {job.model}  {job.status.value}{_more(job)}")
     if job.error is not None:
-        places = "".join(f"\n  {issue.pointer}: {issue.detail}" for issue in job.error.errors)
-        err.print(f"{job.error.code}: {job.error.detail}{places}")
+        err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
     if job.text:
         out.print(job.text)
     for artifact in job.artifacts:
@@ -39,7 +41,7 @@ def show_job(job: Job, as_json: bool) -> None:
 
 def _more(job: Job) -> str:
     if job.over:
-        return f"  {job.metadata}" if job.metadata else ""
+        return "".join(f"  {name}={value}" for name, value in job.metadata.items())
     parts = [job.phase or "", count(job)]
     parts.append(f"place {job.queue_position}" if job.queue_position else "")
     parts.append(f"about {job.eta_s:.0f} s left" if job.eta_s else "")
@@ -61,15 +63,25 @@ def count(job: Job) -> str:
     return f"{job.progress.done}/{job.progress.total} {job.progress.unit}" if job.progress.total else ""
 
 
-def words(data: Any) -> str:
+def words(data: Mapping[str, Any]) -> str:
     """Say what an event holds."""
-    return "  ".join(f"{name} {value}" for name, value in data.items() if value not in (None, "", {}, []))
+    return "  ".join(_word(name, value) for name, value in data.items() if value not in (None, "", {}, []))
+
+
+def _word(name: str, value: Any) -> str:
+    if name == "error" and isinstance(value, Mapping):
+        return f"{value.get('code')}: {value.get('detail')}"
+    return f"at {clock(value)}" if name == "at_s" else f"{name} {value}"
 
 
 def clock(at: Any) -> str:
-    """Say a time (a datetime or its ISO text) by the clock on the wall."""
+    """Say a time (a datetime, its ISO text, or seconds since the epoch) by the clock on the wall."""
+    if at is None:
+        return ""
+    if isinstance(at, int | float):
+        at = datetime.fromtimestamp(at, UTC)
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-    return "" if moment is None else moment.astimezone().strftime("%H:%M:%S.%f")[:-4]
+    return moment.astimezone().strftime("%H:%M:%S.%f")[:-4]
 
 
 def table(*columns: str) -> Table:
@@ -82,5 +94,10 @@ def table(*columns: str) -> Table:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print a document for programs."""
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain) + "\n")
     sys.stdout.flush()
+
+
+def _plain(value: object) -> str:
+    """Write a time as the API does, everything else as itself."""
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else str(value)

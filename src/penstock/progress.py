@@ -12,12 +12,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from penstock.answers import Event
 from penstock.jobs import Phase
@@ -48,11 +48,28 @@ def following(console: Console) -> Iterator[Callable[[Event], None]]:
     """Show a job's phase, progress and remaining time; gives what is told of its events."""
     columns = (
         SpinnerColumn(), TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[count]:>9}"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        _Times(),
     )  # fmt: skip
     with _bars(console, *columns) as bars:
         view = _JobView(console, bars, bars.add_task(DOING[Phase.WAITING], total=None, count=""))
         yield view.take
+
+
+def times(elapsed_s: float, left_s: float | None) -> str:
+    """Say how long a job runs already, and how long it still will where that is known."""
+    left = f", {_minutes(left_s)} left" if left_s else ""
+    return f"{_minutes(elapsed_s)} elapsed{left}"
+
+
+def _minutes(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+class _Times(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        """Show the times of a task."""
+        return Text(times(task.elapsed or 0.0, task.time_remaining))
 
 
 class _JobView:
@@ -63,13 +80,12 @@ class _JobView:
         self._said = ""
 
     def take(self, event: Event) -> None:
-        """Show what an event says."""
-        if event.type == "snapshot":
-            progress = event.data.get("progress") or {}
-            self._show(event.data.get("phase"), progress.get("done") or 0, progress.get("total"))
+        """Show what an event says. A snapshot would say how it ends before how it began: the events follow."""
+        if event.type == "job.created":
+            self._show(Phase.WAITING, 0, None)
         elif event.type == "job.progress":
             self._show(event.data.get("phase"), event.data.get("done") or 0, event.data.get("total"))
-        elif event.type not in ("job.created", "job.phase") and not event.type.startswith("delivery."):
+        elif event.type not in ("snapshot", "job.phase") and not event.type.startswith("delivery."):
             self._say(event.type.removeprefix("job.").replace("_", " "))
 
     def _show(self, phase: str | None, done: int, total: int | None) -> None:
