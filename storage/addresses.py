@@ -72,6 +72,15 @@ def check_url(url: str, allowed: Iterable[str], any_public: bool) -> WebAddress:
     return address
 
 
+def is_web_url(url: str) -> bool:
+    """Whether this is a plain http(s) URL at all, whoever may be asked."""
+    try:
+        _parse(url)
+    except MediaRefused:
+        return False
+    return True
+
+
 def is_public(address: str) -> bool:
     """Whether an IP address may belong to somebody else's public server."""
     ip = ipaddress.ip_address(address)

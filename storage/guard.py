@@ -119,6 +119,7 @@ class GuardedClient:
     def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
         """Post to a webhook receiver and return its answer within the time; a redirect is returned, never followed.
 
+        Host and User-Agent are the guard's own.
         Raises `MediaRefused`, and `FetchFailed` where no status came back.
         """
         address = self._checked(url, self.settings.webhook_any_public_host)

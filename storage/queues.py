@@ -61,11 +61,6 @@ def backlog() -> Command[dict[str, int]]:
     return Command("backlog", (), fields)
 
 
-def hinted(list_name: str) -> Command[bool]:
-    """Return whether a hint waits in a Celery queue's list."""
-    return Command("hinted", (list_name,), bool)
-
-
 def _queue_stats(reply: list[Any]) -> QueueStats:
     now_us, queued, running, oldest_us, done, workers, slots, speeds, known, mode, dead_letters = reply
     speed = [int(us) / MICRO for us in speeds[1::2]]

@@ -18,7 +18,7 @@ import structlog
 from penstock.config import Settings
 from penstock.errors import PenstockError, RedisUnavailable
 from penstock.log import configure
-from penstock.queue import HintSender, celery_queue
+from penstock.queue import HintSender
 from penstock.storage import journal, queues, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
@@ -130,8 +130,7 @@ def settle_reservations(store: records.Runs, objects: ObjectStore) -> None:
 def top_up_hints(store: records.JobStore, hints: HintSender) -> None:
     """Make sure that every queue with waiting jobs has a hint waiting too."""
     for queue in store.run(queues.backlog()):
-        if not store.run(queues.hinted(celery_queue(queue))):
-            hints.send(queue)
+        hints.send(queue)
 
 
 def retire(store: records.Runs, objects: ObjectStore) -> None:

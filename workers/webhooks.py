@@ -89,7 +89,6 @@ def signed_headers(delivery_id: str, body: str, secret: str, *, at: float) -> di
     moment = datetime.fromtimestamp(at, UTC)
     return {
         "content-type": "application/json",
-        "user-agent": "penstock",
         "webhook-id": delivery_id,
         "webhook-timestamp": str(int(at)),
         "webhook-signature": Signer(secret).sign(delivery_id, moment, body),

@@ -131,6 +131,8 @@ def _server(folder: Path, port: int, log: Path, lock: int) -> psutil.Popen:
     options = {
         "port": str(port), "bind": "127.0.0.1", "dir": str(folder), "daemonize": "no",
         "appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction",
+        # Half the memory of a job: most have a handful of events, and a record of a kilobyte or less.
+        "stream-node-max-bytes": "1024", "hash-max-listpack-value": "1024",
     }  # fmt: skip
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     log.parent.mkdir(parents=True, exist_ok=True)
