@@ -26,12 +26,14 @@ from penstock.errors import (
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, media_references
 from penstock.storage import records
+from penstock.storage.addresses import is_web_url
 from penstock.storage.media import Upload, check_url, parse_reference
 
 #: Of one input; more are not looked at.
 MAX_ISSUES = 20
 MAX_REFERENCES = 1000
 _SENTENCE_CHARS = 300
+_NOT_ALLOWED = "the service may not call this address; the operator can allow it as host:port (allowed_hosts)"
 
 
 async def submission(
@@ -130,12 +132,14 @@ def _is_of_another_type(inner: ValidationError, outer: ValidationError) -> bool:
 
 
 def _check_webhook(api: Services, wanted: JobRequest) -> None:
-    if wanted.webhook is not None:
-        with_pointer = Issue("/webhook/url", "the service may not call this address")
-        try:
-            check_url(wanted.webhook.url, api.settings.allowed_hosts, api.settings.webhook_any_public_host)
-        except MediaRefused as error:
-            raise InvalidRequest(errors=[with_pointer]) from error
+    if wanted.webhook is None:
+        return
+    url = wanted.webhook.url
+    try:
+        check_url(url, api.settings.allowed_hosts, api.settings.webhook_any_public_host)
+    except MediaRefused as error:
+        why = _NOT_ALLOWED if is_web_url(url) else "is not an http(s) URL"
+        raise InvalidRequest(errors=[Issue("/webhook/url", why)]) from error
 
 
 async def _check_media(api: Services, tenant: str, entry: CatalogueEntry, value: Mapping[str, Any]) -> None:

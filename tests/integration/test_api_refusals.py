@@ -86,6 +86,20 @@ async def test_a_wrong_field_is_pointed_at(service: Service, change: dict[str, A
     assert [issue["pointer"] for issue in problem["errors"]] == [pointer]
 
 
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("file:///etc/passwd", "is not an http(s) URL"),
+        ("maps.test/hook", "is not an http(s) URL"),
+        ("http://127.0.0.1:9000/hook", "the operator can allow it as host:port (allowed_hosts)"),
+        ("https://maps.test:9000/hook", "the operator can allow it as host:port (allowed_hosts)"),
+    ],
+)
+async def test_a_refused_webhook_says_what_is_wrong_with_it(service: Service, url: str, sentence: str) -> None:
+    (issue,) = await refused(service, {"text": "a"}, 422, "invalid_request", webhook={"url": url})
+    assert issue["detail"].endswith(sentence)
+
+
 @pytest.mark.parametrize("body", [[], "text", 7, None])
 async def test_a_body_that_is_no_object_is_refused(service: Service, body: Any) -> None:
     assert_problem(await service.http.post("/v1/jobs", content=json.dumps(body), headers=JSON), 422, "invalid_request")
