@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI
+from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from penstock import __version__, log
@@ -40,6 +41,7 @@ def create_app(
     errors.install(app)
     for router in _routers(services):
         app.include_router(router)
+    app.add_api_route("/", _home, include_in_schema=False)
     return app
 
 
@@ -69,6 +71,10 @@ def _routers(services: Services) -> list[APIRouter]:
         health.router,
     ]  # fmt: skip
     return [*routers, local.router] if services.store_is_local else routers
+
+
+async def _home() -> RedirectResponse:
+    return RedirectResponse("/docs")
 
 
 @asynccontextmanager

@@ -81,15 +81,6 @@ def is_web_url(url: str) -> bool:
     return True
 
 
-def is_web_url(url: str) -> bool:
-    """Whether this is a plain http(s) URL at all, whoever may be asked."""
-    try:
-        _parse(url)
-    except MediaRefused:
-        return False
-    return True
-
-
 def is_public(address: str) -> bool:
     """Whether an IP address may belong to somebody else's public server."""
     ip = ipaddress.ip_address(address)

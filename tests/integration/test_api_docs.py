@@ -56,6 +56,11 @@ async def test_the_description_names_every_route_and_body(service: Service) -> N
     assert document["openapi"].startswith("3.1")
 
 
+async def test_the_way_in_leads_to_the_documentation(service: Service) -> None:
+    answer = await service.http.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+
+
 async def test_the_documentation_loads_nothing_from_elsewhere(service: Service) -> None:
     page = (await service.http.get("/docs")).text
     sources = re.findall(r'(?:src|href)="([^"]+)"', page)

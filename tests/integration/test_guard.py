@@ -23,6 +23,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.storage.guard import GuardedClient, Patience
+from penstock.workers.webhooks import signed_headers
 from tests.web import Server, reply
 
 #: Loopback, but nobody else's: the usual port 8080 of it is free for servers that nobody may reach.
@@ -315,6 +316,13 @@ class TestPost:
         assert request.startswith(b"POST /hook HTTP/1.1\r\n")
         assert b"webhook-id: msg_1\r\n" in request
         assert b"content-length: 7\r\n" in request.lower()
+
+    def test_a_webhook_names_its_sender_once(self) -> None:
+        with Server(reply(204)) as server:
+            headers = signed_headers("msg_1", "{}", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", at=0)
+            client(server).post(url(server), b"{}", headers, 5)
+        (request,) = server.requests
+        assert request.lower().count(b"user-agent: penstock\r\n") == 1
 
     def test_a_redirect_is_an_answer_like_any_other(self) -> None:
         with Server(reply(307, Location="/elsewhere")) as server:
