@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from penstock.api.errors import issues
-from penstock.errors import InvalidRequest, MalformedBody, PayloadTooLarge, UnsupportedContentType
+from penstock.config import Settings
+from penstock.errors import BodyTimeout, InvalidRequest, MalformedBody, PayloadTooLarge, UnsupportedContentType
 
 #: How deeply arrays and objects may be nested.
 MAX_DEPTH = 64
@@ -19,16 +22,30 @@ MAX_DEPTH = 64
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-async def read_json(request: Request, *, limit_bytes: int) -> Any:
+async def pieces(request: Request, *, idle_s: float) -> AsyncIterator[bytes]:
+    """Yield the request's body as it comes; `BodyTimeout` where nothing more came for `idle_s`."""
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                piece = await anext(stream, None)
+        except TimeoutError as error:
+            raise BodyTimeout(f"nothing came for {idle_s:g} s") from error
+        if piece is None:
+            return
+        yield piece
+
+
+async def read_json(request: Request, *, settings: Settings) -> Any:
     """Return the request's JSON.
 
-    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted while it streams in) or `MalformedBody`: not UTF-8, not
-    JSON, NaN or infinite numbers, NUL or lone surrogates in a string, nested too deeply.
+    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted while it streams in), `BodyTimeout` or `MalformedBody`:
+    not UTF-8, not JSON, NaN or infinite numbers, NUL or lone surrogates in a string, nested too deeply.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise UnsupportedContentType("send application/json")
-    return parse_json(await _read(request, limit_bytes))
+    return parse_json(await _read(request, settings.max_body_bytes, settings.body_idle_s))
 
 
 def parse_json(data: bytes) -> Any:
@@ -68,10 +85,10 @@ def documented(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def _read(request: Request, limit_bytes: int) -> bytes:
+async def _read(request: Request, limit_bytes: int, idle_s: float) -> bytes:
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
+    async for piece in pieces(request, idle_s=idle_s):
+        data += piece
         if len(data) > limit_bytes:
             raise PayloadTooLarge(f"a body may hold {limit_bytes} bytes")
     return bytes(data)

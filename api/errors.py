@@ -33,6 +33,7 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
     {
         PenstockError: 500,
         errors.RequestError: 400,
+        errors.BodyTimeout: 408,
         errors.UnsupportedContentType: 415,
         errors.InvalidRequest: 422,
         errors.HostRefused: 421,
@@ -93,7 +94,9 @@ async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse
     status = status_of(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
-    return problem(error.report(), status, _patience(error, status))
+    # Behind half a body no other request can come.
+    closing = {"Connection": "close"} if status == HTTPStatus.REQUEST_TIMEOUT else {}
+    return problem(error.report(), status, _patience(error, status) | closing)
 
 
 def _patience(error: PenstockError, status: int) -> dict[str, str]:

@@ -158,7 +158,7 @@ async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
 async def _submit(
     request: Request, response: Response, api: Services, key: JobKey, *, repeatable: bool, prefer: str | None
 ) -> JobView:
-    body = await read_json(request, limit_bytes=api.settings.max_body_bytes)
+    body = await read_json(request, settings=api.settings)
     accepted = await _accept(api, key, body, repeatable=repeatable, traceparent=_traceparent(request))
     job = accepted.job
     wait_s = _preferred_wait(prefer)

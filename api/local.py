@@ -14,8 +14,10 @@ import anyio
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
+from penstock.api.body import pieces
 from penstock.api.files import FileDownload, download_headers
 from penstock.api.services import Api, Services
+from penstock.config import Settings
 from penstock.errors import LinkRefused, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.keys import Link, verify_link
 from penstock.storage.base import CHUNK_BYTES, ObjectInfo, ObjectStore
@@ -30,7 +32,7 @@ async def receive_object(key: str, request: Request, api: Api) -> Response:
     content_type = request.headers.get("content-type", "")
     if link.content_type != content_type or link.size_bytes is None:
         raise LinkRefused("send exactly the headers that came with the link")
-    async with _received(request, api.settings.spool_dir / "uploads", link.size_bytes) as path:
+    async with _received(request, api.settings, link.size_bytes) as path:
         info = await asyncio.to_thread(_put_once, api.objects, key, path, content_type)
     return Response(headers={"ETag": f'"{info.etag}"'})
 
@@ -71,24 +73,25 @@ def _verified(api: Services, method: Literal["GET", "PUT"], key: str, request: R
 
 
 @asynccontextmanager
-async def _received(request: Request, folder: Path, size_bytes: int) -> AsyncIterator[Path]:
+async def _received(request: Request, settings: Settings, size_bytes: int) -> AsyncIterator[Path]:
     """Give the body as a file of exactly this size, which ends with the block."""
     if int(request.headers.get("content-length", size_bytes)) > size_bytes:
         raise PayloadTooLarge(f"the link is for {size_bytes} bytes")
+    folder = settings.spool_dir / "uploads"
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as scratch:
         path = Path(scratch) / "upload"
         try:
-            await _write(request, path, size_bytes)
+            await _write(pieces(request, idle_s=settings.body_idle_s), path, size_bytes)
         except ClientDisconnect as error:
             raise MalformedBody("the connection ended before the file did") from error
         yield path
 
 
-async def _write(request: Request, path: Path, size_bytes: int) -> None:
+async def _write(body: AsyncIterator[bytes], path: Path, size_bytes: int) -> None:
     received, waiting = 0, bytearray()
     async with await anyio.open_file(path, "wb") as file:
-        async for chunk in request.stream():
+        async for chunk in body:
             received += len(chunk)
             if received > size_bytes:
                 raise PayloadTooLarge(f"the link is for {size_bytes} bytes")

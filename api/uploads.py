@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 @router.post("", status_code=201, openapi_extra=documented(UploadRequest))
 async def create_upload(request: Request, api: Api, tenant: Tenant) -> UploadView:
     """Return a link that takes one file of this size and type, and the reference by which jobs name it."""
-    wanted = validated(UploadRequest, await read_json(request, limit_bytes=api.settings.max_body_bytes))
+    wanted = validated(UploadRequest, await read_json(request, settings=api.settings))
     limit = api.settings.max_upload_bytes
     if wanted.size_bytes > limit:
         raise PayloadTooLarge(f"an upload may have {limit} bytes", errors=[Issue("/size_bytes", "too large")])

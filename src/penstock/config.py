@@ -133,6 +133,8 @@ class Settings(BaseSettings):
     #: The same for webhooks, whose receivers are usually public.
     webhook_any_public_host: bool = True
     max_body_bytes: int = Field(default=1_000_000, gt=0)
+    #: A request whose body brings nothing for so long is answered 408 and its connection closed.
+    body_idle_s: float = Field(default=30, gt=0)
     max_upload_bytes: int = Field(default=20_000_000_000, gt=0)
     upload_expires_s: int = Field(default=3600, gt=0)
     link_expires_s: int = Field(default=3600, gt=0)

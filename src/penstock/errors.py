@@ -2,7 +2,7 @@
 
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
-    · MalformedBody, UnsupportedContentType, InvalidRequest, HostRefused, LinkRefused
+    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, HostRefused, LinkRefused
     · UnknownModel, UnknownQueue, UnknownJob, UnknownArtifact, UnknownUpload, UnknownDelivery, JobGone
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, TooManyJobs
   * InputError          the job's data; the job fails and is never retried
@@ -86,6 +86,13 @@ class MalformedBody(RequestError):
     """The body is not what its content type says."""
 
     code = "malformed_body"
+
+
+class BodyTimeout(RequestError):
+    """The body stopped coming."""
+
+    code = "body_timeout"
+    retryable = True
 
 
 class UnsupportedContentType(RequestError):

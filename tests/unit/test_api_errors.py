@@ -12,7 +12,8 @@ from penstock.errors import PenstockError
 
 #: Written by hand: the code of every error that a route may raise, with its status.
 EXPECTED = {
-    "malformed_body": 400, "unsupported_content_type": 415, "invalid_request": 422, "host_refused": 421,
+    "malformed_body": 400, "body_timeout": 408, "unsupported_content_type": 415, "invalid_request": 422,
+    "host_refused": 421,
     "link_refused": 403, "unknown_queue": 404, "unknown_job": 404, "unknown_artifact": 404,
     "unknown_delivery": 404,
     "unknown_upload": 404, "job_gone": 410, "payload_too_large": 413, "idempotency_mismatch": 422,
