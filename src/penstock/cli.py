@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from penstock.display import clock, count, err, out, print_json, show_event, show_job, table, words
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
+from penstock.jobs import Status
 
 if TYPE_CHECKING:
     from penstock.answers import Job
@@ -47,6 +48,21 @@ Data = Annotated[
     Path | None, typer.Option(metavar="DIR", file_okay=False, help="The data folder of `penstock up` [penstock-data].")
 ]
 Supervisor = Annotated[int, typer.Option("--supervisor", hidden=True, help="End when this process does.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from penstock import __version__
+
+        out.print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Take what is asked of no command."""
 
 
 def main() -> None:
@@ -165,7 +181,7 @@ def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 
 @app.command("list")
 def list_jobs(
-    status_is: Annotated[str | None, typer.Option("--status", help="Only these: queued, running, succeeded...")] = None,
+    status_is: Annotated[Status | None, typer.Option("--status", help="Only these.")] = None,
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
     url: Url = DEFAULT_URL,
@@ -173,7 +189,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     with _client(url) as client:
-        page = client.jobs(status=status_is, model=model, limit=limit)
+        page = client.jobs(status=status_is and status_is.value, model=model, limit=limit)
     if as_json:
         print_json([dict(job.raw) for job in page.jobs])
         return
@@ -225,10 +241,13 @@ def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -
 def sample(
     path: Annotated[Path, typer.Argument(help="The GeoTIFF to write.", dir_okay=False)],
     size_px: Annotated[int, typer.Option("--size", min=64, max=20_000, help="Pixels on a side.")] = 1024,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a six-band scene to try things on: synthetic, made by our own code, and tagged so."""
     from penstock.demo import write_scene
 
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists: take another name, or replace it with --force")
     write_scene(path, size_px=size_px)
     out.print(f"{path}: a synthetic scene of {size_px} x {size_px} px, six bands of reflectance x 10000")
 
@@ -335,9 +354,15 @@ def webhook_secret(
 
 
 def _settings(data: Path | None) -> Settings:
+    """Return the settings of a service that was set up before; `ConfigError` where its data folder is not."""
     from penstock.config import load_settings
 
-    return load_settings(**({} if data is None else {"data": data}))
+    settings = load_settings(**({} if data is None else {"data": data}))
+    if settings.object_store is None and not settings.data.is_dir():
+        raise ConfigError(
+            f"there is no data folder {settings.data}: say where `penstock up` keeps it with --data or PENSTOCK_DATA"
+        )
+    return settings
 
 
 def _process(supervisor: int) -> Settings:

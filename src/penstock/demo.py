@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ from penstock.client import Client, Job, verify_webhook
 from penstock.config import DEFAULT_TENANT, Settings
 from penstock.display import err, out, table
 from penstock.errors import ConfigError
+from penstock.jobs import Delivery
 from penstock.progress import following, transfer
 from penstock.storage.objects import open_store, tenant_webhook_secret
 
@@ -32,6 +34,8 @@ RESULT = (
     "classes.tif", "probability.tif", "preview.png", "stats.json", "manifest.json", "job.json", "webhook.json",
 )  # fmt: skip
 START_TIMEOUT_S, WEBHOOK_TIMEOUT_S, STOP_TIMEOUT_S = 180.0, 60.0, 60.0
+#: Between the webhook's arrival here and the keeper's note of it.
+SETTLE_TIMEOUT_S, LOOK_EVERY_S = 10.0, 0.1
 
 
 @dataclass
@@ -61,11 +65,13 @@ def run_demo(scene: Path | None, folder: Path) -> int:
         client = stack.enter_context(running(data / "service", allowed=[receiver.address]))
         job = _run(client, scene, receiver)
         if not job.succeeded:
+            (folder / "job.json").write_text(json.dumps(dict(job.raw), indent=2, ensure_ascii=False) + "\n")
             err.print(f"the job {job.status.value}: {job.error.detail if job.error else 'no reason was given'}")
             return 1
+        _save_webhook(receiver, data, folder / "webhook.json")
+        job = settled(client, job.id)
         with transfer(err, "saving") as on_bytes:
             client.download(job, folder, on_bytes=on_bytes)
-        _save_webhook(receiver, data, folder / "webhook.json")
     missing = [name for name in RESULT if not (folder / name).is_file() or not (folder / name).stat().st_size]
     _show(job, folder)
     if missing:
@@ -80,7 +86,8 @@ def write_scene(path: Path, *, size_px: int = 1024) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"this needs {error.name}: pip install 'penstock[geo]'") from error
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
         write_sample(path, size_px=size_px)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
@@ -93,6 +100,14 @@ def _run(client: Client, scene: Path, receiver: Receiver) -> Job:
     out.print(f"job     {job.id}: {MODEL} on {scene.name}")
     with following(err) as on_event:
         return client.wait(job.id, on_event=on_event)
+
+
+def settled(client: Client, job_id: str, *, patience_s: float = SETTLE_TIMEOUT_S) -> Job:
+    """Return an ended job when its webhook's fate is noted, or as it is after `patience_s`."""
+    ends = time.monotonic() + patience_s
+    while (job := client.job(job_id)).delivery == Delivery.PENDING and time.monotonic() < ends:
+        time.sleep(LOOK_EVERY_S)
+    return job
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from penstock.client import Client, ClientError
 from penstock.config import Settings
@@ -37,8 +36,6 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 
 
 def _object_store(settings: Settings) -> Finding:
-    if urlsplit(settings.store_url).scheme == "file" and settings.object_store is None and not settings.data.is_dir():
-        return Finding("object store", ok=False, detail=f"there is no folder {settings.data}", remedy=_START)
     try:
         return inspect_object_store(open_store(settings.store_url, settings), settings.store_url)
     except PenstockError as error:

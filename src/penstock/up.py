@@ -86,7 +86,7 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
                 say(role.name, f"process {child.pid}, log in {log}")
             _keep(settings, supervisor, signals, say)
         finally:
-            say("up", "ending; what runs is given back to the queue (again for a hard end)")
+            say("up", "ending in order; Ctrl-C again ends it at once")
             supervisor.stop(hurry=signals.twice)
             ledger.forget()
     return 0
