@@ -11,7 +11,20 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from penstock import __version__, log
-from penstock.api import artifacts, auth, deliveries, errors, events, health, jobs, local, models, queues, uploads
+from penstock.api import (
+    artifacts,
+    auth,
+    deliveries,
+    description,
+    errors,
+    events,
+    health,
+    jobs,
+    local,
+    models,
+    queues,
+    uploads,
+)
 from penstock.api.services import Hints, Services
 from penstock.config import Settings, load_settings
 from penstock.errors import ConfigError
@@ -39,6 +52,7 @@ def create_app(
     )
     app.state.services = services
     errors.install(app)
+    description.install(app)
     for router in _routers(services):
         app.include_router(router)
     app.add_api_route("/", _home, include_in_schema=False)

@@ -8,17 +8,18 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from penstock.api.auth import Key
+from penstock.api.errors import problems
 from penstock.api.files import FileDownload, download_headers
 from penstock.api.services import Api
 from penstock.errors import ObjectNotFound, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.storage import journal
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
 
 
 @router.head("/{job_id}/artifacts/{name:path}", include_in_schema=False)
-@router.get("/{job_id}/artifacts/{name:path}", response_class=Response)
+@router.get("/{job_id}/artifacts/{name:path}", response_class=Response, responses=problems(404, 410, 416))
 async def read_artifact(key: Key, name: str, request: Request, api: Api) -> Response:
     """Return an artifact's bytes, ranges included, or redirect (302) to a fresh link of the object store."""
     artifact = _artifact(await api.journal.run(journal.read(key)), name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from penstock.api.auth import Key
+from penstock.api.errors import problems
 from penstock.api.schemas import DeliveryList, DeliveryView, delivery_view
 from penstock.api.services import Api
 from penstock.storage import journal
 from penstock.storage.deliveries import deliveries, redeliver
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(404, 410, 503))
 
 
 @router.get("/{job_id}/deliveries")

@@ -71,6 +71,12 @@ def problem(report: ErrorReport, status: int, headers: Mapping[str, str] | None 
     return JSONResponse(body, status, headers, media_type=CONTENT_TYPE)
 
 
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says of a route that answers with problems of these statuses."""
+    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
 def issues(found: Iterable[Mapping[str, Any]]) -> tuple[Issue, ...]:
     """Return pydantic's errors of a body as issues."""
     return tuple(Issue(pointer(error["loc"]), str(error["msg"])) for error in found)

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from penstock.api.auth import Key
+from penstock.api.errors import problems
 from penstock.api.schemas import EventList, event_view
 from penstock.api.services import Api, Services
 from penstock.errors import InvalidRequest, PenstockError
@@ -22,11 +23,15 @@ LOOK_EVERY_S = 15.0
 PAGE = 500
 ENDS = frozenset(f"job.{state}" for state in TERMINAL)
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
 log = structlog.get_logger(__name__)
 
 
-@router.get("/{job_id}/events", response_model=EventList, responses={200: {"content": {"text/event-stream": {}}}})
+@router.get(
+    "/{job_id}/events",
+    response_model=EventList,
+    responses=problems(404, 410, 422) | {200: {"content": {"text/event-stream": {}}}},
+)
 async def job_events(
     key: Key,
     api: Api,

@@ -6,6 +6,7 @@ import asyncio
 
 from fastapi import APIRouter
 
+from penstock.api.errors import problems
 from penstock.api.services import Api
 from penstock.errors import Issue, NotReady, PenstockError
 from penstock.storage import records
@@ -22,7 +23,7 @@ async def livez() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses=problems(503))
 async def readyz(api: Api) -> dict[str, str]:
     """Answer 200 when the job store and the object store do, 503 with what is missing otherwise."""
     problems = await asyncio.gather(_job_store(api), _object_store(api))

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from penstock.api.auth import Key, Tenant, is_job_id, job_key
 from penstock.api.body import documented, fingerprint, read_json, validated
+from penstock.api.errors import problems
 from penstock.api.schemas import JobList, JobRequest, JobView
 from penstock.api.services import Api, Services
 from penstock.api.submissions import submission
@@ -34,7 +35,10 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 #: Job ids made from an Idempotency-Key are UUIDv5 under this and the tenant's name.
 _NAMESPACE = uuid.UUID("6d3c1f0e-6c0a-5d0e-9a53-5f1f3a1f6a52")
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
+_SUBMITTING = problems(400, 408, 410, 413, 415, 422, 429) | {
+    200: {"model": JobView, "description": "The job ended within `Prefer: wait=n`."}
+}
 
 Prefer = Annotated[str | None, Header(description="`wait=n`: hold the answer until the job ended, at most n seconds.")]
 Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the job's end (60 at most).")]
@@ -48,7 +52,7 @@ class Accepted:
     created: bool
 
 
-@router.post("", status_code=202, openapi_extra=documented(JobRequest))
+@router.post("", status_code=202, openapi_extra=documented(JobRequest), responses=_SUBMITTING)
 async def submit_job(
     request: Request,
     response: Response,
@@ -63,7 +67,7 @@ async def submit_job(
     return await _submit(request, response, api, JobKey(tenant, job_id), repeatable=named, prefer=prefer)
 
 
-@router.put("/{job_id}", status_code=202, openapi_extra=documented(JobRequest))
+@router.put("/{job_id}", status_code=202, openapi_extra=documented(JobRequest), responses=_SUBMITTING)
 async def put_job(
     job_id: str, request: Request, response: Response, api: Api, tenant: Tenant, prefer: Prefer = None
 ) -> JobView:
@@ -73,7 +77,7 @@ async def put_job(
     return await _submit(request, response, api, job_key(tenant, job_id), repeatable=True, prefer=prefer)
 
 
-@router.get("/{job_id}", response_model=JobView)
+@router.get("/{job_id}", response_model=JobView, responses=problems(404, 410, 422))
 async def read_job(
     key: Key, response: Response, api: Api, wait: Wait = 0, if_none_match: Annotated[str | None, Header()] = None
 ) -> JobView | Response:
@@ -86,7 +90,7 @@ async def read_job(
     return api.view(job)
 
 
-@router.get("")
+@router.get("", responses=problems(422))
 async def list_jobs(
     api: Api,
     tenant: Tenant,
@@ -100,7 +104,7 @@ async def list_jobs(
     return JobList(jobs=[api.view(job) for job in page.jobs], next_cursor=page.next_cursor)
 
 
-@router.post("/{job_id}/cancel")
+@router.post("/{job_id}/cancel", responses=problems(404, 410) | {202: {"model": JobView}})
 async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
     """Ask for a job's end: 200 when it is over, 202 while its worker is still told. Safe to repeat."""
     job = await api.journal.run(journal.cancel(key))
@@ -108,7 +112,7 @@ async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
     return api.view(job)
 
 
-@router.post("/{job_id}/retry", status_code=202)
+@router.post("/{job_id}/retry", status_code=202, responses=problems(404, 409, 410, 422, 429))
 async def retry_job(
     key: Key, response: Response, api: Api, idempotency_key: Annotated[str | None, Header()] = None
 ) -> JobView:
@@ -125,7 +129,7 @@ async def retry_job(
     return api.view(done.job)
 
 
-@router.delete("/{job_id}", status_code=204, responses={202: {"model": JobView}})
+@router.delete("/{job_id}", status_code=204, responses=problems(404) | {202: {"model": JobView}})
 async def delete_job(key: Key, api: Api) -> Response:
     """Delete a job and its artifacts: 204. A running one is canceled first: 202, repeat when it is over."""
     try:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from penstock.api.auth import Tenant
+from penstock.api.errors import problems
 from penstock.api.jobs import retried_key
 from penstock.api.schemas import DeadLetters, Purged, QueueView, Requeued, queue_view
 from penstock.api.services import Api, Services
@@ -20,7 +21,7 @@ MAX_JOBS = 500
 #: How many of them are on the way to the object store at a time.
 CONCURRENCY = 16
 
-router = APIRouter(prefix="/v1/queues", tags=["queues"])
+router = APIRouter(prefix="/v1/queues", tags=["queues"], responses=problems(404, 503))
 
 
 async def _known(name: str, api: Api) -> str:
@@ -75,7 +76,7 @@ async def purge_queue(name: Queue, api: Api, tenant: Tenant) -> Purged:
     return Purged(canceled=canceled, more=len(left) > 0)
 
 
-@router.get("/{name}/dead-letters")
+@router.get("/{name}/dead-letters", responses=problems(422))
 async def list_dead_letters(
     name: Queue, api: Api, tenant: Tenant, limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = 50
 ) -> DeadLetters:
@@ -84,7 +85,7 @@ async def list_dead_letters(
     return DeadLetters(jobs=[api.view(job) for job in jobs])
 
 
-@router.post("/{name}/dead-letters/requeue")
+@router.post("/{name}/dead-letters/requeue", responses=problems(429))
 async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> Requeued:
     """Retry the dead letters as new jobs, at most 500 a call: repeat while `more` is true."""
     jobs = await api.jobs.run(queues.dead_letters(name, tenant, MAX_JOBS))

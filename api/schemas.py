@@ -113,6 +113,13 @@ class ErrorView(Outgoing):
     errors: list[IssueView]
 
 
+class Problem(ErrorView):
+    """What every refusal and failure of the API looks like (RFC 9457). `errors` point into the request's body."""
+
+    type: str
+    status: int
+
+
 class OutputView(Outgoing):
     """A job's immediate output."""
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 
 from penstock.api.auth import Tenant
 from penstock.api.body import documented, read_json, validated
+from penstock.api.errors import problems
 from penstock.api.schemas import UploadRequest, UploadView, moment
 from penstock.api.services import Api
 from penstock.errors import Issue, PayloadTooLarge
@@ -18,7 +19,12 @@ from penstock.storage.media import safe_name, upload_key
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 
 
-@router.post("", status_code=201, openapi_extra=documented(UploadRequest))
+@router.post(
+    "",
+    status_code=201,
+    openapi_extra=documented(UploadRequest),
+    responses=problems(400, 408, 413, 415, 422, 503),
+)
 async def create_upload(request: Request, api: Api, tenant: Tenant) -> UploadView:
     """Return a link that takes one file of this size and type, and the reference by which jobs name it."""
     wanted = validated(UploadRequest, await read_json(request, settings=api.settings))

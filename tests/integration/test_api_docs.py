@@ -56,6 +56,35 @@ async def test_the_description_names_every_route_and_body(service: Service) -> N
     assert document["openapi"].startswith("3.1")
 
 
+async def test_every_failure_is_described_as_a_problem(service: Service) -> None:
+    document = (await service.http.get("/openapi.json")).json()
+    assert "ValidationError" not in str(document)
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    described = {}
+    for path, verbs in document["paths"].items():
+        for verb, operation in verbs.items():
+            failures = {int(s): found for s, found in operation["responses"].items() if int(s) >= 400}
+            assert all(found["content"] == problem for found in failures.values()), (path, verb)
+            described[path, verb] = set(failures)
+    assert described["/v1/jobs", "post"] == {400, 408, 410, 413, 415, 422, 429, 503}
+    assert described["/v1/jobs/{job_id}", "get"] == {404, 410, 422, 503}
+    assert described["/v1/jobs/{job_id}/retry", "post"] == {404, 409, 410, 422, 429, 503}
+    assert described["/v1/uploads", "post"] == {400, 408, 413, 415, 422, 503}
+    assert described["/livez", "get"] == set()
+    assert {route for route, failures in described.items() if 503 not in failures} == {("/livez", "get")}
+
+
+async def test_a_submit_is_described_with_both_its_answers_and_a_problem_as_it_is(service: Service) -> None:
+    document = (await service.http.get("/openapi.json")).json()
+    answers = document["paths"]["/v1/jobs"]["post"]["responses"]
+    views = [answers[status]["content"]["application/json"]["schema"] for status in ("200", "202")]
+    assert views == [{"$ref": "#/components/schemas/JobView"}] * 2
+    refused = (await service.http.post("/v1/jobs", json={})).json()
+    assert refused["errors"]
+    schema = {"$ref": "#/components/schemas/Problem", "components": document["components"]}
+    Draft202012Validator(schema).validate(refused)
+
+
 async def test_the_way_in_leads_to_the_documentation(service: Service) -> None:
     answer = await service.http.get("/")
     assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
