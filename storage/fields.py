@@ -62,6 +62,7 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
         fence=int(row["fence"]),
         claimed_s=int(row["claimed_us"]) / MICRO,
         lease_s=int(row["lease_us"]) / MICRO,
+        last_chance=row["last_chance"],
     )
 
 

@@ -165,14 +165,14 @@ def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
 
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
-    models: Iterable[str], suspects: bool = True,
+    models: Iterable[str], dry: bool = True,
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
-    The same slot and nonce get the same jobs again: a lost reply is not a lost job. A worker that runs anything else
-    gets no `suspects`, jobs with a crash behind them: they want a worker to themselves.
+    The same slot and nonce get the same jobs again: a lost reply is not a lost job. A worker that runs anything else is
+    not `dry`: it gets no job on its last chance, which wants a worker to itself.
     """
-    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)), int(suspects))
+    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)), int(dry))
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 

@@ -35,7 +35,7 @@ class Slots:
         self._models = frozenset(entry.name for entry in catalogue if entry.problem is None)
         self._run = run
         self._free = threading.BoundedSemaphore(settings.slots)
-        #: Held while claiming, so that no slot claims beside one that claims a suspect.
+        #: Held while claiming, so that no slot claims beside one that claims a job on its last chance.
         self._claiming = threading.Lock()
         self._running = 0
         self._alone = False
@@ -89,15 +89,15 @@ class Slots:
         return len(claims)
 
     def _claim(self, queue: str) -> tuple[Claim, ...]:
-        """Claim a job, unless one with a crash behind it runs here: what it may take down is itself."""
+        """Claim a job, unless one on its last chance runs here: what it takes down is itself alone."""
         with self._claiming:
-            claims = () if self._alone else self._ask(queue, suspects=self._running == 0)
+            claims = () if self._alone else self._ask(queue, dry=self._running == 0)
             self._running += len(claims)
-            self._alone = self._alone or any(claim.crashes for claim in claims)
+            self._alone = self._alone or any(claim.last_chance for claim in claims)
             self._heard_at = time.monotonic()
         return claims
 
-    def _ask(self, queue: str, *, suspects: bool) -> tuple[Claim, ...]:
+    def _ask(self, queue: str, *, dry: bool) -> tuple[Claim, ...]:
         command = records.claim(
             queue,
             slot=f"{self.worker}:{threading.get_ident()}",
@@ -107,7 +107,7 @@ class Slots:
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
             models=self._models,
-            suspects=suspects,
+            dry=dry,
         )
         try:
             return self._store.run(command)

@@ -267,6 +267,8 @@ class Claim:
     #: Redis' clock when the lease was given and when it ends, in seconds.
     claimed_s: float
     lease_s: float
+    #: Whether the next crash ends the job: then it runs with nothing beside it.
+    last_chance: bool = False
 
     @property
     def key(self) -> JobKey:

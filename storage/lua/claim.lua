@@ -1,8 +1,8 @@
 #!lua
--- queue slot nonce n lease_us max_tenant_running worker models(JSON list) suspects(1|0) -> JSON list of claims
--- One model a claim, round robin over its tenants. A job with a crash behind it is a suspect: it is claimed alone, by a
--- worker that runs nothing else (`suspects` is 1). A busy worker that meets one first runs dry for it: its claims end
--- there. The others pass it by.
+-- queue slot nonce n lease_us max_tenant_running worker models(JSON list) dry(1|0) -> JSON list of claims
+-- One model a claim, round robin over its tenants. A job with a crash behind it is claimed alone. One whose next crash is
+-- the last also runs alone, in a worker that runs nothing else (`dry` is 1), so that nobody fails for what a neighbour
+-- did. A busy worker that meets one first runs dry for it: its claims end there. The others pass it by.
 local queue, n, lease, cap = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local memo = P .. 'claim:' .. ARGV[2] .. ':' .. ARGV[3]
 local again = redis.call('GET', memo)
@@ -11,6 +11,10 @@ if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
 local now = now_us()
 local served = {}
 for _, name in ipairs(cjson.decode(ARGV[8])) do served[name] = true end
+
+local function last_chance(crashes, max_crashes)
+  return tonumber(crashes) > 0 and tonumber(crashes) >= tonumber(max_crashes) - 1
+end
 
 local function take(tenant, id)
   local job = load(tenant, id)
@@ -31,28 +35,32 @@ local function take(tenant, id)
   emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = ARGV[7] })
   announce(job, 'job.started', now)
   return { submission = job.submission, attempt = tonumber(job.attempt), crashes = tonumber(job.crashes),
-    fence = fence, claimed_us = int(now), lease_us = int(lease) }
+    last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
 end
 
 local claims, chosen, alone = {}, nil, false
 
--- Whether this worker is the one that runs dry for a suspect.
+-- Whether this worker is the one that runs dry for a job.
 local function dries(name)
-  local key = P .. 'suspect:' .. name
+  local key = P .. 'dry:' .. name
   local who = redis.call('GET', key)
   if who and who ~= ARGV[7] then return false end
   redis.call('SET', key, ARGV[7], 'PX', 60000)
   return true
 end
 
--- The next job of a lane, and whether it is a suspect.
+-- The next job of a lane, and whether it wants to be alone.
 local function pick(lanekey, tenant)
   for _, id in ipairs(redis.call('ZRANGE', lanekey, 0, 9)) do
-    if tonumber(redis.call('HGET', jobkey(tenant, id), 'crashes') or '0') == 0 then return id, false end
-    if #claims == 0 and ARGV[9] == '1' then return id, true end
-    if #claims == 0 and dries(tenant .. '/' .. id) then
-      alone = true
-      return nil
+    local counts = redis.call('HMGET', jobkey(tenant, id), 'crashes', 'max_crashes')
+    local crashes = tonumber(counts[1] or '0')
+    if crashes == 0 then return id, false end
+    if #claims == 0 then
+      if ARGV[9] == '1' or not last_chance(crashes, counts[2]) then return id, true end
+      if dries(tenant .. '/' .. id) then
+        alone = true
+        return nil
+      end
     end
   end
 end
@@ -65,14 +73,14 @@ while moved and #claims < n and not alone do
     if #claims < n and not alone and served[model] and (not chosen or chosen == model)
       and redis.call('SCARD', tkey(tenant, 'running')) < cap then
       local lanekey = qkey(queue, 'lane:' .. lane)
-      local id, suspect = pick(lanekey, tenant)
+      local id, lonely = pick(lanekey, tenant)
       if id then
         local claim = take(tenant, id)
         moved = true
         if claim then
           claims[#claims + 1] = claim
-          chosen, alone = model, suspect
-          if suspect then redis.call('DEL', P .. 'suspect:' .. tenant .. '/' .. id) end
+          chosen, alone = model, lonely
+          if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
           if redis.call('EXISTS', lanekey) == 1 then
             redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane)
           end

@@ -24,7 +24,7 @@
 -- penstock:alive                       string  missing = Redis was emptied: the keeper recovers from the manifests
 -- penstock:leases :deadlines :delayed :expiring :finished   zset  T/ID by the time at which the keeper must look
 -- penstock:outbox                      zset    T/DELIVERY by the time of the next try
--- penstock:suspect:T/ID                string  the worker that runs dry to take a job with a crash behind it, expires
+-- penstock:dry:T/ID                   string  the worker that runs dry to take a job on its last chance, expires
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
 --
 -- Record: submission (JSON) fingerprint tenant id model queue rank state phase attempt crashes fence revision

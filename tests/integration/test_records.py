@@ -157,24 +157,26 @@ class TestClaim:
         assert [c.key.id for c in claim(store, 5)] == ["crashed"]
         assert [c.key.id for c in claim(store, 5)] == ["fresh"]
 
-    def test_has_one_busy_worker_run_dry_for_a_suspect_while_the_others_pass_it_by(self, store: JobStore) -> None:
+    def test_has_one_busy_worker_run_dry_for_a_last_chance_while_the_others_pass_it_by(self, store: JobStore) -> None:
         submit(store, "crashed")
-        claim(store, lease_s=0.001)
-        sweep_until(store, lambda: read(store, JobKey("default", "crashed")).crashes == 1)
+        for crashes in (1, 2):
+            assert claim(store, lease_s=0.001)[0].last_chance is False
+            sweep_until(store, lambda crashes=crashes: read(store, JobKey("default", "crashed")).crashes == crashes)
         for name in ("a", "b", "c"):
             submit(store, name)
 
         def busy(worker: str) -> list[str]:
             command = records.claim(
                 "q", slot=worker, nonce=str(time.monotonic_ns()), n=1, lease_s=30, max_tenant_running=10,
-                worker=worker, models=["m"], suspects=False,
+                worker=worker, models=["m"], dry=False,
             )  # fmt: skip
             return [claimed.key.id for claimed in store.run(command)]
 
         assert busy("drying") == []
         assert busy("other") == ["a"]
         assert busy("drying") == []
-        assert [c.key.id for c in claim(store, 5)] == ["crashed"]
+        [last] = claim(store, 5)
+        assert (last.key.id, last.last_chance) == ("crashed", True)
         assert busy("drying") == ["b"]
 
 
