@@ -15,6 +15,8 @@ from penstock.jobs import JobKey
 
 log = structlog.get_logger(__name__)
 
+# Dependencies are `async def` although they await nothing: FastAPI sends a plain `def` through a pool of threads.
+
 
 def open_mode(settings: Settings) -> None:
     """Say that anybody who reaches the port may use it; raise `ConfigError` where that is not this machine alone."""
@@ -22,14 +24,14 @@ def open_mode(settings: Settings) -> None:
     log.warning("api.open_mode", tenant=DEFAULT_TENANT, host=settings.host, meaning="no API keys: loopback only")
 
 
-def served_host(request: Request, api: Api) -> None:
+async def served_host(request: Request, api: Api) -> None:
     """Refuse a Host that is not ours: a page in a browser could reach a loopback service by a name of its own."""
     host = request.url.hostname or ""
     if not is_loopback(host) and host != urlsplit(api.settings.base_url).hostname:
         raise HostRefused(f"set public_url if {host!r} leads here")
 
 
-def _tenant() -> str:
+async def _tenant() -> str:
     return DEFAULT_TENANT
 
 
@@ -49,7 +51,7 @@ def is_job_id(text: str) -> bool:
     return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(set(p) <= _HEX for p in parts)
 
 
-def _key(job_id: str, tenant: Tenant) -> JobKey:
+async def _key(job_id: str, tenant: Tenant) -> JobKey:
     return job_key(tenant, job_id)
 
 

@@ -84,7 +84,7 @@ class Services:
         return job_view(job, base_url=self.settings.base_url, uri=self.objects.uri)
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     found = request.app.state.services
     assert isinstance(found, Services)  # noqa: S101  (create_app put it there)
     return found
