@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Job
-from tests.acceptance.stack import Stack, running, scene, wait_for
+from tests.acceptance.stack import Stack, running, scene
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def checksums(job: Job) -> dict[str, str]:
 def test_a_job_outlives_the_sigkill_of(victim: str, stack: Stack, big_scene: Path, undisturbed: dict[str, str]) -> None:
     with stack.client() as client:
         job_id = client.submit("csmask", files={"scene": big_scene}).id
-        wait_for(lambda: client.job(job_id).progress.done >= 1, "the job never started")
+        assert any(event.data.get("done") for event in client.events(job_id) if event.type == "job.progress")
         assert not client.job(job_id).over
         stack.kill(victim)
         job = client.wait(job_id)
