@@ -119,7 +119,8 @@ class Slots:
         while True:
             self._say_seen()
             self._polled = [thread for thread in self._polled if thread.is_alive()]
-            for queue in self._settings.queues:
+            # As many as there are slots: a fresh worker must not wait for a hint for each of them.
+            for queue in self._settings.queues * self._settings.slots:
                 thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
                 thread.start()
                 self._polled.append(thread)

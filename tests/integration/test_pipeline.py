@@ -189,3 +189,18 @@ def claim_and_lose(bench: Bench, key: JobKey) -> None:
     assert bench.store.run(command)
     bench.store.client.zadd("penstock:leases", {str(key): 0})
     assert bench.store.run(records.sweep()).requeued == 1
+
+
+def test_one_poll_puts_every_slot_to_work(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    with open_bench(valkey.url, tmp_path, poll_s=60, slots=2) as bench:
+        bench.gate.shut()
+        keys = [bench.submit(name, {"text": bench.upload("hi")}) for name in "ab"]
+        bench.slots.start()
+        assert bench.gate.entered.wait(10)
+        ends = time.monotonic() + 10
+        while bench.store.run(queues.queue_stats("default")).running < 2:
+            assert time.monotonic() < ends, "one slot waits for a hint"
+        bench.gate.opened.set()
+        bench.slots.drain()
+        bench.slots.join()
+        assert [read(bench, key).state for key in keys] == [State.SUCCEEDED, State.SUCCEEDED]
