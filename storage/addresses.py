@@ -19,7 +19,8 @@ _REFUSED = "this URL may not be used: only http(s) URLs of public hosts that the
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: No whitespace, control characters or backslashes anywhere; no userinfo and no escapes in the authority.
 _URL = re.compile(r"(?i)https?://[^/?#\\@%\s\x00-\x20\x7f]+([/?#][^\\\s\x00-\x20\x7f]*)?")
-_HOST = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*|\[[0-9a-f:.]+\]")
 #: What the resolver's library would read as an address although it is not written as one: 0x7f.1, 2130706433, 127.1
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)$")
 
@@ -38,8 +39,8 @@ class WebAddress:
     exempt: bool = False
 
     def __str__(self) -> str:
-        """The address without its query, which may hold a secret."""
-        return f"{self.scheme}://{self.netloc}{self.target.partition('?')[0]}"
+        """Who is asked, for logs: paths and queries may be secrets (receivers of webhooks often have no other)."""
+        return f"{self.scheme}://{self.netloc}"
 
     @property
     def netloc(self) -> str:
@@ -72,6 +73,14 @@ def check_url(url: str, allowed: Iterable[str], any_public: bool) -> WebAddress:
     return address
 
 
+def joined(url: str, location: str) -> str:
+    """Return where a redirect from a URL leads, still to be checked; raise `MediaRefused` where that is no URL."""
+    try:
+        return str(httpx.URL(url).join(location))
+    except (httpx.InvalidURL, ValueError) as error:
+        raise refusal("the redirect's URL is malformed") from error
+
+
 def is_web_url(url: str) -> bool:
     """Whether this is a plain http(s) URL at all, whoever may be asked."""
     try:
@@ -82,8 +91,11 @@ def is_web_url(url: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address may belong to somebody else's public server."""
-    ip = ipaddress.ip_address(address)
+    """Whether this is an IP address that may belong to somebody else's public server."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # what a resolver says is not ours to trust either
+        return False
     if isinstance(ip, ipaddress.IPv4Address):
         return ip.is_global and not any(ip in network for network in _SPECIAL_V4)
     embeds_v4 = (int(ip) >> 32) & 0xFDFF_FFFF == 0x5EFE  # ISATAP, in any prefix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,16 @@ class PresignedPut:
     expires_s: int
     method: str = "PUT"
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part of an upload that has arrived. Parts count from 1."""
+
+    number: int
+    size_bytes: int
+    #: The MD5 of its bytes in hexadecimal; opaque where S3 encrypts with keys of KMS.
+    etag: str
 
 
 class ObjectStore(Protocol):
@@ -102,6 +112,30 @@ class ObjectStore(Protocol):
 
         It takes one object: the first that arrives stays. (On S3 as far as the server knows `If-None-Match: *`.)
         """
+        ...
+
+    def begin_parts(self, key: str, *, content_type: str) -> None:
+        """Begin to take an object in parts, or go on where that began before."""
+        ...
+
+    def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a link that takes a part of exactly this size until it expires; the last that is sent there counts.
+
+        Without a begin, or after the end, `ObjectNotFound`; so do the other methods for parts. A body whose
+        `Content-MD5` is another is refused.
+        """
+        ...
+
+    def parts(self, key: str) -> Sequence[StoredPart]:
+        """Return the parts that have arrived, by number."""
+        ...
+
+    def join_parts(self, key: str, parts: Sequence[StoredPart]) -> None:
+        """Make these parts the object. Raise `ObjectExists` if the key is taken; the other parts are forgotten."""
+        ...
+
+    def drop_parts(self, key: str) -> None:
+        """Forget what arrived in parts; where nothing began that is no error."""
         ...
 
     def uri(self, key: str) -> str:

@@ -28,7 +28,8 @@ class Watch:
     async def wait(self, timeout_s: float) -> None:
         """Return when the job changed since the last call, or when the time is over."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # `wait_for` of Python 3.11 loses a cancel that meets the change
+                await self._changed.wait()
         self._changed.clear()
 
     def notify(self) -> None:

@@ -33,17 +33,20 @@ class Finding:
     ok: bool
     detail: str
     remedy: str = ""
+    #: Whether it works, but perhaps not as it was meant.
+    doubtful: bool = False
 
 
 def redis_findings(info: Mapping[str, Any], appendfsync: str | None) -> tuple[Finding, ...]:
     """Judge a server by its INFO and its setting `appendfsync` (None = it does not tell). Pure."""
-    version = str(info.get("redis_version", "unknown"))
+    version = str(info.get("redis_version", "unknown"))  # of a Valkey the Redis that it is compatible with
+    valkey = info.get("valkey_version")
     policy = str(info.get("maxmemory_policy", "unknown"))
     return (
         Finding(
             "redis version",
             _numbers(version) >= OLDEST_REDIS,
-            version,
+            version if valkey is None else f"Valkey {valkey}",
             "run Redis 7.0 or newer, or Valkey",
         ),
         Finding(
@@ -86,11 +89,11 @@ def inspect_redis(url: str, *, patience_s: float = PATIENCE_S) -> tuple[Finding,
 def require_durable_redis(settings: Settings) -> None:
     """Return if the settings' Redis keeps what it answered; raise `ConfigError`, or warn under `dev`."""
     failed = [finding for finding in inspect_redis(settings.redis_address) if not finding.ok]
-    for finding in failed:
-        log.warning("redis.unsafe", check=finding.name, found=finding.detail, remedy=finding.remedy)
     if failed and not settings.dev:
         said = "; ".join(f"{finding.name} is {finding.detail}: {finding.remedy}" for finding in failed)
         raise ConfigError(f"this Redis may lose jobs: {said} (PENSTOCK_DEV=true makes this a warning)")
+    for finding in failed:
+        log.warning("redis.unsafe", check=finding.name, found=finding.detail, remedy=finding.remedy)
 
 
 def inspect_object_store(store: ObjectStore, address: str) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from penstock.errors import ErrorReport
@@ -40,6 +40,7 @@ def job_of(record: Mapping[str, str]) -> Job:
         crashes=int(record["crashes"]),
         fence=int(record["fence"]),
         progress=_progress(record),
+        own_done=int(record.get("own_done") or 0),
         started_s=seconds(record.get("started_us")),
         completed_s=completed,
         due_s=seconds(record.get("due_us")) if state is State.DELAYED else None,
@@ -68,25 +69,47 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a queue works: a job's recent seconds (None = unknown), the workers' slots, and how many are taken."""
+    """How fast a queue works, seen from one of its jobs."""
 
+    #: How long a job of this one's model takes lately; None before the first has succeeded.
     speed_s: float | None
+    #: The same for the mix of jobs that wait.
+    mean_s: float | None
     slots: int
     running: int
+    paused: bool
+
+    def wait_and_run_s(self, position: int) -> float | None:
+        """Estimate the seconds until the job at this place ends; None where there is nothing to tell it from."""
+        if self.speed_s is None or self.slots <= 0 or self.paused:
+            return None
+        # Slots that are taken come free one after the other, the first half a step from now.
+        ahead = position - max(0, self.slots - self.running)
+        return self.speed_s + (self.mean_s or self.speed_s) * max(0.0, ahead - 0.5) / self.slots
+
+
+def pace_of(row: Sequence[Any]) -> Pace:
+    """Return what the scripts' `pace` says."""
+    speed_us, mean_us, slots, running, paused = row
+    return Pace(seconds(speed_us), seconds(mean_us), slots, running, bool(paused))
 
 
 def eta_s(job: Job, at: float, position: int | None, pace: Pace) -> float | None:
-    """Estimate the seconds until a job ends: from its own progress, else from its model's recent speed."""
+    """Estimate the seconds until a job ends: from its attempt's own progress, else from its model's recent speed."""
     if job.state is State.RUNNING and job.started_s is not None:
-        elapsed, progress = at - job.started_s, job.progress
-        if progress.total and progress.done:
-            return elapsed * (progress.total - progress.done) / progress.done
-        return max(0.0, pace.speed_s - elapsed) if pace.speed_s is not None else None
-    if position is None or pace.speed_s is None or pace.slots <= 0:
-        return None
-    # Slots that are taken come free one after the other, the first half a step from now.
-    ahead = position - max(0, pace.slots - pace.running)
-    return pace.speed_s * (1 + max(0.0, ahead - 0.5) / pace.slots)
+        elapsed, total = at - job.started_s, job.progress.total
+        if total and job.own_done:
+            return elapsed * max(0, total - job.own_done) / job.own_done
+        # One that takes longer than others did without having counted anything may take any time.
+        return pace.speed_s - elapsed if pace.speed_s is not None and elapsed < pace.speed_s else None
+    return None if position is None else pace.wait_and_run_s(position)
+
+
+def view_of(flat: Sequence[str], now_us: str, rank: int | None, pace: Sequence[Any]) -> Job:
+    """Return the job that the scripts' `view` describes, with its place in the queue and an estimate."""
+    job = job_of(fields(flat))
+    position = rank + 1 if rank is not None else None
+    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / MICRO, position, pace_of(pace)))
 
 
 def _progress(record: Mapping[str, str]) -> Progress:
@@ -108,7 +131,7 @@ def submission_of(data: dict[str, Any]) -> Submission:
         **{
             **data,
             "key": JobKey(**data["key"]),
-            "webhook": Webhook(hook["url"], tuple(hook["events"])) if hook else None,
+            "webhook": Webhook(hook["url"], tuple(hook["events"]), hook.get("urls", {})) if hook else None,
         }
     )
 

@@ -10,21 +10,22 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import httpcore
 import httpx
 import structlog
 
 from penstock.config import Settings
-from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable
-from penstock.storage.addresses import WebAddress, check_url, is_public, refusal
+from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, Unreached
+from penstock.storage.addresses import WebAddress, check_url, is_public, joined, refusal
 from penstock.storage.base import new_file
+from penstock.storage.connections import Bounds, PinnedBackend, Resolver, look_up, nothing
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +34,18 @@ MAX_REDIRECTS = 3
 MAX_ANSWER_BYTES = 64 << 10
 USER_AGENT = "penstock"
 
-
+#: Of a URL that may not even be one: who was to be asked, for the log.
+_ORIGIN = re.compile(r"(?i)[a-z]{1,20}://[^/?#\\\s]{1,200}")
 _FAILED = "the server did not answer properly in time"
+#: Why there was no answer, told of hosts that the operator allowed; the first that fits.
+_REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((ConnectionRefusedError,), "the connection was refused"),
+    ((socket.gaierror, UnicodeError), "the host's name was not found"),
+    ((ssl.SSLError,), "the TLS handshake failed"),
+    ((TimeoutError, httpcore.TimeoutException), "the server did not answer in time"),
+    ((httpcore.ConnectError,), "the connection could not be made"),
+    ((Exception,), "the server did not answer properly"),
+)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Answers that another try may change: timeouts, too early, too many; and every 5xx.
 _PASSING = frozenset({408, 425, 429})
@@ -45,9 +56,6 @@ _HTTP_ERRORS = (
     httpcore.UnsupportedProtocol,
     httpcore.ConnectionNotAvailable,
 )
-
-#: Looks a host up: (host, port) -> its addresses. Raises `OSError` or `UnicodeError` where there is none.
-Resolver = Callable[[str, int], Sequence[str]]
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
@@ -98,32 +106,37 @@ class GuardedClient:
     #: None = the usual certificate authorities.
     tls: ssl.SSLContext | None = None
 
-    def fetch(self, url: str, path: Path, limit_bytes: int) -> Fetched:
+    def fetch(self, url: str, path: Path, limit_bytes: int, *, check: Callable[[], None] = nothing) -> Fetched:
         """Download to a new file, over at most three redirects, each checked anew.
 
+        `check` is called between two pieces, at least every `idle_s`; whatever it raises ends the download.
         Raises `MediaRefused`, `MediaNotFound` (4xx), `MediaTooLarge`, `MediaUnreadable` (an encoded body), and
-        `FetchFailed` for what another try may mend. No file is left behind then.
+        `FetchFailed` for what another try may mend (`Unreached` where it may say why). No file is left behind then.
         """
         ends = time.monotonic() + self.patience.total_s
         for _ in range(MAX_REDIRECTS + 1):
             address = self._checked(url, self.settings.fetch_any_public_host)
             headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
-            with self._exchange("GET", address, headers, None, ends) as answer:
+            bounds = Bounds(ends, check)
+            with self._exchange("GET", address, headers, None, bounds) as answer:
                 answer_headers = _headers(answer)
                 location = answer_headers.get("location")
                 if answer.status not in _REDIRECTS or location is None:
+                    bounds.expect(limit_bytes)
                     return _save(answer, answer_headers, path, limit_bytes)
-            url = _join(address, location)
+            url = self._next(address, location)
         raise _logged("redirect.refused", url, refusal("too many redirects"))
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
         """Post to a webhook receiver and return its answer within the time; a redirect is returned, never followed.
 
         Host and User-Agent are the guard's own.
-        Raises `MediaRefused`, and `FetchFailed` where no status came back.
+        Raises `MediaRefused`, and `FetchFailed` where no status came back (`Unreached` where it may say why).
         """
         address = self._checked(url, self.settings.webhook_any_public_host)
-        with self._exchange("POST", address, headers, body, time.monotonic() + timeout_s) as answer:
+        bounds = Bounds(time.monotonic() + timeout_s)
+        with self._exchange("POST", address, headers, body, bounds) as answer:
+            bounds.expect(MAX_ANSWER_BYTES)
             return Response(answer.status, _headers(answer), _beginning(answer))
 
     @cached_property
@@ -136,23 +149,29 @@ class GuardedClient:
         except MediaRefused as error:
             raise _logged("url.refused", url, error)  # noqa: B904  (it is the same error)
 
-    def _addresses(self, address: WebAddress) -> Sequence[str]:
+    def _next(self, address: WebAddress, location: str) -> str:
         try:
-            found = self.resolver(address.host, address.port)
+            return joined(address.url, location)
+        except MediaRefused as error:
+            raise _logged("redirect.refused", address.url, error)  # noqa: B904  (it is the same error)
+
+    def _addresses(self, address: WebAddress, bounds: Bounds) -> Sequence[str]:
+        wait_s = bounds.left_s(self.patience.connect_s, httpcore.ConnectTimeout)
+        try:
+            found = look_up(self.resolver, address.host, address.port, wait_s)
         except (OSError, UnicodeError) as error:
-            log.info("resolve.failed", address=str(address), reason=str(error))
-            raise FetchFailed(_FAILED) from error
+            log.info("resolve.failed", address=str(address), reason=repr(error))
+            raise _failure(address, error) from error
         if not found:
-            raise FetchFailed(_FAILED)
+            raise _failure(address, socket.gaierror())
         if not address.exempt and not all(map(is_public, found)):
             raise _logged("address.refused", str(address), refusal(f"not every address is public: {', '.join(found)}"))
         return found
 
     @contextmanager
     def _exchange(
-        self, method: str, address: WebAddress, headers: Mapping[str, str], body: bytes | None, ends: float
+        self, method: str, address: WebAddress, headers: Mapping[str, str], body: bytes | None, bounds: Bounds
     ) -> Iterator[httpcore.Response]:
-        backend = _PinnedBackend(self._addresses(address), ends)
         target = httpcore.URL(
             scheme=address.scheme.encode(),
             host=address.host.encode(),
@@ -160,9 +179,11 @@ class GuardedClient:
             target=address.target.encode(),
         )
         timeouts = {"connect": self.patience.connect_s, "read": self.patience.idle_s, "write": self.patience.idle_s}
+        tls = self._tls if address.scheme == "https" else None
         try:
+            backend = PinnedBackend(self._addresses(address, bounds), bounds)
             with (
-                httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool,
+                httpcore.ConnectionPool(ssl_context=tls, network_backend=backend) as pool,
                 pool.stream(
                     method,
                     target,
@@ -174,68 +195,15 @@ class GuardedClient:
                 yield answer
         except _HTTP_ERRORS as error:
             log.info("exchange.failed", address=str(address), reason=repr(error))
-            raise FetchFailed(_FAILED) from error
+            raise _failure(address, error) from error
 
 
-class _PinnedBackend(httpcore.NetworkBackend):
-    """Connects to the addresses that were checked, whatever the host's name says by now, until `ends`."""
-
-    def __init__(self, addresses: Sequence[str], ends: float) -> None:
-        self._addresses = addresses
-        self._ends = ends
-        self._sockets = httpcore.SyncBackend()
-
-    def connect_tcp(
-        self,
-        host: str,  # noqa: ARG002  (the point of it)
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        failure: Exception = httpcore.ConnectError("no address")
-        for address in self._addresses:
-            try:
-                left = _left(self._ends, timeout, httpcore.ConnectTimeout)
-                stream = self._sockets.connect_tcp(address, port, left, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-            else:
-                return _TimedStream(stream, self._ends)
-        raise failure
-
-
-class _TimedStream(httpcore.NetworkStream):
-    """A connection that is over at `ends`, however little of its idle time it uses."""
-
-    def __init__(self, stream: httpcore.NetworkStream, ends: float) -> None:
-        self._stream = stream
-        self._ends = ends
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, _left(self._ends, timeout, httpcore.ReadTimeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, _left(self._ends, timeout, httpcore.WriteTimeout))
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        left = _left(self._ends, timeout, httpcore.ConnectTimeout)
-        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left), self._ends)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
-
-
-def _left(ends: float, timeout: float | None, late: type[Exception]) -> float:
-    left = ends - time.monotonic()
-    if left <= 0:
-        raise late("the whole time is over")
-    return left if timeout is None else min(left, timeout)
+def _failure(address: WebAddress, error: Exception) -> FetchFailed:
+    """Return what is told where no answer came: of hosts that are not the operator's one sentence for everything."""
+    if not address.exempt:
+        return FetchFailed(_FAILED)
+    causes = (*error.args, error)  # httpcore's errors hold the system's, and its pool cuts off their `__cause__`
+    return Unreached(next(said for kinds, said in _REASONS if any(isinstance(cause, kinds) for cause in causes)))
 
 
 def _headers(answer: httpcore.Response) -> dict[str, str]:
@@ -278,13 +246,7 @@ def _beginning(answer: httpcore.Response) -> bytes:
     return bytes(body[:MAX_ANSWER_BYTES])
 
 
-def _join(address: WebAddress, location: str) -> str:
-    try:
-        return str(httpx.URL(address.url).join(location))
-    except httpx.InvalidURL as error:
-        raise _logged("redirect.refused", str(address), refusal("the redirect's URL is malformed")) from error
-
-
 def _logged(event: str, url: str, error: MediaRefused) -> MediaRefused:
-    log.warning(event, address=re.split(r"[?#]", url)[0][:200], reason="; ".join(error.__notes__))
+    asked = _ORIGIN.match(url)
+    log.warning(event, address=asked[0] if asked else None, reason="; ".join(error.__notes__))
     return error

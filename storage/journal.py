@@ -20,8 +20,16 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar, cast
 
-from penstock.errors import IdempotencyMismatch, JobGone, PenstockError, RedisUnavailable, StateConflict, UnknownJob
-from penstock.jobs import Claim, Job, JobKey, State, Submission
+from penstock.errors import (
+    IdempotencyMismatch,
+    JobGone,
+    ObjectStoreUnavailable,
+    PenstockError,
+    RedisUnavailable,
+    StateConflict,
+    UnknownJob,
+)
+from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
 from penstock.storage import manifests, queues, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.fields import us
@@ -73,7 +81,10 @@ def retry(key: JobKey, new: JobKey, limits: QueueLimits) -> Flow[Submitted]:
     if job.state not in (State.FAILED, State.EXPIRED, State.CANCELED):
         raise StateConflict(f"the job is {job.status.value}: only failed, expired and canceled ones are retried")
     mark = sha256(f"retry {key} {job.submission.fingerprint}".encode()).hexdigest()
-    done = yield from submit(replace(job.submission, key=new, retry_of=key.id, fingerprint=mark), limits)
+    wanted = replace(job.submission, key=new, retry_of=key.id, fingerprint=mark, idempotency_key=None)
+    wanted = replace(wanted, batch_id=None, batch_line=None, custom_id=None)  # the batch has its own outcome
+    wanted = replace(wanted, drop=None)  # and the object's marker names the job that failed
+    done = yield from submit(wanted, limits)
     yield from _redis(queues.bury(job))
     return done
 
@@ -85,22 +96,28 @@ def complete(claim: Claim, outcome: Outcome) -> Flow[Ended]:
 
 
 def release(claim: Claim) -> Flow[Ended]:
-    """Give a job back to the queue without counting the attempt; one whose end was asked for is canceled."""
+    """Give a job back to the queue, its attempt to be begun again; one whose end was asked for is canceled."""
     reply = yield from _redis(records.release(claim))
     return (yield from _ended(claim, reply, succeeded=False))
 
 
-def cancel(key: JobKey) -> Flow[Job]:
-    """Ask for a job's end and return its record; a terminal job comes back unchanged."""
-    try:
-        reply = yield from _redis(records.cancel(key))
-    except UnknownJob:
-        if not (yield from revive(key)):
-            raise
-        reply = yield from _redis(records.cancel(key))
-    if reply.proposal is None:
-        return reply.value
-    return (yield from _end(key, reply.proposal))[1]
+def cancel(key: JobKey, *, delete: bool = False) -> Flow[Job]:
+    """Ask for a job's end and return its record; a terminal job comes back unchanged.
+
+    With `delete` it is gone as soon as it ends, and the keeper purges it. Of a running job that is stored as well, so
+    that an emptied Redis does not begin again what nobody wants.
+    """
+    command = records.cancel(key, delete=delete)
+    reply = yield from _asked(key, command)
+    if reply.lasting:
+        yield from _objects(lambda objects: manifests.put_cancel(objects, key, delete=delete))
+        reply = yield from _asked(key, command)  # Redis may have been emptied before that was stored
+    return (yield from _stopped(key, reply))
+
+
+def expire(key: JobKey) -> Flow[Job]:
+    """End a job because the time of its batch is over: as `cancel`, but a waiting one expires."""
+    return (yield from _stopped(key, (yield from _asked(key, records.expire(key)))))
 
 
 def read(key: JobKey) -> Flow[Job]:
@@ -118,9 +135,10 @@ def sweep() -> Flow[Swept]:
     swept = yield from _redis(records.sweep(proposals=PROPOSALS))
     for key, proposal in swept.proposals:
         try:
-            yield from _end(key, proposal)
+            _, job = yield from _end(key, proposal)
         except JobGone:
             continue
+        yield from _forget_checkpoints(job)
     return swept
 
 
@@ -140,6 +158,9 @@ def revive(key: JobKey) -> Flow[bool]:
             done = yield from _redis(records.submit(manifest.submission, _again(manifest)))
             if done.job.state is State.RESERVED:
                 yield from _redis(records.confirm(key, manifest.created_us))
+            delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
+            if delete is not None:
+                yield from _stopped(key, (yield from _redis(records.cancel(key, delete=delete))))
     except JobGone:
         return False
     return True
@@ -209,6 +230,21 @@ class AsyncJournal:
         return await (self.store.run(step) if isinstance(step, Command) else asyncio.to_thread(step, self.objects))
 
 
+def _asked(key: JobKey, command: Command[Reply[Job]]) -> Flow[Reply[Job]]:
+    try:
+        return (yield from _redis(command))
+    except UnknownJob:
+        if not (yield from revive(key)):
+            raise
+    return (yield from _redis(command))
+
+
+def _stopped(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
+    job = reply.value if reply.proposal is None else (yield from _end(key, reply.proposal))[1]
+    yield from _forget_checkpoints(job)
+    return job
+
+
 def _accept(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
     manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
     stored = yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
@@ -218,7 +254,7 @@ def _accept(submission: Submission, limits: QueueLimits, done: Submitted) -> Flo
     if stored.submission.fingerprint != submission.fingerprint:
         yield from _redis(records.unreserve(submission.key))
         yield from revive(submission.key)
-        raise IdempotencyMismatch(f"job {submission.key.id} was made by another request")
+        raise IdempotencyMismatch(f"job {submission.key.id} was made before, by a request with another body")
     job = yield from adopt(submission.key)
     if job is None:
         job = yield from _redis(records.confirm(submission.key, stored.created_us))
@@ -239,6 +275,13 @@ def _ended(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
 def _end(key: JobKey, proposal: str) -> Flow[tuple[Ending, Job]]:
     ending = yield from _objects(lambda objects: manifests.put_ending(objects, key, proposal))
     return ending, (yield from _redis(records.commit(key, ending.text)))
+
+
+def _forget_checkpoints(job: Job) -> Flow[None]:
+    """Delete what the attempts of an ended job saved; where the object store does not answer, the keeper does later."""
+    if job.state in TERMINAL and job.fence:
+        with suppress(ObjectStoreUnavailable):
+            yield from _objects(lambda objects: objects.delete_prefix(job.key.checkpoints))
 
 
 def _again(manifest: Manifest) -> QueueLimits:

@@ -14,7 +14,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -30,7 +30,15 @@ from penstock.errors import (
     ObjectStoreUnavailable,
 )
 from penstock.keys import Link, sign_link
-from penstock.storage.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectInfo, PresignedPut, new_file
+from penstock.storage.base import (
+    CHUNK_BYTES,
+    DEFAULT_CONTENT_TYPE,
+    ObjectInfo,
+    PresignedPut,
+    StoredPart,
+    new_file,
+)
+from penstock.storage.local_parts import PartFolder
 
 MAX_KEY_BYTES = 1024
 MAX_PART_BYTES = 255
@@ -42,15 +50,25 @@ _TYPES = mimetypes.MimeTypes()
 
 
 class LocalStore:
-    """An `ObjectStore` in a folder. Its links lead to the API at `base_url` and are signed with `secret`."""
+    """An `ObjectStore` in a folder. Its links lead to the API at `base_url` and are signed with `secret`.
+
+    `passed_over` is told the names of what a listing meets and no object can be: links, and names that are no keys.
+    """
 
     def __init__(
-        self, root: Path, *, base_url: str = "", secret: str | None = None, clock: Callable[[], float] = time.time
+        self,
+        root: Path,
+        *,
+        base_url: str = "",
+        secret: str | None = None,
+        clock: Callable[[], float] = time.time,
+        passed_over: Callable[[str], None] = lambda _key: None,
     ) -> None:
         self.root = root.absolute()
         self._base_url = base_url
         self._secret = secret
         self._clock = clock
+        self._passed_over = passed_over
 
     def put_file(self, key: str, path: Path, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
         """Store a copy of a file."""
@@ -141,6 +159,40 @@ class LocalStore:
         headers = {"Content-Type": content_type, "Content-Length": str(size_bytes)}
         return PresignedPut(self._link(link), expires_s, headers=headers)
 
+    def begin_parts(self, key: str, *, content_type: str) -> None:
+        """Make a folder for the parts."""
+        with _translated():
+            self._parts(key).begin(content_type)
+
+    def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a signed link to the API."""
+        with _reading(key):
+            self._parts(key).content_type()
+        link = Link("PUT", key, self._ends(expires_s), size_bytes=size_bytes, part=number)
+        return PresignedPut(self._link(link), expires_s, headers={"Content-Length": str(size_bytes)})
+
+    def put_part(self, key: str, number: int, path: Path, *, md5: str) -> StoredPart:
+        """Take a file, which is moved, as a part; `md5` is that of its bytes."""
+        with _reading(key):
+            return self._parts(key).put(number, path, md5)
+
+    def parts(self, key: str) -> Sequence[StoredPart]:
+        """Return the parts that have arrived, by number."""
+        with _reading(key):
+            return self._parts(key).parts()
+
+    def join_parts(self, key: str, parts: Sequence[StoredPart]) -> None:
+        """Write the parts one behind the other."""
+        folder = self._parts(key)
+        with _reading(key):
+            content_type = folder.content_type()
+            self._put(key, lambda file: folder.write(parts, file), content_type, if_absent=True)
+        self.drop_parts(key)
+
+    def drop_parts(self, key: str) -> None:
+        """Remove the folder of the parts."""
+        self._parts(key).remove()
+
     def uri(self, key: str) -> str:
         """Return `file:///...`."""
         return self._path(key).as_uri()
@@ -153,8 +205,8 @@ class LocalStore:
                 raise ObjectStoreUnavailable("the object store's folder is not writable")
 
     def sweep(self, *, older_than_s: float) -> int:
-        """Remove the drafts of writers that died."""
-        count = 0
+        """Remove the drafts of writers that died, and the parts of uploads that nobody ended."""
+        count = PartFolder.sweep(self.root / _OWN / "parts", before_s=self._clock() - older_than_s)
         with _translated():
             for draft in self._draft_folder().iterdir():
                 with suppress(FileNotFoundError):
@@ -204,6 +256,10 @@ class LocalStore:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def _parts(self, key: str) -> PartFolder:
+        self._path(key)  # raises what a wrong key does
+        return PartFolder(self.root / _OWN / "parts" / hashlib.sha256(key.encode()).hexdigest())
+
     def _keep_type(self, key: str, etag: str, content_type: str) -> None:
         if _guessed_type(key) != content_type:
             folder = self._types(key)
@@ -242,13 +298,18 @@ class LocalStore:
                 return
         for entry in entries:
             key = folder + entry.name
+            if key == _OWN:
+                continue
             if not _is_key(key):
+                self._passed_over(key)
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(f"{key}/")
             elif entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):
                     yield key, entry.stat(follow_symlinks=False)
+            else:
+                self._passed_over(key)
 
     def _ends(self, expires_s: int) -> int:
         return int(self._clock()) + expires_s

@@ -1,13 +1,15 @@
-"""A job's two objects that outlive Redis: `request.json`, which makes it accepted, and `outcome.json`, which ends it.
+"""A job's objects that outlive Redis: `request.json`, which makes it accepted, and `outcome.json`, which ends it.
 
 Both are put with `if_absent`: the first writer wins and everybody else reads what he wrote. They lie beside each other
-under the job's prefix, and the request goes first when a job is purged: what has no request is not recovered.
+under the job's prefix, and the request goes first when a job is purged: what has no request is not recovered. A running
+job whose end was asked for has a `cancel.json` as well.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.errors import ObjectExists, ObjectNotFound
@@ -112,6 +114,21 @@ def read_ending(objects: ObjectStore, key: JobKey) -> Ending | None:
         return None
 
 
+def put_cancel(objects: ObjectStore, key: JobKey, *, delete: bool) -> None:
+    """Store that a job's end was asked for, and whether it is to be deleted then: that is not taken back."""
+    with suppress(ObjectExists):
+        body = dump({"version": VERSION, "delete": delete}).encode()
+        objects.put_bytes(_cancel(key), body, content_type="application/json", if_absent=not delete)
+
+
+def read_cancel(objects: ObjectStore, key: JobKey) -> bool | None:
+    """Return whether a job whose end was asked for is to be deleted; None where nobody asked."""
+    try:
+        return bool(json.loads(objects.get_bytes(_cancel(key), limit_bytes=LIMIT_BYTES))["delete"])
+    except ObjectNotFound:
+        return None
+
+
 def delete_objects(objects: ObjectStore, key: JobKey) -> None:
     """Delete everything of a job, its request first: half deleted, it is not recovered and run again."""
     objects.delete(_request(key))
@@ -120,6 +137,10 @@ def delete_objects(objects: ObjectStore, key: JobKey) -> None:
 
 def _request(key: JobKey) -> str:
     return f"{key.prefix}request.json"
+
+
+def _cancel(key: JobKey) -> str:
+    return f"{key.prefix}cancel.json"
 
 
 def _outcome(key: JobKey) -> str:

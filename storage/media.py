@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from penstock.config import Settings
 from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
 from penstock.storage.addresses import WebAddress, check_url
 from penstock.storage.base import ObjectStore
+from penstock.storage.connections import nothing
 from penstock.storage.guard import GuardedClient
 from penstock.storage.objects import open_store
 
@@ -104,6 +106,8 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
         return _upload(reference, tenant)
     if scheme == "s3":
         return _s3_object(reference, tenant, settings)
+    if "://" not in reference:
+        raise MediaRefused("this is no reference: media://UPLOAD/NAME, s3://BUCKET/KEY or an http(s) URL is meant")
     return check_url(reference, settings.allowed_hosts, settings.fetch_any_public_host)
 
 
@@ -116,8 +120,9 @@ def fetch_media(
     settings: Settings,
     guard: GuardedClient,
     limit_bytes: int,
+    check: Callable[[], None] = nothing,
 ) -> LocalMedia:
-    """Bring a reference's bytes into a new folder under `folder`.
+    """Bring a reference's bytes into a new folder under `folder`; `check` may raise to end a slow download.
 
     Raises `MediaNotFound`, `MediaRefused`, `MediaTooLarge`, `MediaChanged`, `MediaUnreadable`, and `FetchFailed` or
     `ObjectStoreUnavailable` for what another try may mend.
@@ -126,7 +131,7 @@ def fetch_media(
     folder.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(dir=folder)) / f"media{_suffix(what)}"
     if isinstance(what, WebAddress):
-        return LocalMedia(path, guard.fetch(reference, path, limit_bytes).etag)
+        return LocalMedia(path, guard.fetch(reference, path, limit_bytes, check=check).etag)
     try:
         if isinstance(what, Upload):
             info = store.get_file(what.key, path, limit_bytes=limit_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from penstock.errors import ConfigError, ObjectExists, ObjectNotFound
 from penstock.keys import new_webhook_secret
 from penstock.storage.base import ObjectStore
 from penstock.storage.local import LocalStore
-from penstock.storage.s3 import S3Store, s3_client
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 _SECRET_LIMIT_BYTES = 10_000
 
 
-def open_store(url: str, settings: Settings) -> ObjectStore:
+def open_store(url: str, settings: Settings, *, passed_over: Callable[[str], None] = lambda _key: None) -> ObjectStore:
     """Return the store at `file:///folder` or `s3://bucket/optional-prefix`; nothing is asked of it yet.
 
-    Stores of the same S3 service share one client, with its connections.
+    Stores of the same S3 service share one client, with its connections. `passed_over` is told the names of files that
+    a folder's listings pass over.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         secret = settings.secret.get_secret_value() if settings.secret else None
-        return LocalStore(Path(unquote(parts.path)), base_url=settings.base_url, secret=secret)
+        return LocalStore(Path(unquote(parts.path)), base_url=settings.base_url, secret=secret, passed_over=passed_over)
     if parts.scheme == "s3" and parts.netloc:
+        from penstock.storage.s3 import S3Store  # here, because it loads boto3: a tenth of the API's start
+
         client, presigner = _clients(settings.s3)
         return S3Store(client, presigner, parts.netloc, f"{parts.path.strip('/')}/".lstrip("/"))
     raise ConfigError(f"{url!r} is neither s3://bucket nor file:///folder")
@@ -38,17 +41,22 @@ def open_store(url: str, settings: Settings) -> ObjectStore:
 
 def tenant_webhook_secret(store: ObjectStore, tenant: str) -> str:
     """Return the tenant's `whsec_...` secret, which is made by whoever asks first and never changes."""
+    return known_or_new_webhook_secret(store, tenant)[0]
+
+
+def known_or_new_webhook_secret(store: ObjectStore, tenant: str) -> tuple[str, bool]:
+    """Return the tenant's secret, and whether it was made now."""
     key = f"tenants/{tenant}/webhook-secret.json"
     try:
-        return _read_secret(store, key)
+        return _read_secret(store, key), False
     except ObjectNotFound:
         secret = new_webhook_secret()
     try:
         body = json.dumps({"secret": secret}).encode()
         store.put_bytes(key, body, content_type="application/json", if_absent=True)
     except ObjectExists:
-        return _read_secret(store, key)
-    return secret
+        return _read_secret(store, key), False
+    return secret, True
 
 
 def _read_secret(store: ObjectStore, key: str) -> str:
@@ -57,4 +65,6 @@ def _read_secret(store: ObjectStore, key: str) -> str:
 
 @lru_cache(maxsize=8)
 def _clients(s3: S3) -> tuple[S3Client, S3Client]:
+    from penstock.storage.s3 import s3_client
+
     return s3_client(s3), s3_client(s3, checksums=False)

@@ -6,24 +6,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.jobs import Job, JobKey, QueueMode
-from penstock.storage.fields import MICRO, fields, job_of, seconds
+from penstock.storage.fields import MICRO, fields, job_of, pace_of, seconds, us
 from penstock.storage.scripts import Command
+
+#: A throughput is told of no shorter time: the first job after a pause is not yet a speed.
+SHORTEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What autoscaling needs to know of a queue. `eta_s` is the time to empty it; None where nothing is known."""
+    """What autoscaling needs to know of a queue."""
 
     queued: int
     running: int
     oldest_age_s: float
+    #: Jobs that succeeded lately, per second: of the last 20 or of the last five minutes, whichever are fewer.
     throughput_per_s: float
+    #: Those that gave a sign of life lately and have not left.
     workers: int
     slots: int
+    #: Until the last of the waiting jobs ends, as that job's own `eta_s` says; 0 where none waits. None where the queue
+    #: is paused or has no workers, or no job of that model has succeeded yet.
     eta_s: float | None
     known: bool
     mode: QueueMode
     dead_letters: int
+
+
+def known_queues() -> Command[frozenset[str]]:
+    """Return every queue that ever had a job or a worker."""
+    return Command("queues", (), frozenset)
 
 
 def queue_stats(queue: str) -> Command[QueueStats]:
@@ -51,9 +63,14 @@ def bury(job: Job) -> Command[bool]:
     return Command("bury", (job.submission.queue, job.key.tenant, job.key.id), bool)
 
 
-def seen(queue: str, worker: str, slots: int) -> Command[str]:
-    """Say that a worker claimed or tried to claim."""
-    return Command("seen", (queue, worker, slots), str)
+def seen(queue: str, worker: str, slots: int, *, alive_s: float) -> Command[str]:
+    """Say that a worker claimed or tried to claim; without another word it counts for `alive_s`."""
+    return Command("seen", (queue, worker, slots, us(alive_s)), str)
+
+
+def leave(queue: str, worker: str) -> Command[str]:
+    """Say that a worker claims nothing more."""
+    return Command("leave", (queue, worker), str)
 
 
 def backlog() -> Command[dict[str, int]]:
@@ -62,18 +79,16 @@ def backlog() -> Command[dict[str, int]]:
 
 
 def _queue_stats(reply: list[Any]) -> QueueStats:
-    now_us, queued, running, oldest_us, done, workers, slots, speeds, known, mode, dead_letters = reply
-    speed = [int(us) / MICRO for us in speeds[1::2]]
-    mean_s = sum(speed) / len(speed) if speed else None
-    oldest_s = seconds(oldest_us)
+    now_us, queued, oldest_us, done, since_us, workers, known, mode, dead_letters, pace_row = reply
+    now_s, oldest_s, since_s, pace = int(now_us) / MICRO, seconds(oldest_us), seconds(since_us), pace_of(pace_row)
     return QueueStats(
         queued=queued,
-        running=running,
-        oldest_age_s=int(now_us) / MICRO - oldest_s if oldest_s is not None else 0.0,
-        throughput_per_s=int(done) / 300,
+        running=pace.running,
+        oldest_age_s=now_s - oldest_s if oldest_s is not None else 0.0,
+        throughput_per_s=int(done) / max(SHORTEST_S, now_s - since_s) if since_s is not None else 0.0,
         workers=workers,
-        slots=slots,
-        eta_s=queued * mean_s / slots if mean_s is not None and slots else None,
+        slots=pace.slots,
+        eta_s=pace.wait_and_run_s(queued) if queued else 0.0,
         known=bool(known),
         mode=QueueMode(mode),
         dead_letters=dead_letters,

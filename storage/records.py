@@ -5,13 +5,16 @@ The functions here return commands: values that a `JobStore` or an `AsyncJobStor
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from penstock.config import Settings
 from penstock.errors import (
+    BatchClosed,
     ErrorReport,
     ExecutionTimeout,
     IdempotencyMismatch,
@@ -33,11 +36,9 @@ from penstock.jobs import (
     Phase,
     Progress,
     State,
-    Status,
     Submission,
 )
-from penstock.models import CatalogueEntry
-from penstock.storage.fields import MICRO, Pace, claim_of, dump, eta_s, fields, job_of, seconds, submission_to_json, us
+from penstock.storage.fields import MICRO, claim_of, dump, fields, job_of, submission_to_json, us, view_of
 from penstock.storage.scripts import Arg, AsyncJobStore, Command, JobStore, Runs
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
@@ -69,6 +70,8 @@ class QueueLimits:
     max_crashes: int
     #: Whether the job waits for its manifest before it may be claimed, and ends by its `outcome.json`.
     durable: bool = False
+    #: `max_tenant_jobs` of tenants that have another.
+    tenant_jobs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Settings) -> QueueLimits:
@@ -79,7 +82,12 @@ class QueueLimits:
             retention_s=settings.retention_s,
             max_crashes=settings.max_crashes,
             durable=settings.durability == "manifest",
+            tenant_jobs={tenant: settings.max_jobs(tenant) for tenant in settings.tenants},
         )
+
+    def jobs_of(self, tenant: str) -> int:
+        """Return how many jobs of a tenant may wait or run."""
+        return self.tenant_jobs.get(tenant, self.max_tenant_jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +105,8 @@ class Reply(Generic[T]):
     value: T
     #: The outcome (JSON) that is to be put into the object store.
     proposal: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Some jobs, newest first, and where the next page begins."""
-
-    jobs: tuple[Job, ...]
-    next_cursor: str | None
+    #: What was asked for is still to come, and is to be put into the object store until it has.
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Swept:
     timed_out: int = 0
     due: int = 0
     expired: int = 0
+    #: The queues into which jobs came back.
+    queues: tuple[str, ...] = ()
     proposals: tuple[tuple[JobKey, str], ...] = ()
 
 
@@ -138,7 +142,7 @@ def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
     """Create a job and put it into its queue, or return the one that the same request made before.
 
     Of a durable job this is a reservation: it is RESERVED until `confirm`. Raises `IdempotencyMismatch`, `JobGone`,
-    `TooManyJobs`, `QueueFull` or `QueueDraining`: then nothing was written.
+    `TooManyJobs`, `QueueFull`, `QueueDraining` or, for a member of a batch, `BatchClosed`: then nothing was written.
     """
     hook = submission.webhook
     args = (
@@ -156,29 +160,34 @@ def submit(submission: Submission, limits: QueueLimits) -> Command[Submitted]:
         limits.max_crashes,
         dump(asdict(hook)) if hook else "",
         submission.retry_of or "",
-        limits.max_tenant_jobs,
+        limits.jobs_of(submission.key.tenant),
         limits.max_queued,
         "1" if limits.durable else "",
+        dump(dict(submission.metadata)) if submission.metadata else "",
+        submission.batch_id or "",
+        submission.drop or "",
     )
     return Command("submit", args, lambda reply: _submitted(submission, reply))
 
 
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
-    models: Iterable[str], dry: bool = True,
+    models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
     The same slot and nonce get the same jobs again: a lost reply is not a lost job. A worker that runs anything else is
-    not `dry`: it gets no job on its last chance, which wants a worker to itself.
+    not `dry`: it gets no job on its last chance, which wants a worker to itself. `running_caps` are those of tenants
+    that may run another number of jobs than `max_tenant_running`.
     """
-    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)), int(dry))
+    caps = dump(dict(running_caps))
+    args = (queue, slot, nonce, n, us(lease_s), max_tenant_running, worker, dump(sorted(models)), int(dry), caps)
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
 def confirm(key: JobKey, created_us: int) -> Command[Job]:
     """Let a reservation be claimed: its manifest is stored and says when it was made. `UnknownJob` without one."""
-    return Command("confirm", (key.tenant, key.id, created_us), lambda reply: _job(_known(reply)))
+    return Command("confirm", (key.tenant, key.id, created_us), lambda reply: view_of(*_known(reply)))
 
 
 def unreserve(key: JobKey) -> Command[bool]:
@@ -227,6 +236,25 @@ def heartbeat(claim: Claim, phase: Phase, progress: Progress, *, checkpoints: in
     return Command("heartbeat", args, str)
 
 
+def say(claim: Claim, text: str, *, at: int) -> Command[bool]:
+    """Tell the job's followers a piece of the result's text, which stands at character `at` of what this attempt said.
+
+    False where the attempt does not hold the job any more: then nobody is told.
+    """
+    data = dump({"text": text, "at": at, "attempt": claim.attempt})
+    return Command("say", (*_held(claim), at, len(text), data), bool)
+
+
+def show(claim: Claim, name: str, media_type: str, picture: bytes) -> Command[bool]:
+    """Show the job's followers what the artifact `name` looks like so far.
+
+    False where the attempt does not hold the job any more: then nobody is shown it.
+    """
+    said = base64.b64encode(picture).decode()
+    data = dump({"name": name, "content_type": media_type, "data": said, "attempt": claim.attempt})
+    return Command("show", (*_held(claim), data), bool)
+
+
 def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
     """End an attempt; the reply is `ok`, `already` (this attempt had ended) or `fenced` (it is not ours any more)."""
     name = "retry" if outcome.state is State.DELAYED else outcome.state.value
@@ -247,32 +275,32 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
 
 
 def release(claim: Claim) -> Command[Reply[str]]:
-    """Give a job back to the queue without counting the attempt; replies as `complete`."""
+    """Give a job back to the queue; its next attempt has the same number. Replies as `complete`."""
     return Command("release", _held(claim), _replied)
 
 
-def cancel(key: JobKey) -> Command[Reply[Job]]:
-    """Ask for a job's end and return its record; a terminal job comes back unchanged."""
-    return Command("cancel", (key.tenant, key.id), _canceled)
+def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:
+    """Ask for a job's end and return its record; a terminal job comes back unchanged.
+
+    With `delete` its retention is over at its end.
+    """
+    return Command("cancel", (key.tenant, key.id, int(delete)), _canceled)
+
+
+def expire(key: JobKey) -> Command[Reply[Job]]:
+    """End a job because the time of its batch is over: as `cancel`, but a waiting one expires."""
+    report = QueueExpired("the time of the job's batch is over").report()
+    return Command("expire", (key.tenant, key.id, dump(report.to_json())), _canceled)
 
 
 def read(key: JobKey) -> Command[Job]:
     """Return a job's record with its place in the queue and an estimate; `UnknownJob` or `JobGone` without one."""
-    return Command("read", (key.tenant, key.id), lambda reply: _with_estimate(*_known(reply)))
+    return Command("read", (key.tenant, key.id), lambda reply: view_of(*_known(reply)))
 
 
 def delete(key: JobKey) -> Command[None]:
     """Purge a terminal job's record and leave a marker; `StateConflict` while it is live."""
     return Command("forget", (key.tenant, key.id, GONE_S), _forgotten)
-
-
-def list_jobs(
-    tenant: str, *, cursor: str | None = None, limit: int = 50, status: Status | None = None, model: str | None = None
-) -> Command[Page]:
-    """Return a page of a tenant's jobs, newest first. A short page with a cursor is possible."""
-    states, canceling = _states(status)
-    args = (tenant, f"({cursor}" if cursor else "+inf", limit, dump(states), model or "", canceling)
-    return Command("list", args, _page)
 
 
 def sweep(*, proposals: int = 0) -> Command[Swept]:
@@ -289,20 +317,6 @@ def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[
     """Return what happened to a job after the entry `after`, oldest first, at most `count` entries."""
     args = (key.tenant, key.id, after, count)
     return Command("events", args, lambda reply: tuple(_event(*row) for row in _known(reply)[0]))
-
-
-def publish(entries: Iterable[CatalogueEntry]) -> Command[str]:
-    """Store what workers exported of their models, for the API."""
-    return Command("publish", tuple(text for e in entries for text in (e.name, e.model_dump_json())), str)
-
-
-def catalogue() -> Command[dict[str, CatalogueEntry]]:
-    """Return the models that workers exported, by name."""
-    return Command(
-        "catalogue",
-        (),
-        lambda flat: {name: CatalogueEntry.model_validate_json(text) for name, text in fields(flat).items()},
-    )
 
 
 def retired() -> Command[tuple[JobKey, ...]]:
@@ -332,11 +346,13 @@ def _held(claim: Claim) -> tuple[Arg, ...]:
 def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
         case "created" | "exists" as how:
-            return Submitted(_job(reply[1]), created=how == "created")
+            return Submitted(view_of(*reply[1]), created=how == "created")
         case "mismatch":
-            raise IdempotencyMismatch(f"job {submission.key.id} was made by another request")
+            raise IdempotencyMismatch(f"job {submission.key.id} was made before, by a request with another body")
         case "gone":
             raise JobGone(f"job {submission.key.id} is over and was purged")
+        case "closed":
+            raise BatchClosed
         case "draining":
             raise QueueDraining(f"queue {submission.queue} takes no new jobs at the moment")
         case "tenant":
@@ -357,14 +373,14 @@ def _replied(reply: list[Any]) -> Reply[str]:
 
 
 def _canceled(reply: Any) -> Reply[Job]:
-    record, proposal = _known(reply)
-    return Reply(_job(record), proposal)
+    record, proposal, *lasting = _known(reply)
+    return Reply(_job(record), proposal, lasting=lasting == [1])
 
 
 def _swept(reply: list[Any]) -> Swept:
-    (requeued, poisoned, canceled, timed_out, due, expired), rows = reply
+    (requeued, poisoned, canceled, timed_out, due, expired), rows, names = reply
     proposals = tuple((JobKey.parse(name), proposal) for name, proposal in rows)
-    return Swept(requeued, poisoned, canceled, timed_out, due, expired, proposals)
+    return Swept(requeued, poisoned, canceled, timed_out, due, expired, tuple(names), proposals)
 
 
 def _keys(names: Iterable[str]) -> tuple[JobKey, ...]:
@@ -391,36 +407,8 @@ def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:
     return JobEvent(entry_id, row["type"], int(entry_id.partition("-")[0]) / 1000, data)
 
 
-def _with_estimate(
-    flat: Sequence[str], now_us: str, rank: int | None, speed_us: str | None, slots: int, running: int
-) -> Job:  # fmt: skip
-    job = _job(flat)
-    position = rank + 1 if rank is not None else None
-    pace = Pace(seconds(speed_us), slots, running)
-    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / MICRO, position, pace))
-
-
 def _forgotten(reply: str) -> None:
     if reply == "unknown":
         raise UnknownJob
     if reply == "live":
         raise StateConflict("the job is not over: cancel it first")
-
-
-def _states(status: Status | None) -> tuple[list[str], str]:
-    match status:
-        case None:
-            return [state.value for state in State], ""
-        case Status.QUEUED:
-            return [State.RESERVED.value, State.QUEUED.value, State.DELAYED.value], ""
-        case Status.RUNNING:
-            return [State.RUNNING.value], "0"
-        case Status.CANCELING:
-            return [State.RUNNING.value], "1"
-        case _:
-            return [status.value], ""
-
-
-def _page(reply: list[Any]) -> Page:
-    rows, before = reply
-    return Page(tuple(_job(row) for row in rows), before.removeprefix("(") or None)

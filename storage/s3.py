@@ -33,6 +33,7 @@ from penstock.storage.base import (
     DEFAULT_CONTENT_TYPE,
     ObjectInfo,
     PresignedPut,
+    StoredPart,
     content_disposition,
     new_file,
 )
@@ -51,7 +52,7 @@ TRIES = 3
 #: Of one DeleteObjects request.
 _DELETE_AT_A_TIME = 1000
 
-_MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
+_MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 _CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
 
 
@@ -71,7 +72,7 @@ def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client
         s3={"addressing_style": s3.addressing_style},
     )
     # A session of our own: boto3's default one is not safe to make clients with from several threads.
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3",
         endpoint_url=s3.endpoint_url,
         region_name=s3.region,
@@ -79,6 +80,14 @@ def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client
         aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
         config=config,
     )
+    # botocore reads on for ever where a connection ends within the head of `100 Continue` (AWSConnection's
+    # _consume_headers, 1.44), and parses the answer after a refused one wrongly (boto/botocore#3755).
+    client.meta.events.register_last("before-call.s3", _expect_nothing)
+    return client
+
+
+def _expect_nothing(params: dict[str, Any], **_: object) -> None:
+    params["headers"].pop("Expect", None)
 
 
 class S3Store:
@@ -204,6 +213,42 @@ class S3Store:
         headers = {"Content-Type": content_type, "Content-Length": str(size_bytes), "If-None-Match": "*"}
         return PresignedPut(url, expires_s, headers=headers)
 
+    def begin_parts(self, key: str, *, content_type: str) -> None:
+        """Begin a multipart upload unless there is one."""
+        with _translated(key):
+            if not self._uploads(key):
+                self._client.create_multipart_upload(
+                    Bucket=self.bucket, Key=self.prefix + key, ContentType=content_type
+                )
+
+    def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a link to the store itself; the size is under its signature."""
+        with _translated(key):
+            what = {**self._upload(key), "PartNumber": number, "ContentLength": size_bytes}
+            url = self._presigner.generate_presigned_url("upload_part", Params=what, ExpiresIn=expires_s)
+        return PresignedPut(url, expires_s, headers={"Content-Length": str(size_bytes)})
+
+    def parts(self, key: str) -> Sequence[StoredPart]:
+        """Return the parts that have arrived, by number."""
+        with _translated(key):
+            pages = self._client.get_paginator("list_parts").paginate(**self._upload(key))
+            found = [part for page in pages for part in page.get("Parts", ())]
+        return [StoredPart(part["PartNumber"], part["Size"], part["ETag"].strip('"')) for part in found]
+
+    def join_parts(self, key: str, parts: Sequence[StoredPart]) -> None:
+        """Complete the multipart upload, on the condition that the key is free."""
+        self._refuse_taken(key)
+        wanted: Any = {"Parts": [{"PartNumber": part.number, "ETag": part.etag} for part in parts]}
+        with _translated(key, conflict=ObjectExists):
+            self._client.complete_multipart_upload(**self._upload(key), MultipartUpload=wanted, **_if_absent(True))
+        self.drop_parts(key)
+
+    def drop_parts(self, key: str) -> None:
+        """Abort the multipart uploads to a key."""
+        with _translated(key):
+            for upload_id in self._uploads(key):
+                self._abort(self.prefix + key, upload_id)
+
     def uri(self, key: str) -> str:
         """Return `s3://bucket/key`."""
         return f"s3://{self.bucket}/{self.prefix}{key}"
@@ -227,6 +272,19 @@ class S3Store:
                         self._abort(upload["Key"], upload["UploadId"])
                         count += 1
         return count
+
+    def _upload(self, key: str) -> Any:
+        uploads = self._uploads(key)
+        if not uploads:
+            raise ObjectNotFound(f"nothing is sent in parts to {key!r}")
+        return {"Bucket": self.bucket, "Key": self.prefix + key, "UploadId": uploads[0]}
+
+    def _uploads(self, key: str) -> Sequence[str]:
+        """Return the ids of the multipart uploads to a key: two that began at once must both go on with the first."""
+        pages = self._client.get_paginator("list_multipart_uploads")
+        found = [u for p in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + key) for u in p.get("Uploads", ())]
+        ours = [upload for upload in found if upload["Key"] == self.prefix + key]
+        return [u["UploadId"] for u in sorted(ours, key=lambda u: (u["Initiated"], u["UploadId"]))]
 
     def _refuse_taken(self, key: str) -> None:
         with suppress(ObjectNotFound):

@@ -48,7 +48,8 @@ def source(name: str) -> str:
     """Return a script's text: its first line (the flags), then what all share, then its body."""
     folder = files("penstock.storage") / "lua"
     shebang, _, body = (folder / f"{name}.lua").read_text().partition("\n")
-    return f"{shebang}\n{(folder / 'common.lua').read_text()}\n{body}"
+    shared = "\n".join((folder / f"{part}.lua").read_text() for part in ("common", "outbox"))
+    return f"{shebang}\n{shared}\n{body}"
 
 
 @contextmanager
@@ -127,9 +128,9 @@ class AsyncJobStore:
             reply = await self._script(command.script)(args=command.args)
         return command.parse(reply)
 
-    def changes(self, key: JobKey) -> AbstractAsyncContextManager[Watch]:
-        """Watch a job: `await watch.wait(timeout_s)` returns early when its record or events changed."""
-        return self._watching(str(key))
+    def changes(self, name: JobKey | str) -> AbstractAsyncContextManager[Watch]:
+        """Watch a job or batch: `await watch.wait(timeout_s)` returns early when its record or events changed."""
+        return self._watching(str(name))
 
     async def close(self) -> None:
         """Close the subscription and the connections."""

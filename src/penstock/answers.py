@@ -6,12 +6,12 @@ So an older client reads a newer service.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import ErrorReport, Issue
+from penstock.errors import ErrorReport, Issue, with_places
 from penstock.jobs import Progress, Status
 
 #: Answers that another try may change, where no problem+json says it better.
@@ -28,10 +28,6 @@ class Unreachable(ClientError):
 
 class Corrupt(ClientError):
     """A download does not have the bytes that the job names."""
-
-
-class WebhookRefused(ClientError):
-    """The webhook's signature is not the service's, or too old."""
 
 
 class PenstockAPIError(ClientError):
@@ -98,6 +94,14 @@ class Job:
         return self.status is Status.SUCCEEDED
 
 
+class StillRunning(ClientError, TimeoutError):
+    """The time to wait for a job is over and the job is not: it goes on. `job` is what it was last."""
+
+    def __init__(self, job: Job, waited_s: float) -> None:
+        self.job = job
+        super().__init__(f"job {job.id} is {job.status.value} after {waited_s:g} s; it goes on")
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a job. The first of a stream is `snapshot`, the job itself, without an id."""
@@ -125,6 +129,8 @@ class ModelInfo:
     queue: str
     input_schema: Mapping[str, Any]
     problem: str | None
+    #: Whether a worker is warmed up; jobs are accepted all the same.
+    ready: bool
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
@@ -138,7 +144,87 @@ class Queue:
     workers: int
     oldest_age_s: float
     eta_s: float | None
+    #: `open`, `paused` or `draining`.
+    mode: str
+    dead_letters: int
+    #: Jobs that succeeded lately, per second.
+    throughput_per_s: float
+    #: How many jobs its workers run at a time.
+    slots: int
     raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker as it described itself lately. `models` are names -> the prompts of the latest batch, None before it."""
+
+    id: str
+    host: str
+    #: `serving` or `draining`.
+    state: str
+    queues: tuple[str, ...]
+    slots: int
+    running: int
+    device: str
+    models: Mapping[str, int | None]
+    started_at: datetime
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One try of a webhook delivery. `status` is the receiver's HTTP status, None where there was none."""
+
+    number: int
+    at: datetime
+    status: int | None
+    note: str
+    #: None where the receiver was not asked.
+    latency_ms: float | None = None
+    #: The beginning of what the receiver answered.
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookDelivery:
+    """One event of a job on its way to a receiver: `state` is `pending`, `delivered` or `failed`."""
+
+    id: str
+    event: str
+    url: str
+    state: str
+    created_at: datetime
+    log: tuple[Try, ...]
+    #: Of a pending one, where the service tells it.
+    next_attempt_at: datetime | None
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    #: The job that the event is of, and the endpoint that asked for it, where there is one.
+    job: str | None = None
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookEndpoint:
+    """Where a tenant is told of all its jobs. `secret` is there when it was just made or replaced, and not again."""
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    models: tuple[str, ...]
+    description: str
+    enabled: bool
+    disabled_reason: str | None
+    created_at: datetime
+    secret: str | None = field(repr=False)
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    """Some deliveries, the latest first; `next_cursor` is None at the end."""
+
+    deliveries: tuple[WebhookDelivery, ...]
+    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +258,8 @@ def read_job(data: Mapping[str, Any]) -> Job:
         input=data.get("input") or {},
         text=output.get("text"),
         data=output.get("json"),
-        artifacts=tuple(_artifact(a) for a in _list(data, "artifacts")),
-        error=_error(error) if error else None,
+        artifacts=tuple(read_artifact(a) for a in _list(data, "artifacts")),
+        error=read_error(error) if error else None,
         metrics=data.get("metrics") or {},
         metadata=data.get("metadata") or {},
         delivery=str(data.get("delivery") or "none"),
@@ -196,6 +282,7 @@ def read_model(data: Mapping[str, Any]) -> ModelInfo:
         queue=data.get("queue") or "default",
         input_schema=data.get("input_schema") or {},
         problem=data.get("problem"),
+        ready=bool(data.get("ready", True)),
         raw=data,
     )
 
@@ -209,6 +296,64 @@ def read_queue(data: Mapping[str, Any]) -> Queue:
         workers=int(data.get("workers") or 0),
         oldest_age_s=float(data.get("oldest_age_s") or 0),
         eta_s=data.get("eta_s"),
+        mode=str(data.get("mode") or "open"),
+        dead_letters=int(data.get("dead_letters") or 0),
+        throughput_per_s=float(data.get("throughput_per_s") or 0),
+        slots=int(data.get("slots") or 0),
+        raw=data,
+    )
+
+
+def read_worker(data: Mapping[str, Any]) -> Worker:
+    """Read a worker's state."""
+    return Worker(
+        id=data["id"],
+        host=str(data.get("host") or ""),
+        state=str(data.get("state") or "serving"),
+        queues=tuple(_list(data, "queues")),
+        slots=int(data.get("slots") or 0),
+        running=int(data.get("running") or 0),
+        device=str(data.get("device") or ""),
+        models={model["name"]: model.get("batch_size") for model in _list(data, "models")},
+        started_at=datetime.fromisoformat(data["started_at"]),
+        raw=data,
+    )
+
+
+def read_delivery(data: Mapping[str, Any]) -> WebhookDelivery:
+    """Read a webhook delivery."""
+    log = map(_try, _list(data, "log"))
+    return WebhookDelivery(
+        id=data["id"],
+        event=data["event"],
+        url=data["url"],
+        state=data["state"],
+        created_at=datetime.fromisoformat(data["created_at"]),
+        log=tuple(log),
+        next_attempt_at=_moment(data.get("next_attempt_at")),
+        raw=data,
+        job=data.get("job"),
+        endpoint=data.get("endpoint"),
+    )
+
+
+def read_delivery_page(data: Mapping[str, Any]) -> DeliveryPage:
+    """Read a page of deliveries."""
+    return DeliveryPage(tuple(map(read_delivery, _list(data, "deliveries"))), data.get("next_cursor"))
+
+
+def read_endpoint(data: Mapping[str, Any]) -> WebhookEndpoint:
+    """Read a webhook endpoint."""
+    return WebhookEndpoint(
+        id=data["id"],
+        url=data["url"],
+        events=tuple(_list(data, "events")),
+        models=tuple(_list(data, "models")),
+        description=data.get("description") or "",
+        enabled=bool(data.get("enabled", True)),
+        disabled_reason=data.get("disabled_reason"),
+        created_at=datetime.fromisoformat(data["created_at"]),
+        secret=data.get("secret"),
         raw=data,
     )
 
@@ -229,18 +374,6 @@ def read_sse(kind: str, text: str) -> Event | None:
     except (ValueError, TypeError):
         return None
     return event if isinstance(event.data, Mapping) else None
-
-
-def with_places(detail: str, issues: Sequence[Issue]) -> str:
-    """Return the sentence of an error with the places that it is about, said once where both say the same."""
-    places = [_place(issue, detail) for issue in issues]
-    named = "; ".join(place for place in places if place)
-    return f"{detail} ({named})" if named else detail
-
-
-def _place(issue: Issue, detail: str) -> str:
-    more = "" if issue.detail == detail else issue.detail
-    return ": ".join(part for part in (issue.pointer, more) if part)
 
 
 def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
@@ -265,7 +398,19 @@ def shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping
             yield from shapes(root, inner)
 
 
-def _artifact(data: Mapping[str, Any]) -> Artifact:
+def _try(data: Mapping[str, Any]) -> Try:
+    return Try(
+        number=int(data["number"]),
+        at=datetime.fromisoformat(data["at"]),
+        status=data.get("status"),
+        note=data.get("note") or "",
+        latency_ms=data.get("latency_ms"),
+        answer=data.get("answer") or "",
+    )
+
+
+def read_artifact(data: Mapping[str, Any]) -> Artifact:
+    """Read an artifact of a job or batch."""
     return Artifact(
         name=data["name"],
         content_type=data.get("content_type") or "application/octet-stream",
@@ -276,7 +421,8 @@ def _artifact(data: Mapping[str, Any]) -> Artifact:
     )
 
 
-def _error(data: Mapping[str, Any]) -> ErrorReport:
+def read_error(data: Mapping[str, Any]) -> ErrorReport:
+    """Read what is told of an error."""
     problem = PenstockAPIError(data, status=0)
     return ErrorReport(problem.code, problem.title, problem.detail, problem.retryable, problem.errors)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 import psutil
 
 from penstock.errors import PenstockError
+from penstock.log import plain
 from penstock.valkey import last_line
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
@@ -275,13 +276,13 @@ def error_in(line: str) -> str | None:
     if record.get("level") not in ("error", "critical"):
         return None
     detail = record.get("detail") or record.get("error") or record.get("problem") or ""
-    return f"{record.get('event')} {detail}".strip()
+    return plain(f"{record.get('event')} {detail}".strip())
 
 
 def summary(log: Path) -> str:
     """Return a log's last line, as a sentence where it is one of our records."""
     line = last_line(log)
-    return error_in(line) or line[:300]
+    return error_in(line) or plain(line[:300])
 
 
 def _new_lines(watch: _Watch) -> list[str]:

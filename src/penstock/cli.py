@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from penstock.batch_command import batch_app
+from penstock.deliveries_command import deliveries_app
 from penstock.display import clock, count, err, out, print_json, show_event, show_job, table, words
+from penstock.drops_command import drops
 from penstock.errors import ConfigError, PenstockError
+from penstock.files_command import download, save, upload, wait
 from penstock.jobs import Status
+from penstock.keys_command import keys_app
+from penstock.models_command import models_app
+from penstock.options import (
+    DEFAULT_URL,
+    EPILOG,
+    FOLLOWING_S,
+    INTERRUPTED,
+    JOB_FAILED,
+    OK,
+    STILL_RUNNING,
+    UNAVAILABLE,
+    USAGE,
+    AsJson,
+    Data,
+    JobId,
+    Params,
+    Url,
+    asking,
+    pairs,
+)
+from penstock.queues_command import dead_letters_app, queues_app
+from penstock.run_command import read_document, run
+from penstock.upkeep import doctor, recover
+from penstock.watch_command import watch
+from penstock.webhooks_command import webhooks_app
 
 if TYPE_CHECKING:
     from penstock.answers import Job
     from penstock.client import Client
     from penstock.config import Settings
-
-OK, JOB_FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 3, 130
-
-#: How long a service that does not answer is tried: for a question, and while a job is followed.
-ASKING_S, FOLLOWING_S = 2.0, 120.0
-
-EPILOG = (
-    "Exit codes: 0 done · 1 the job failed, was canceled or expired, or a check failed · 2 wrong usage or settings · "
-    "3 the service does not answer or refused · 130 interrupted (the job goes on)."
-)
 
 app = typer.Typer(
     help="Penstock: inference as a job queue.",
@@ -37,16 +56,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-keys_app = typer.Typer(help="Secrets.", no_args_is_help=True)
+app.add_typer(batch_app, name="batch")
 app.add_typer(keys_app, name="keys")
+app.add_typer(models_app, name="models")
+app.add_typer(queues_app, name="queues")
+app.add_typer(dead_letters_app, name="dead-letters")
+app.add_typer(deliveries_app, name="deliveries")
+app.add_typer(webhooks_app, name="webhooks")
+app.command("run", epilog=EPILOG)(run)
+for _command in (upload, wait, download, watch):
+    app.command(epilog=EPILOG)(_command)
+app.command(epilog=EPILOG)(doctor)
+app.command(epilog=EPILOG)(recover)
+app.command(epilog=EPILOG)(drops)
 
-Url = Annotated[str, typer.Option("--url", envvar="PENSTOCK_URL", help="Where the service is.")]
-DEFAULT_URL = "http://127.0.0.1:8080"
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", file_okay=False, help="The data folder of `penstock up` [penstock-data].")
-]
+TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M%z", "%Y-%m-%d"]
 Supervisor = Annotated[int, typer.Option("--supervisor", hidden=True, help="End when this process does.")]
 
 
@@ -85,15 +109,17 @@ def submit(
     model: Annotated[str, typer.Argument(help="The model's name: see `penstock models`.")],
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE...", help="Local files, or media://, s3:// and https:// references."),
+        typer.Argument(
+            metavar="FILE|TEXT...", help="Local files, or media://, s3:// and https:// references; or the model's text."
+        ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the job's end and show its progress.")] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Wait, and save the result here.", file_okay=False)
     ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(metavar="k=v", help="A field of the model's input: outputs=classes,stats, radiometry.scale=1e-4."),
+    param: Params = None,
+    whole: Annotated[
+        str | None, typer.Option("--input", metavar="JSON|FILE", help="The model's whole input; --param goes on top.")
     ] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Is told of the job's end.")] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Kept with the job.")] = None,
@@ -105,15 +131,17 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: penstock submit csmask scene.tif --out result."""
+    from penstock.params import parse_params
     from penstock.progress import transfer
 
-    with _client(url) as client:  # if nobody answers, that is said soon
-        schema = client.model(model).input_schema
-    document, local = _input(param or [], files or [], schema)
-    with _client(url, patience_s=FOLLOWING_S) as client:
+    with asking(url) as client:
+        client.job_store()  # if nobody answers, that is said soon
+    with asking(url, patience_s=FOLLOWING_S) as client:
+        schema = client.model(model).input_schema  # a service that has just begun still checks its models
+        document, local = _input({**read_document(whole), **parse_params(param or [], schema)}, files or [], schema)
         with transfer(err, "sending") as on_bytes:
             job = client.submit(
-                model, document, files=local, metadata=_pairs(metadata or [], "--meta"), webhook=webhook,
+                model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,
                 priority=priority, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
         if not wait and folder is None:
@@ -122,7 +150,8 @@ def submit(
         err.print(f"job {job.id}")
         job = _follow(client, job)
         if folder is not None and job.succeeded:
-            _save(client, job, folder)
+            for path in save(client, job, folder):
+                err.print(f"{path}  {path.stat().st_size:,} bytes")
     show_job(job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)
 
@@ -130,7 +159,7 @@ def submit(
 @app.command()
 def status(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a job. Exit code 1 if it failed, was canceled or expired."""
-    with _client(url) as client:
+    with asking(url) as client:
         job = client.job(job_id)
     show_job(job, as_json)
     raise typer.Exit(JOB_FAILED if job.over and not job.succeeded else OK)
@@ -139,16 +168,41 @@ def status(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 @app.command()
 def cancel(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Ask for a job's end."""
-    with _client(url) as client:
+    with asking(url) as client:
         show_job(client.cancel(job_id), as_json)
+
+
+@app.command()
+def retry(
+    job_id: JobId,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Another retry than the one that there may be already.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Run what a failed, expired or canceled job asked for again, as a new job. Repeated, it is the same new job."""
+    with asking(url) as client:
+        show_job(client.retry(job_id, idempotency_key=key), as_json)
+
+
+@app.command()
+def delete(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Delete a job and its result. A running one is canceled first."""
+    with asking(url) as client:
+        client.delete(job_id)
+    if as_json:
+        print_json({"id": job_id, "deleted": True})
+    else:
+        out.print(f"{job_id}  deleted")
 
 
 @app.command()
 def events(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Follow a job until it ends; with --json one object per line."""
-    with _client(url) as client:
+    with asking(url) as client:
         client.job(job_id)
-    with _client(url, patience_s=FOLLOWING_S) as client:
+    with asking(url, patience_s=FOLLOWING_S) as client:
         try:
             for event in client.events(job_id):
                 show_event(event, as_json)
@@ -158,24 +212,22 @@ def events(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 @app.command()
 def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show what happened to a job, when, and how its webhooks fared."""
+    """Show all that happened to a job: request, waits, attempts, phases, batches, artifacts, webhooks."""
     from dataclasses import asdict
 
-    with _client(url) as client:
-        found, deliveries = client.event_list(job_id), client.deliveries(job_id)
+    from penstock.timeline import timeline
+
+    with asking(url) as client:
+        job, found, deliveries = client.job(job_id), client.event_list(job_id), client.deliveries(job_id)
+    entries = timeline(job, found, deliveries)
     if as_json:
-        print_json({"events": [asdict(event) for event in found], "deliveries": deliveries})
+        told = {"events": [asdict(event) for event in found], "deliveries": [dict(d.raw) for d in deliveries]}
+        print_json({"job": dict(job.raw), "timeline": [asdict(entry) for entry in entries], **told})
         return
     rows = table("time", "after", "event", "what")
-    for event, before in zip(found, [None, *found], strict=False):
-        first = found[0].at
-        after = f"{(event.at - first).total_seconds():.2f} s" if event.at and first and before else ""
-        rows.add_row(clock(event.at), after, event.type, words(event.data))
-    for delivery in deliveries:
-        for number in delivery["log"]:
-            rows.add_row(
-                clock(number["at"]), "", f"webhook {delivery['event']}", f"{delivery['url']}: {number['note']}"
-            )
+    for entry in entries:
+        after = "" if entry.after_s is None else f"{entry.after_s:.2f} s"
+        rows.add_row(clock(entry.at) or "to come", after, entry.event, words(entry.data))
     out.print(rows)
 
 
@@ -183,58 +235,27 @@ def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 def list_jobs(
     status_is: Annotated[Status | None, typer.Option("--status", help="Only these.")] = None,
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Only with this.")] = None,
+    after: Annotated[datetime | None, typer.Option(help="Only made later than this.", formats=TIMES)] = None,
+    before: Annotated[datetime | None, typer.Option(help="Only made earlier than this.", formats=TIMES)] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    with _client(url) as client:
-        page = client.jobs(status=status_is and status_is.value, model=model, limit=limit)
+    with asking(url) as client:
+        jobs = _first_jobs(
+            client, limit, status=status_is and status_is.value, model=model, created_after=after,
+            created_before=before, metadata=pairs(metadata or [], "--meta"),
+        )  # fmt: skip
     if as_json:
-        print_json([dict(job.raw) for job in page.jobs])
+        print_json([dict(job.raw) for job in jobs])
         return
-    rows = table("job", "model", "status", "created", "progress")
-    for job in page.jobs:
-        rows.add_row(job.id, job.model, job.status.value, clock(job.created_at), count(job))
+    rows = table("job", "model", "status", "created", "progress", "webhooks")
+    for job in jobs:
+        webhooks = "" if job.delivery == "none" else job.delivery
+        rows.add_row(job.id, job.model, job.status.value, clock(job.created_at), count(job), webhooks)
     out.print(rows)
-
-
-@app.command()
-def models(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List the service's models and what they take."""
-    from penstock.answers import media_fields
-
-    with _client(url) as client:
-        found = client.models()
-    if as_json:
-        print_json([dict(model.raw) for model in found])
-        return
-    rows = table("model", "what it does", "files", "parameters", "problem")
-    for model in found:
-        media = media_fields(model.input_schema)
-        others = [name for name in model.input_schema.get("properties", {}) if name not in media]
-        rows.add_row(model.name, model.title, ", ".join(media), ", ".join(others), model.problem or "")
-    out.print(rows)
-
-
-@app.command()
-def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -> None:
-    """Check the settings' Redis and object store, the API, the workers and the models. Exit code 1 on a failure."""
-    from dataclasses import asdict
-
-    from penstock.doctor import examine
-
-    findings = list(examine(_settings(data), url))
-    if as_json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        rows = table("", "check", "found", "what to do")
-        for finding in findings:
-            rows.add_row(
-                "ok" if finding.ok else "FAIL", finding.name, finding.detail, "" if finding.ok else finding.remedy
-            )
-        out.print(rows)
-    raise typer.Exit(OK if all(finding.ok for finding in findings) else JOB_FAILED)
 
 
 @app.command()
@@ -257,6 +278,9 @@ def up(
     data: Data = None,
     host: Annotated[str | None, typer.Option(help="Where the API listens [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 = a free one [8080].")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Ask for API keys (see `penstock keys`); elsewhere than on loopback always.")
+    ] = False,
     dev: Annotated[
         bool, typer.Option("--dev", help="Warn of a Redis that may forget, instead of refusing it.")
     ] = False,
@@ -270,7 +294,7 @@ def up(
 
     if supervisor:
         end_with(supervisor)
-    given = {"data": data, "host": host, "port": port, "dev": dev or None}
+    given = {"data": data, "host": host, "port": port, "dev": dev or None, "access": "keys" if keys else None}
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
     configure("warning")
     raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}")))
@@ -313,20 +337,6 @@ def keeper(supervisor: Supervisor = 0) -> None:
 
 
 @app.command()
-def recover(data: Data = None) -> None:
-    """Make every job anew that lies in the object store and not in Redis. The keeper does it when Redis was emptied."""
-    from penstock.storage.objects import open_store
-    from penstock.storage.records import JobStore
-    from penstock.workers.recover import recover as run
-
-    settings = _settings(data)
-    store = JobStore.open(settings.redis_address)
-    found = run(store, open_store(settings.store_url, settings))
-    store.close()
-    out.print(f"{found} jobs have a manifest; all of them are in Redis")
-
-
-@app.command()
 def demo(
     scene: Annotated[
         Path | None, typer.Option(help="Your own scene; without one, a synthetic one is written.", dir_okay=False)
@@ -341,61 +351,44 @@ def demo(
     raise typer.Exit(run_demo(scene, folder))
 
 
-@keys_app.command("webhook-secret")
-def webhook_secret(
-    tenant: Annotated[str, typer.Option(help="Whose.")] = "default",
-    data: Data = None,
-) -> None:
-    """Print the secret that signs a tenant's webhooks (made at the first call)."""
-    from penstock.storage.objects import open_store, tenant_webhook_secret
-
-    settings = _settings(data)
-    out.print(tenant_webhook_secret(open_store(settings.store_url, settings), tenant))
-
-
-def _settings(data: Path | None) -> Settings:
-    """Return the settings of a service that was set up before; `ConfigError` where its data folder is not."""
-    from penstock.config import load_settings
-
-    settings = load_settings(**({} if data is None else {"data": data}))
-    if settings.object_store is None and not settings.data.is_dir():
-        raise ConfigError(
-            f"there is no data folder {settings.data}: say where `penstock up` keeps it with --data or PENSTOCK_DATA"
-        )
-    return settings
+def _first_jobs(client: Client, limit: int, **filters: Any) -> list[Job]:
+    """Return the newest jobs that fit, over as many pages as it takes."""
+    page = client.jobs(limit=limit, **filters)
+    jobs = [*page.jobs]
+    while len(jobs) < limit and page.next_cursor is not None:
+        page = client.jobs(limit=limit - len(jobs), cursor=page.next_cursor, **filters)
+        jobs += page.jobs
+    return jobs
 
 
 def _process(supervisor: int) -> Settings:
     """Make this process a part of the service and return its settings."""
     from penstock.children import end_with
     from penstock.config import load_settings
-    from penstock.log import configure
+    from penstock.log import configure, log_uncaught
 
     if supervisor:
         end_with(supervisor)
     settings = load_settings()
     configure(settings.log_level)
+    log_uncaught()
     return settings
 
 
-@contextmanager
-def _client(url: str, *, patience_s: float = ASKING_S) -> Iterator[Client]:
-    from penstock.client import Client
-
-    with Client(url, patience_s=patience_s) as client:
-        yield client
-
-
 def _input(
-    params: list[str], files: list[str], schema: Mapping[str, Any]
+    document: dict[str, Any], files: list[str], schema: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str | list[str]]]:
     """Return the job's input, and which of its fields take local files."""
-    from penstock.params import assign_files, is_reference, parse_params
+    from penstock.answers import media_fields
+    from penstock.params import assign_files, assign_texts, is_reference, means_texts
 
-    document = parse_params(params, schema)
-    named = assign_files(files, schema, taken=document)
+    if files and means_texts(files, schema, lambda name: Path(name).is_file()):
+        return document | assign_texts(files, schema), {}
+    given = {field: document[field] for field in media_fields(schema) if _are_texts(document.get(field))}
+    named = given | assign_files(files, schema, taken=document)
     local = {field: paths for field, paths in named.items() if not _all(is_reference, paths)}
-    return document | {field: paths for field, paths in named.items() if field not in local}, local
+    kept = {field: value for field, value in (document | named).items() if field not in local}
+    return kept, local
 
 
 def _follow(client: Client, job: Job) -> Job:
@@ -413,19 +406,10 @@ def _goes_on(job_id: str) -> None:
     err.print(f"\nThe job goes on. Follow it with `penstock events {job_id}`, end it with `penstock cancel {job_id}`.")
 
 
-def _save(client: Client, job: Job, folder: Path) -> None:
-    from penstock.progress import transfer
-
-    with transfer(err, "saving") as on_bytes:
-        for path in client.download(job, folder, on_bytes=on_bytes):
-            err.print(f"{path}  {path.stat().st_size:,} bytes")
-
-
-def _pairs(pairs: list[str], option: str) -> dict[str, str]:
-    wrong = [pair for pair in pairs if "=" not in pair]
-    if wrong:
-        raise typer.BadParameter(f"{option} {wrong[0]}: key=value is meant")
-    return dict(pair.split("=", 1) for pair in pairs)
+def _are_texts(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(part, str) for part in value)
+    )
 
 
 def _all(test: Any, paths: str | list[str]) -> bool:
@@ -437,10 +421,12 @@ def _complain(sentence: str) -> None:
 
 
 def _client_error_code(error: Exception) -> int | None:
-    from penstock.answers import ClientError, Corrupt, PenstockAPIError, Unreachable
+    from penstock.answers import ClientError, Corrupt, PenstockAPIError, StillRunning, Unreachable
 
     if not isinstance(error, ClientError):
         return None
+    if isinstance(error, StillRunning):
+        return STILL_RUNNING
     return UNAVAILABLE if isinstance(error, PenstockAPIError | Unreachable | Corrupt) else USAGE
 
 

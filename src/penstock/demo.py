@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from penstock.client import Client, Job, verify_webhook
+from penstock.client import Client, Job
 from penstock.config import DEFAULT_TENANT, Settings
 from penstock.display import err, out, table
 from penstock.errors import ConfigError
 from penstock.jobs import Delivery
 from penstock.progress import following, transfer
 from penstock.storage.objects import open_store, tenant_webhook_secret
+from penstock.webhooks import verify
 
 MODEL, FIELD = "csmask", "scene"
 RESULT = (
-    "classes.tif", "probability.tif", "preview.png", "stats.json", "manifest.json", "job.json", "webhook.json",
+    "classes.tif", "classes.tif.aux.xml", "preview.png", "stats.json", "manifest.json", "job.json", "webhook.json",
 )  # fmt: skip
 START_TIMEOUT_S, WEBHOOK_TIMEOUT_S, STOP_TIMEOUT_S = 180.0, 60.0, 60.0
 #: Between the webhook's arrival here and the keeper's note of it.
@@ -208,7 +209,7 @@ def _save_webhook(receiver: Receiver, data: Path, path: Path) -> None:
         return
     settings = Settings(data=data / "service")
     secret = tenant_webhook_secret(open_store(settings.store_url, settings), DEFAULT_TENANT)
-    body = verify_webhook(receiver.body, receiver.headers, secret)
+    body = verify(receiver.body, receiver.headers, secret)
     content = {"verified": True, "headers": _webhook_headers(receiver.headers), "body": body}
     path.write_text(json.dumps(content, indent=2) + "\n")
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.answers import with_places
+from penstock.errors import with_places
 
 if TYPE_CHECKING:
     from penstock.answers import Event, Job
 
-#: Of a table that no terminal bounds.
-FILE_COLUMNS = 200
+#: Of a table that no terminal bounds: a row is a line, for `grep` and friends.
+FILE_COLUMNS = 10_000
 
 out = Console(
     highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_COLUMNS

@@ -2,14 +2,19 @@
 
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
-    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, HostRefused, LinkRefused
-    · UnknownModel, UnknownQueue, UnknownJob, UnknownArtifact, UnknownUpload, UnknownDelivery, JobGone
-    · PayloadTooLarge, IdempotencyMismatch, StateConflict, TooManyJobs
+    · Unauthorized, InsufficientScope
+    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused,
+      LinkRefused
+    · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
+      UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone,
+      EventsNotAwaited
+    · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs, ClientLeft
   * InputError          the job's data; the job fails and is never retried
-    · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput
+    · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
+      TensorsRefused
   * ServiceError        ours, or the machinery's; retried where `retryable`
-    · RedisUnavailable, ObjectStoreUnavailable, QueueFull, QueueDraining, FetchFailed, OutOfMemory, OutOfSpace,
-      DeviceLost, ModelUnavailable, ProcessorFailed, NotReady
+    · RedisUnavailable, ObjectStoreUnavailable, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
+      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, ProcessorFailed, NotReady, Overloaded, WaitOver
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   answers of an object store
@@ -22,7 +27,7 @@ A class's docstring is its title; `detail` is the sentence for this occurrence. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -56,6 +61,18 @@ class ErrorReport:
         return cls(data["code"], data["title"], data["detail"], data["retryable"], issues)
 
 
+def with_places(detail: str, issues: Sequence[Issue]) -> str:
+    """Return the sentence of an error with the places that it is about, said once where both say the same."""
+    places = [_place(issue, detail) for issue in issues]
+    named = "; ".join(place for place in places if place)
+    return f"{detail} ({named})" if named else detail
+
+
+def _place(issue: Issue, detail: str) -> str:
+    more = "" if issue.detail == detail else issue.detail
+    return ": ".join(part for part in (issue.pointer, more) if part)
+
+
 class PenstockError(Exception):
     """Something went wrong inside the service."""
 
@@ -71,15 +88,43 @@ class PenstockError(Exception):
         self.retry_after_s = retry_after_s
         super().__init__(self.detail)
 
+    def __str__(self) -> str:
+        """Return the sentence and the places that it is about."""
+        return with_places(self.detail, self.errors)
+
     def report(self) -> ErrorReport:
         """Return what may be told to the caller."""
         return ErrorReport(self.code, self.title, self.detail, self.retryable, self.errors)
+
+
+def error_of(report: ErrorReport) -> PenstockError:
+    """Return the error that a report tells of, to be raised again; a `PenstockError` for a code of nobody here."""
+    cls = next((cls for cls in _tree(PenstockError) if cls.code == report.code), PenstockError)
+    return cls(report.detail, errors=report.errors)
+
+
+def _tree(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
 
 
 class RequestError(PenstockError):
     """The request was refused."""
 
     code = "request_refused"
+
+
+class Unauthorized(RequestError):
+    """The request has no valid API key."""
+
+    code = "unauthorized"
+
+
+class InsufficientScope(RequestError):
+    """The API key is not for this."""
+
+    code = "insufficient_scope"
 
 
 class MalformedBody(RequestError):
@@ -107,10 +152,26 @@ class InvalidRequest(RequestError):
     code = "invalid_request"
 
 
+class ContextExceeded(InvalidRequest):
+    """A text is longer than the model takes."""
+
+    code = "context_length_exceeded"
+
+
 class UnknownModel(RequestError):
     """There is no such model."""
 
     code = "unknown_model"
+
+
+class ModelNotServed(UnknownModel):
+    """There is no such model."""
+
+
+class ModelUnfit(UnknownModel):
+    """The model does not do this."""
+
+    code = "model_unfit"
 
 
 class UnknownQueue(RequestError):
@@ -132,9 +193,15 @@ class UnknownArtifact(RequestError):
 
 
 class UnknownDelivery(RequestError):
-    """The job has no such delivery."""
+    """There is no such delivery."""
 
     code = "unknown_delivery"
+
+
+class UnknownEndpoint(RequestError):
+    """There is no such webhook endpoint."""
+
+    code = "unknown_endpoint"
 
 
 class UnknownUpload(RequestError):
@@ -149,6 +216,24 @@ class JobGone(RequestError):
     code = "job_gone"
 
 
+class UnknownBatch(RequestError):
+    """There is no such batch."""
+
+    code = "unknown_batch"
+
+
+class BatchGone(RequestError):
+    """The batch is over and its record was purged."""
+
+    code = "batch_gone"
+
+
+class BatchClosed(RequestError):
+    """The batch takes no more jobs."""
+
+    code = "batch_closed"
+
+
 class HostRefused(RequestError):
     """The service is not reached under this host name."""
 
@@ -161,6 +246,12 @@ class LinkRefused(RequestError):
     code = "link_refused"
 
 
+class EventsNotAwaited(RequestError):
+    """No drop rule waits for events here."""
+
+    code = "events_not_awaited"
+
+
 class PayloadTooLarge(RequestError):
     """The body is larger than the limit."""
 
@@ -168,7 +259,7 @@ class PayloadTooLarge(RequestError):
 
 
 class IdempotencyMismatch(RequestError):
-    """The key was used before with another body."""
+    """The same id or key was used before with another body."""
 
     code = "idempotency_mismatch"
 
@@ -179,11 +270,23 @@ class StateConflict(RequestError):
     code = "state_conflict"
 
 
+class ResultNotReady(StateConflict):
+    """The job is not over: it has no results yet."""
+
+    code = "result_not_ready"
+
+
 class TooManyJobs(RequestError):
     """The tenant has reached its limit of jobs."""
 
     code = "too_many_jobs"
     retryable = True
+
+
+class ClientLeft(RequestError):
+    """The client did not wait for the answer."""
+
+    code = "client_left"
 
 
 class InputError(PenstockError):
@@ -232,6 +335,12 @@ class MissingBands(InputError):
     code = "missing_bands"
 
 
+class TensorsRefused(InputError):
+    """The tenant may not send raw tensors."""
+
+    code = "tensors_refused"
+
+
 class ServiceError(PenstockError):
     """The service could not do its part."""
 
@@ -251,6 +360,12 @@ class ObjectStoreUnavailable(ServiceError):
     code = "object_store_unavailable"
 
 
+class EventQueueUnavailable(ServiceError):
+    """The queue of bucket events does not answer."""
+
+    code = "event_queue_unavailable"
+
+
 class QueueFull(ServiceError):
     """The queue is full."""
 
@@ -267,6 +382,12 @@ class FetchFailed(ServiceError):
     """The media could not be fetched."""
 
     code = "fetch_failed"
+
+
+class Unreached(FetchFailed):
+    """The media could not be fetched."""
+
+    #: Its `detail` says why: only of a host that the operator allowed, others tell the same whatever happened.
 
 
 class OutOfMemory(ServiceError):
@@ -305,6 +426,19 @@ class NotReady(ServiceError):
     """The service is not ready."""
 
     code = "not_ready"
+
+
+class Overloaded(ServiceError):
+    """The service has more requests than it can answer."""
+
+    code = "overloaded"
+
+
+class WaitOver(ServiceError):
+    """The job takes longer than a request is held open."""
+
+    code = "wait_over"
+    retryable = False
 
 
 class ExecutionTimeout(ServiceError):

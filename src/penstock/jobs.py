@@ -160,10 +160,15 @@ class JobKey:
         """Where the job's objects lie in the store."""
         return f"tenants/{self.tenant}/jobs/{self.id}/"
 
+    @property
+    def checkpoints(self) -> str:
+        """Where what its attempts save for each other lies, until the job is terminal."""
+        return f"{self.prefix}checkpoints/"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an attempt is. `done` never goes backwards within an attempt."""
+    """How far an attempt is, or a job: that of a job never goes backwards, whatever its attempts do."""
 
     done: int = 0
     total: int | None = None
@@ -177,6 +182,8 @@ class Webhook:
 
     url: str
     events: tuple[str, ...] = ("job.succeeded", "job.failed", "job.canceled", "job.expired")
+    #: Where an event goes that does not go to `url`.
+    urls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,11 @@ class Artifact:
     size_bytes: int
     sha256: str
     key: str
+
+
+def trace_of(traceparent: str | None) -> dict[str, str]:
+    """Return what log lines say of a valid `traceparent`."""
+    return {} if traceparent is None else {"trace_id": traceparent.split("-")[1]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +220,22 @@ class Submission:
     max_attempts: int = 5
     retry_of: str | None = None
     traceparent: str | None = None
+    #: What the client named its request, if it did; the job's id is made from it.
+    idempotency_key: str | None = None
+    #: The batch that the job is a member of, the number of its line there, and what the client calls that line.
+    batch_id: str | None = None
+    batch_line: int | None = None
+    custom_id: str | None = None
+    #: What a facade that the request came by has to remember for its answers (JSON-ready, `{"ogc": ...}`). Nothing else
+    #: reads it.
+    facade: Mapping[str, Any] = field(default_factory=dict)
+    #: The object that it was dropped as, `storage.drop_events` knows how; the keeper is told of the job's end by it.
+    drop: str | None = None
+
+    @property
+    def log_ids(self) -> dict[str, str]:
+        """What log lines about the job name: `job`, and `trace_id` where its request came with a trace context."""
+        return {"job": str(self.key)} | trace_of(self.traceparent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +251,8 @@ class Job:
     crashes: int = 0
     fence: int = 0
     progress: Progress = Progress()
+    #: What the latest attempt has done itself; `progress` may show what an earlier one had reached.
+    own_done: int = 0
     #: Of the latest attempt.
     started_s: float | None = None
     completed_s: float | None = None
@@ -287,8 +317,9 @@ class JobEvent:
 
     #: The stream's own id, `<milliseconds>-<n>`; what `Last-Event-ID` holds.
     id: str
-    #: `job.created`, `job.started`, `job.progress`, `job.phase`, `job.retrying`, `job.requeued`, `job.released`,
-    #: `job.cancel_requested`, `job.succeeded`, `job.failed`, `job.canceled`, `job.expired`, `delivery.*`.
+    #: `job.recovered` (made anew from its manifest), `job.created`, `job.started`, `job.progress`, `job.text`,
+    #: `job.preview`, `job.retrying`, `job.requeued`, `job.released`, `job.cancel_requested`, `job.succeeded`,
+    #: `job.failed`, `job.canceled`, `job.expired`, `delivery.*`.
     type: str
     at_s: float
     data: Mapping[str, Any]

@@ -43,6 +43,8 @@ class Link:
     #: Of an upload: exactly this many bytes of exactly this type.
     size_bytes: int | None = None
     content_type: str | None = None
+    #: The number of the part that an upload in parts takes.
+    part: int | None = None
 
 
 def sign_link(secret: str, link: Link) -> str:
@@ -52,6 +54,7 @@ def sign_link(secret: str, link: Link) -> str:
         "filename": link.filename,
         "size": None if link.size_bytes is None else str(link.size_bytes),
         "type": link.content_type,
+        "part": None if link.part is None else str(link.part),
         "signature": _signature(secret, link),
     }
     return urlencode({name: value for name, value in query.items() if value is not None})
@@ -107,7 +110,7 @@ def _create_once(path: Path, text: str) -> None:
 def _read_link(method: str, key: str, query: Mapping[str, str]) -> Link:
     if method not in ("GET", "PUT"):
         raise LinkRefused
-    size = query.get("size")
+    size, part = query.get("size"), query.get("part")
     try:
         return Link(
             "GET" if method == "GET" else "PUT",
@@ -116,6 +119,7 @@ def _read_link(method: str, key: str, query: Mapping[str, str]) -> Link:
             filename=query.get("filename"),
             size_bytes=None if size is None else int(size),
             content_type=query.get("type"),
+            part=None if part is None else int(part),
         )
     except (KeyError, ValueError) as error:
         raise LinkRefused from error
@@ -123,6 +127,6 @@ def _read_link(method: str, key: str, query: Mapping[str, str]) -> Link:
 
 def _signature(secret: str, link: Link) -> str:
     # JSON keeps the fields apart: no two links have the same text.
-    fields = [link.method, link.key, link.expires_s, link.filename, link.size_bytes, link.content_type]
+    fields = [link.method, link.key, link.expires_s, link.filename, link.size_bytes, link.content_type, link.part]
     text = json.dumps(["penstock-link", *fields])
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()

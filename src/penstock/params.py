@@ -1,4 +1,4 @@
-"""What is typed on a command line, read by the model's JSON Schema: `--param` values and files. Pure."""
+"""What is typed on a command line, read by the model's JSON Schema: `--param` values, files and texts. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,13 @@ def assign_files(
 
     Fields in `taken` were given otherwise. Raises `UsageProblem` where the numbers do not fit.
     """
-    fields = {name: many for name, many in media_fields(schema).items() if name not in set(taken)}
+    taken = set(taken)
+    fields = {name: many for name, many in media_fields(schema).items() if name not in taken}
     required = [name for name in fields if name in schema.get("required", ())]
+    if ways := _ways(schema):
+        # Files alone mean the first of the ways to give the media; the other fields want to be named.
+        required = [] if taken & {name for way in ways for name in way} else ways[0]
+        fields = {name: many for name, many in fields.items() if name in required}
     lists = [name for name, many in fields.items() if many]
     if len(fields) == 1 and lists:
         if not files and lists[0] in required:
@@ -50,6 +55,46 @@ def assign_files(
         raise UsageProblem(_wrong_number(files, fields, required))
     order = sorted(fields, key=lambda name: name not in required)
     return dict(zip(order, files, strict=False))
+
+
+def text_field(schema: Mapping[str, Any]) -> str | None:
+    """Return the field for a text of one's own: the first that takes any, neither media nor a choice of words."""
+    return next((name for name, part in schema.get("properties", {}).items() if _takes_text(schema, part)), None)
+
+
+def means_texts(arguments: Sequence[str], schema: Mapping[str, Any], is_file: Callable[[str], bool]) -> bool:
+    """Whether arguments are the model's text and not its files: it takes a text, and no files or not these."""
+    fields = media_fields(schema)
+    required = {*schema.get("required", ()), *(name for way in _ways(schema) for name in way)}
+    if text_field(schema) is None or required & set(fields):
+        return False
+    return not (fields and arguments) or not all(is_file(argument) or is_reference(argument) for argument in arguments)
+
+
+def assign_texts(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the text field with its value: all texts where it takes a list, else the words of one text."""
+    field = text_field(schema)
+    if field is None or not texts:
+        return {}
+    found = list(shapes(schema, schema["properties"][field]))
+    alone = any(_is_free_text(shape) for shape in found)
+    listed = any("array" in _kinds(shape) for shape in found)
+    return {field: list(texts) if listed and (len(texts) > 1 or not alone) else " ".join(texts)}
+
+
+def _ways(schema: Mapping[str, Any]) -> list[list[str]]:
+    """Return the sets of fields of which one is needed, if the first is of media; empty where the schema has none."""
+    ways = [list(part.get("required", ())) for part in schema.get("anyOf", ())]
+    return ways if ways and ways[0] and set(ways[0]) <= set(media_fields(schema)) else []
+
+
+def _takes_text(root: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    found = [inner for shape in shapes(root, part) for inner in (shape, *shapes(root, shape.get("items") or {}))]
+    return any(map(_is_free_text, found))
+
+
+def _is_free_text(shape: Mapping[str, Any]) -> bool:
+    return "string" in _kinds(shape) and not {"enum", "const", "format", "pattern"} & set(shape)
 
 
 def is_reference(text: str) -> bool:

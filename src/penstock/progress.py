@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import (
@@ -19,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from penstock.answers import Event
+from penstock.answers import Event, Job
 from penstock.jobs import Phase
 
 #: What a phase is called.
@@ -55,21 +56,85 @@ def following(console: Console) -> Iterator[Callable[[Event], None]]:
         yield view.take
 
 
+@contextmanager
+def growing(console: Console, what: str, folder: Path, size_of: Callable[[Path], int]) -> Iterator[None]:
+    """Show how much there is in a folder that is being filled."""
+    with _bars(console, SpinnerColumn(), TextColumn("{task.description}"), _Size(folder, size_of)) as bars:
+        bars.add_task(what, total=None)
+        if not console.is_terminal:
+            bars.print(what, highlight=False, markup=False)
+        yield
+
+
+@contextmanager
+def counting(console: Console, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show how many of many requests are over; gives what is told of (how many, in words)."""
+    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"), _Times())
+    with _bars(console, *columns) as bars:
+        task, said = bars.add_task("", total=total), ""
+
+        def take(over: int, words: str) -> None:
+            nonlocal said
+            bars.update(task, completed=over, description=words)
+            if words != said and not console.is_terminal:
+                bars.print(words, highlight=False, markup=False)
+            said = words
+
+        yield take
+
+
 def times(elapsed_s: float, left_s: float | None) -> str:
     """Say how long a job runs already, and how long it still will where that is known."""
-    left = f", {_minutes(left_s)} left" if left_s else ""
-    return f"{_minutes(elapsed_s)} elapsed{left}"
+    left = f", {minutes(left_s)} left" if left_s else ""
+    return f"{minutes(elapsed_s)} elapsed{left}"
 
 
-def _minutes(seconds: float) -> str:
-    hours, rest = divmod(int(seconds), 3600)
+def minutes(seconds: float) -> str:
+    """Say a time as `m:ss`, or `h:mm:ss`."""
+    hours, rest = divmod(max(0, int(seconds)), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+@contextmanager
+def estimating(console: Console) -> Iterator[Callable[[Job], None]]:
+    """Show how far a job is and how long the service thinks that it will take; gives what is told of the job."""
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[count]}"),
+        TextColumn("{task.fields[left]}"),
+    )  # fmt: skip
+    with _bars(console, *columns) as bars:
+        task = bars.add_task("", total=None, count="", left="")
+
+        def take(job: Job) -> None:
+            done, total = job.progress.done, job.progress.total
+            what = DOING[Phase(job.phase)] if job.phase in set(Phase) else "finishing"
+            place = f"place {job.queue_position}" if job.queue_position else ""
+            left = f"about {minutes(job.eta_s)} left" if job.eta_s and job.eta_s >= 1 else ""
+            count = f"{done}/{total}" if total else place
+            bars.update(task, description=what, completed=done, total=total, count=count, left=left)
+
+        yield take
 
 
 class _Times(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Show the times of a task."""
         return Text(times(task.elapsed or 0.0, task.time_remaining))
+
+
+class _Size(ProgressColumn):
+    #: Seconds; walking through a folder is not free.
+    max_refresh = 1.0
+
+    def __init__(self, folder: Path, size_of: Callable[[Path], int]) -> None:
+        super().__init__()
+        self._folder = folder
+        self._size_of = size_of
+        self._before = size_of(folder)
+
+    def render(self, _: Task) -> Text:
+        """Show what came so far."""
+        return Text(f"{(self._size_of(self._folder) - self._before) / 1e6:,.0f} MB")
 
 
 class _JobView:
@@ -85,7 +150,7 @@ class _JobView:
             self._show(Phase.WAITING, 0, None)
         elif event.type == "job.progress":
             self._show(event.data.get("phase"), event.data.get("done") or 0, event.data.get("total"))
-        elif event.type not in ("snapshot", "job.phase") and not event.type.startswith("delivery."):
+        elif event.type not in ("snapshot", "job.phase", "job.preview") and not event.type.startswith("delivery."):
             self._say(event.type.removeprefix("job.").replace("_", " "))
 
     def _show(self, phase: str | None, done: int, total: int | None) -> None:

@@ -21,6 +21,14 @@ TIMEOUT_S = 2
 log = structlog.get_logger(__name__)
 
 
+def visibility_timeout_s(longest_s: float) -> int:
+    """Return for how long a hint may be held before it is shown again, where the longest job may run `longest_s`.
+
+    A hint holds its slot as long as jobs wait, so it outlives the longest of them several times over.
+    """
+    return max(6 * 3600, round(4 * longest_s))
+
+
 def celery_queue(queue: str) -> str:
     """Return the name of the list in Redis that holds a queue's hints."""
     return f"penstock.{queue}"

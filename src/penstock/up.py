@@ -4,8 +4,10 @@ data/up.lock            held while a supervisor runs: one per data folder
 data/children.json      what it started, so that the next one ends what outlived it
 data/valkey/            the embedded Valkey's log and address; it outlives the supervisor
 data/objects/           the local object store
-data/secret             signs the local store's links
+data/secret             signs the local store's links and the API keys
 data/logs/*.log         what each process says
+
+The folders that it makes are the operator's own (0700). Those that are there already stay as they are.
 """
 
 from __future__ import annotations
@@ -14,31 +16,34 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import httpx
 from pydantic import BaseModel, SecretStr
 
 from penstock.children import Child, Ledger, Say, Supervisor
-from penstock.config import Settings, require_loopback
-from penstock.errors import ConfigError
+from penstock.config import Settings, require_safe_access
+from penstock.drop_rules import require_own_outputs
+from penstock.errors import ConfigError, PenstockError
 from penstock.keys import load_or_create_secret
 from penstock.models import read_catalogue
+from penstock.signals import LOOK_EVERY_S, Signals
+from penstock.storage.api_keys import list_keys
+from penstock.storage.catalogues import CHECKING, catalogue
 from penstock.storage.checks import require_durable_redis
+from penstock.storage.objects import open_store
+from penstock.storage.scripts import JobStore
 from penstock.valkey import Valkey
 
 #: Beside `drain_s`: what a worker needs to give its jobs back and to leave.
 WORKER_STOP_S = 20.0
 STOP_S = 10.0
-_TICK_S = 0.1
 _LOOK_READY_EVERY_S = 0.5
 
 
@@ -69,15 +74,17 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
     """
     check(settings)
     data = settings.data.resolve()
-    with _only_one(data), _Signals() as signals:
+    with _only_one(data), Signals() as signals:
         ledger = Ledger(data / "children.json")
         for name in ledger.end_stale(settings.drain_s + STOP_S):
             say(name, "ended: an earlier supervisor had left it running")
         settings = _completed(settings, data)
+        _make_private(*_folders(settings, data))
         supervisor = Supervisor(say)
         try:
             settings = _start_redis(settings, supervisor, say)
             say("store", settings.store_url)
+            say("access", _access(settings))
             for role in roles(settings):
                 log = data / "logs" / f"{role.name}.log"
                 env = {**os.environ, **environment(settings)}
@@ -94,7 +101,8 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
 
 def check(settings: Settings) -> None:
     """Raise `ConfigError` for what one of the processes would refuse at its start, again and again."""
-    require_loopback(settings)
+    require_safe_access(settings)
+    require_own_outputs(settings.drops)
     read_catalogue(*settings.models)
 
 
@@ -140,33 +148,53 @@ def _start_redis(settings: Settings, supervisor: Supervisor, say: Say) -> Settin
     return settings
 
 
-def _keep(settings: Settings, supervisor: Supervisor, signals: _Signals, say: Say) -> None:
+def _access(settings: Settings) -> str:
+    """Return who may ask, in a sentence for the operator."""
+    if settings.with_keys:
+        return "API keys are asked for: see `penstock keys`"
+    return "OPEN: no API keys; everybody on this machine is the tenant default (`penstock up --keys` asks for keys)"
+
+
+def _tell_of_keys(settings: Settings, say: Say) -> None:
+    """Say that nobody can get in yet."""
+    found = list_keys(open_store(settings.store_url, settings))
+    with contextlib.suppress(PenstockError):
+        if settings.with_keys and not any(record.state(at=time.time()) == "active" for record in found):
+            say("access", f"there is no key yet: `penstock keys create --data {settings.data}` makes one")
+
+
+def _keep(settings: Settings, supervisor: Supervisor, signals: Signals, say: Say) -> None:
     ready, look_at = False, 0.0
-    while not signals.once():
-        supervisor.tick()
-        if not ready and time.monotonic() >= look_at:
-            look_at = time.monotonic() + _LOOK_READY_EVERY_S
-            ready = _is_ready(settings)
-            if ready:
-                say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
-        time.sleep(_TICK_S)
+    with contextlib.closing(JobStore.open(settings.redis_address)) as store:
+        while not signals.once():
+            supervisor.tick()
+            if not ready and time.monotonic() >= look_at:
+                look_at = time.monotonic() + _LOOK_READY_EVERY_S
+                ready = _is_ready(settings, store)
+                if ready:
+                    say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
+                    _tell_of_keys(settings, say)
+            time.sleep(LOOK_EVERY_S)
 
 
-def _is_ready(settings: Settings) -> bool:
-    """Whether the API accepts jobs and a worker told of its models."""
+def _is_ready(settings: Settings, store: JobStore) -> bool:
+    """Whether the API accepts jobs and a worker has checked its models."""
     here = f"http://{_in_url(settings.host)}:{settings.port}"
     try:
         with httpx.Client(base_url=here, trust_env=False, timeout=1.0) as http:
-            return http.get("/readyz").is_success and bool(http.get("/v1/models").json().get("models"))
-    except (httpx.HTTPError, ValueError):
+            if not http.get("/readyz").is_success:
+                return False
+        models = store.run(catalogue()).values()  # the API's own answer may need a key
+    except (httpx.HTTPError, PenstockError):
         return False
+    return bool(models) and all(model.problem != CHECKING for model in models)
 
 
 @contextlib.contextmanager
 def _only_one(data: Path) -> Iterator[None]:
     """Hold the data folder's lock; `ConfigError` if another supervisor does."""
+    _make_private(data)
     try:
-        data.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(data / "up.lock", os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise ConfigError(f"the data folder {data} cannot be used: {error.strerror}") from error
@@ -175,6 +203,23 @@ def _only_one(data: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _make_private(*folders: Path) -> None:
+    """Make folders that nobody else may look into, where they are not there: webhooks' secrets lie in them."""
+    for folder in folders:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the data folder {folder} cannot be used: {error.strerror}") from error
+
+
+def _folders(settings: Settings, data: Path) -> Iterator[Path]:
+    """Return the folders in the data folder that these settings use."""
+    elsewhere = {
+        "logs": None, "valkey": settings.redis_url, "objects": settings.object_store, "spool": settings.spool
+    }  # fmt: skip
+    return (data / name for name, other in elsewhere.items() if other is None)
 
 
 def _lock(descriptor: int, data: Path) -> None:
@@ -205,32 +250,3 @@ def _free_port(host: str, port: int) -> int:
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-class _Signals:
-    """Counts the requests to end. Handlers only count: they may run between any two lines."""
-
-    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        self._before = {number: signal.signal(number, self._note) for number in self._NUMBERS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def once(self) -> bool:
-        """Whether an end was asked for."""
-        return self._count > 0
-
-    def twice(self) -> bool:
-        """Whether it was asked for again."""
-        return self._count > 1
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._count += 1

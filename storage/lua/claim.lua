@@ -1,5 +1,6 @@
 #!lua
--- queue slot nonce n lease_us max_tenant_running worker models(JSON list) dry(1|0) -> JSON list of claims
+-- queue slot nonce n lease_us max_tenant_running worker models(JSON list) dry(1|0) caps(JSON) -> JSON list of claims
+-- caps: tenant -> its own max_tenant_running.
 -- One model a claim, round robin over its tenants. A job with a crash behind it is claimed alone. One whose next crash is
 -- the last also runs alone, in a worker that runs nothing else (`dry` is 1), so that nobody fails for what a neighbour
 -- did. A busy worker that meets one first runs dry for it: its claims end there. The others pass it by.
@@ -9,6 +10,7 @@ local again = redis.call('GET', memo)
 if again then return again end
 if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
 local now = now_us()
+local caps = cjson.decode(ARGV[10])
 local served = {}
 for _, name in ipairs(cjson.decode(ARGV[8])) do served[name] = true end
 
@@ -27,12 +29,14 @@ local function take(tenant, id)
   redis.call('SADD', tkey(tenant, 'running'), id)
   redis.call('SADD', qkey(queue, 'running'), job.name)
   write(job, {
-    state = 'running', phase = 'loading', fence = fence, attempt = int(job.attempt + 1), started_us = int(now),
+    state = 'running', phase = 'loading', fence = fence, started_us = int(now),
     lease_us = int(now + lease), deadline_us = int(now + job.execution_us), worker = ARGV[7],
-    done = '0', total = '', unit = 'prompts', message = '', due_us = '', reported_us = '0', ended_by = '',
-    checkpoints = '0',
+    attempt = int(job.attempt + (job.given_back == '1' and 0 or 1)), given_back = '',
+    done = job.done or '0', total = job.total or '', unit = job.unit or 'prompts', own_done = '0',
+    past_done = job.done or '0', past_total = job.total or '', past_unit = job.unit or 'prompts',
+    message = '', due_us = '', reported_us = '0', ended_by = '', checkpoints = '0',
   })
-  emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = ARGV[7] })
+  emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = ARGV[7], fence = fence })
   announce(job, 'job.started', now)
   return { submission = job.submission, attempt = tonumber(job.attempt), crashes = tonumber(job.crashes),
     last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
@@ -71,7 +75,7 @@ while moved and #claims < n and not alone do
   for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
     local model, tenant = split(lane)
     if #claims < n and not alone and served[model] and (not chosen or chosen == model)
-      and redis.call('SCARD', tkey(tenant, 'running')) < cap then
+      and redis.call('SCARD', tkey(tenant, 'running')) < (caps[tenant] or cap) then
       local lanekey = qkey(queue, 'lane:' .. lane)
       local id, lonely = pick(lanekey, tenant)
       if id then

@@ -11,22 +11,24 @@ local fields = outcome.record
 local completed = tonumber(fields.completed_us)
 fields.revision, fields.delivery = nil, nil
 if not job then
-  job = { name = tenant .. '/' .. id, tenant = tenant, id = id, model = fields.model, queue = fields.queue, revision = '0' }
+  job = { name = tenant .. '/' .. id, tenant = tenant, id = id, model = fields.model, queue = fields.queue, revision = '0',
+    batch = fields.batch }
   fields.delivery = 'none'
-  redis.call('ZADD', tkey(tenant, 'jobs'), fields.created_us, id)
+  enlist(job, fields.created_us)
   redis.call('SADD', P .. 'queues', job.queue)
   if now_us() - completed > tonumber(ARGV[4]) then
-    fields.webhook = ''
+    job.silent = true
   else
     for _, row in ipairs(outcome.deliveries) do
-      local flat = {}
-      for k, v in pairs(row) do flat[#flat + 1] = k; flat[#flat + 1] = v end
-      redis.call('HSET', tkey(tenant, 'delivery:' .. row.id), unpack(flat))
-      redis.call('RPUSH', jobkey(tenant, id) .. ':deliveries', row.id)
-      redis.call('ZADD', P .. 'outbox', int(now_us()), tenant .. '/' .. row.id)
+      row.leased_us = nil
+      keep(row, now_us())
       fields.delivery = 'pending'
     end
   end
 end
+if not job.created_us then
+  emit(job, 'job.recovered', { attempt = tonumber(fields.attempt), worker = fields.worker, fence = fields.fence })
+end
 terminate(job, fields.state, fields, completed)
+job.silent = nil
 return flatten(job)

@@ -3,34 +3,63 @@
 -- penstock:tenant:T:job:ID             hash    the record: the truth about a job (fields below)
 -- penstock:tenant:T:job:ID:events      stream  what happened to it (SSE, trace), at most about 1000 entries
 -- penstock:tenant:T:job:ID:deliveries  list    ids of its webhook deliveries
--- penstock:tenant:T:delivery:ID        hash    one webhook delivery: job, event, url, body, tries, state, log
+-- penstock:tenant:T:delivery:ID        hash    one webhook delivery (outbox.lua has the model of webhooks)
 -- penstock:tenant:T:jobs               zset    job id by creation time (listing)
 -- penstock:tenant:T:live               set     ids of jobs that are not terminal (the tenant's limit)
 -- penstock:tenant:T:running            set     ids of leased jobs (the tenant's running cap)
+-- penstock:tenant:T:batches            zset    batch id by creation time (listing)
+-- penstock:tenant:T:batch:ID           hash    a batch: manifest end (JSON) created_us retention_us line offset requests invalid
+--                                              cancel reserved closed deleted revision; what must last is in the object store
+-- penstock:tenant:T:batch:ID:counts    hash    state -> how many of its members are in it
+-- penstock:tenant:T:batch:ID:jobs      zset    its members by creation time; :live set of those that are not terminal
+-- penstock:tenant:T:batchgone:ID       string  a purged batch (410), expires
+-- penstock:batches                     zset    T/ID of the batches that are not over, by creation time
+-- penstock:batches:finished            zset    T/ID of the others by the time at which they are purged
 -- penstock:tenant:T:gone:ID            string  a purged job (410), expires
+-- penstock:tenant:T:result:DIGEST      string  id of the latest job that had this result, for models with a cache; expires
 -- penstock:queue:Q:waiting             zset    T/ID by rank: depth and position
 -- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank
 -- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
--- penstock:queue:Q:done:MINUTE         string  jobs that succeeded in that minute, expires
--- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by last sign of life
+-- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
+--                                              began. Expires; penstock:queue:Q:done_us is when the latest job succeeded
+-- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by the time until which its
+--                                              last sign of life counts
 -- penstock:queue:Q:reserved            set     T/ID of its reservations
 -- penstock:queue:Q:running             set     T/ID of its leased jobs
 -- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
 -- penstock:queue:Q:mode                string  paused (nothing is claimed) or draining (nothing is accepted)
 -- penstock:queues                      set     every queue that ever had a job
+-- penstock:catalogue                   hash    model -> its entry (JSON), the best of what living workers publish;
+--                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua)
+-- penstock:publishers                  zset    worker by the time until which its word counts; penstock:published:WORKER
+--                                              hash: queues, checked, rank:MODEL, entry:MODEL
+-- penstock:workers                     hash    worker -> how it is (JSON), for people; penstock:workers:seen zset by the
+--                                              time until which its word counts
 -- penstock:reserved                    zset    T/ID of jobs without a manifest yet, by the time of their reservation
 -- penstock:recovering                  string  who recovers
--- penstock:alive                       string  missing = Redis was emptied: the keeper recovers from the manifests
+-- penstock:alive                       string  the mark of this store, a new one with each recovery; missing = Redis was
+--                                              emptied: the keeper recovers from the manifests
 -- penstock:leases :deadlines :delayed :expiring :finished   zset  T/ID by the time at which the keeper must look
--- penstock:outbox                      zset    T/DELIVERY by the time of the next try
 -- penstock:dry:T/ID                   string  the worker that runs dry to take a job on its last chance, expires
+-- penstock:counts:ended                hash    "MODEL STATUS" -> jobs; penstock:counts:tries "OUTCOME" -> tries of webhooks;
+--                                              penstock:counts:phases "MODEL PHASE BOUND|sum" -> attempts up to that bound
+--                                              and over the one before | us. Only ever more, until Redis is emptied
+-- penstock:drops:ended :events        zset    objects (JSON) that the keeper must look at, because their jobs ended or an
+--                                              event told of them, by the time of the next look; penstock:drops:since
+--                                              hash: object -> when it was told of; penstock:drops:passes hash: rule -> what
+--                                              its last listing found (JSON)
+-- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
+-- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups of jobs that ended: encoder, result; hit, miss
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
 --
 -- Record: submission (JSON) fingerprint tenant id model queue rank state phase attempt crashes fence revision
 --   created_us started_us completed_us due_us lease_us deadline_us ttl_us execution_us retention_us max_attempts
 --   max_crashes cancel done total unit message text data artifacts error metrics (JSON) webhook (JSON) delivery retry_of
---   checkpoints (of the attempt) durable
+--   checkpoints said own_done (of the attempt; said = FENCE:CHARACTERS) durable given_back
+--   past_done past_total past_unit (what was shown when the attempt began) batch
+--   metadata (JSON; the submission's once more, for lists, only where there is some)
+--   drop (JSON; the object that a drop rule made the job of, only where there is one)
 --
 -- A job with durable = '1' ends in two steps, because its end is what `outcome.json` in the object store says: a script
 -- that would end it returns the proposal of an outcome instead, the caller puts that object if there is none yet, and
@@ -52,11 +81,16 @@ local function tkey(tenant, rest) return P .. 'tenant:' .. tenant .. ':' .. rest
 local function qkey(queue, rest) return P .. 'queue:' .. queue .. ':' .. rest end
 local function jobkey(tenant, id) return tkey(tenant, 'job:' .. id) end
 
+local function table_of(flat)
+  local fields = {}
+  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
+  return fields
+end
+
 local function load(tenant, id)
   local flat = redis.call('HGETALL', jobkey(tenant, id))
   if #flat == 0 then return nil end
-  local job = {}
-  for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
+  local job = table_of(flat)
   job.name = tenant .. '/' .. id
   return job
 end
@@ -67,22 +101,81 @@ local function flatten(job)
   return flat
 end
 
+-- Whether a job is terminal and its retention over.
+local function over(job, now) return TERMINAL[job.state] and now >= job.completed_us + job.retention_us end
+
 local function split(name)
   local slash = string.find(name, '/', 1, true)
   return string.sub(name, 1, slash - 1), string.sub(name, slash + 1)
 end
 
+-- A job that people may ask for; or nil, and 0 for an unknown one or 1 for one that is gone: after its retention, whether
+-- the keeper has purged it or not.
+local function find(tenant, id)
+  local job = load(tenant, id)
+  if not job then return nil, redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) end
+  if over(job, now_us()) then return nil, 1 end
+  return job
+end
+
 -- How many jobs the queue's living workers run at a time.
 local function slots_of(queue, now)
   local slots = 0
-  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now - 60000000), '+inf')) do
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now), '+inf')) do
     slots = slots + tonumber(redis.call('HGET', qkey(queue, 'workers'), worker) or '0')
   end
   return slots
 end
 
+-- What the time of a job's end is estimated from: {speed_us of its model or false, mean speed_us of the jobs that wait or
+-- false, slots, running, paused (1 or 0)}.
+local function pace(queue, model, now)
+  local speeds, waiting, sum = table_of(redis.call('HGETALL', qkey(queue, 'speed'))), 0, 0
+  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
+    local speed = speeds[split(lane)]
+    if speed then
+      local jobs = redis.call('ZCARD', qkey(queue, 'lane:' .. lane))
+      waiting, sum = waiting + jobs, sum + jobs * speed
+    end
+  end
+  return { model and speeds[model] or false, waiting > 0 and int(sum / waiting) or false, slots_of(queue, now),
+    redis.call('SCARD', qkey(queue, 'running')), redis.call('GET', qkey(queue, 'mode')) == 'paused' and 1 or 0 }
+end
+
+-- A record with what its estimate is made from: {record, now_us, rank or false, pace}.
+local function view(job)
+  local now = now_us()
+  local rank = job.state == 'queued' and redis.call('ZRANK', qkey(job.queue, 'waiting'), job.name) or false
+  return { flatten(job), int(now), rank, pace(job.queue, job.model, now) }
+end
+
+-- What lies under a batch. A job that is no member has no batch, or ''.
+local function bkey(tenant, batch, rest) return tkey(tenant, 'batch:' .. batch .. (rest and ':' .. rest or '')) end
+local function batch_of(job) return (job.batch or '') ~= '' and job.batch or nil end
+
+-- A batch counts its members by state.
+local function recount(job, batch, state, by)
+  if state then redis.call('HINCRBY', bkey(job.tenant, batch, 'counts'), state, by) end
+end
+
+-- Put a job into the listings, at the time of its creation, or take it out.
+local function enlist(job, at)
+  redis.call('ZADD', tkey(job.tenant, 'jobs'), at, job.id)
+  if batch_of(job) then redis.call('ZADD', bkey(job.tenant, job.batch, 'jobs'), at, job.id) end
+end
+
+local function unlist(job)
+  redis.call('ZREM', tkey(job.tenant, 'jobs'), job.id)
+  if batch_of(job) then redis.call('ZREM', bkey(job.tenant, job.batch, 'jobs'), job.id) end
+end
+
 -- Write fields of a record (in Redis and in the table) and count the revision up.
 local function write(job, fields)
+  local batch = batch_of(job) or batch_of(fields)
+  if batch and fields.state and fields.state ~= job.state then
+    recount(job, batch, job.state, -1)
+    recount(job, batch, fields.state, 1)
+  end
   fields.revision = int((tonumber(job.revision) or 0) + 1)
   local flat = {}
   for k, v in pairs(fields) do job[k] = v; flat[#flat + 1] = k; flat[#flat + 1] = v end
@@ -129,31 +222,67 @@ local function unlease(job)
   redis.call('SREM', qkey(job.queue, 'running'), job.name)
 end
 
--- A row in the webhook outbox, if the job's owner asked for this event. One id per event (of an attempt, for its start).
-local function announce(job, event, now)
-  if (job.webhook or '') == '' then return end
-  local hook = cjson.decode(job.webhook)
-  local wanted = false
-  for _, name in ipairs(hook.events) do wanted = wanted or name == event end
-  if not wanted then return end
-  local id = 'msg_' .. job.id .. '_' .. event
-  if event == 'job.started' then id = id .. '.' .. job.attempt end
-  if redis.call('EXISTS', tkey(job.tenant, 'delivery:' .. id)) == 1 then return end
-  redis.call('HSET', tkey(job.tenant, 'delivery:' .. id), 'id', id, 'tenant', job.tenant, 'job', job.id,
-    'event', event, 'url', hook.url, 'created_us', int(now), 'tries', '0', 'state', 'pending', 'log', '[]')
-  redis.call('RPUSH', jobkey(job.tenant, job.id) .. ':deliveries', id)
-  redis.call('ZADD', P .. 'outbox', int(now), job.tenant .. '/' .. id)
-  write(job, { delivery = 'pending' })
-end
+-- In outbox.lua: tell of an event; the deliveries of a job that are still to be made.
+local announce, undelivered
 
--- What queues know of their speed, by the minute in which the job ended.
-local function count_success(job, now)
-  local speed, took = qkey(job.queue, 'speed'), now - job.started_us
+-- What queues know of their speed: how long jobs of a model take, and how many ended in each ten seconds. The work on the
+-- first of these began when that job did, or the one before it ended.
+local function count_success(job, at)
+  local speed, took = qkey(job.queue, 'speed'), at - job.started_us
   local before = redis.call('HGET', speed, job.model)
   redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))
-  local minute = qkey(job.queue, 'done:' .. int(math.floor(now / 60000000)))
-  redis.call('INCR', minute)
-  redis.call('EXPIRE', minute, 900)
+  if now_us() - at > 300000000 then return end  -- the end of a job that is made anew
+  local row, last = qkey(job.queue, 'done:' .. int(math.floor(at / 10000000))), qkey(job.queue, 'done_us')
+  local before_us = tonumber(redis.call('GET', last) or '0')
+  redis.call('HINCRBY', row, 'n', 1)
+  redis.call('HSETNX', row, 'since_us', int(math.max(tonumber(job.started_us), before_us)))
+  redis.call('EXPIRE', row, 400)
+  redis.call('SET', last, int(math.max(at, before_us)), 'EX', 400)
+end
+
+-- The progress that is shown never goes backwards: that of an attempt counts from where it passes what the attempts before
+-- it had reached. Where it has another plan (total or unit), that is the same share of it. Nothing without a plan.
+local function progress(job, done, total, unit)
+  local own, past = math.max(tonumber(done), tonumber(job.own_done or '0')), tonumber(job.past_done or '0')
+  if own == 0 and total == '' then return {} end
+  local of = tonumber(job.past_total or '')
+  if total ~= job.past_total and of and of > 0 and total ~= '' then
+    past = math.floor(past / of * total)
+  elseif unit ~= job.past_unit then
+    past = 0
+  end
+  return { own_done = int(own), done = int(math.max(own, past)), total = total, unit = unit }
+end
+
+-- Upper bounds of the phases' histogram.
+local BOUNDS_MS = { 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000 }
+
+local function observe(model, phase, ms)
+  local bound = 'inf'
+  for _, each in ipairs(BOUNDS_MS) do
+    if ms <= each then bound = each; break end
+  end
+  redis.call('HINCRBY', P .. 'counts:phases', model .. ' ' .. phase .. ' ' .. bound, 1)
+  redis.call('HINCRBY', P .. 'counts:phases', model .. ' ' .. phase .. ' sum', int(ms * 1000))
+end
+
+local function count_lookups(model, cache, outcomes, n)
+  local outcome = ({ hits = 'hit', misses = 'miss' })[outcomes]
+  if outcome and n > 0 then redis.call('HINCRBY', P .. 'counts:cache', model .. ' ' .. cache .. ' ' .. outcome, int(n)) end
+end
+
+-- What monitoring is told of a job's end. Ends of jobs that are made anew are old news.
+local function count_end(job, state, at)
+  if now_us() - at > 300000000 then return end
+  redis.call('HINCRBY', P .. 'counts:ended', job.model .. ' ' .. state, 1)
+  if (job.started_us or '') ~= '' then observe(job.model, 'queue', (job.started_us - job.created_us) / 1000) end
+  for name, value in pairs(cjson.decode((job.metrics or '') ~= '' and job.metrics or '{}')) do
+    local phase = string.match(name, '^(.+)_ms$')
+    if phase then observe(job.model, phase, value) end
+    local cache, outcome = string.match(name, '^(encoder)_(.+)$')
+    if name == 'cached' then cache, outcome, value = 'result', value == 1 and 'hits' or 'misses', 1 end
+    if cache then count_lookups(job.model, cache, outcome, value) end
+  end
 end
 
 -- The one way into a terminal state.
@@ -167,6 +296,7 @@ local function terminate(job, state, fields, now)
   for _, index in ipairs({ 'delayed', 'expiring', 'reserved' }) do redis.call('ZREM', P .. index, job.name) end
   redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
   redis.call('SREM', tkey(job.tenant, 'live'), job.id)
+  if batch_of(job) then redis.call('SREM', bkey(job.tenant, job.batch, 'live'), job.id) end
   redis.call('ZADD', P .. 'finished', int(now + job.retention_us), job.name)
   announce(job, 'job.' .. state, now)
   local data = { status = state, attempt = tonumber(job.attempt) }
@@ -175,18 +305,9 @@ local function terminate(job, state, fields, now)
     if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
   if state == 'succeeded' then count_success(job, now) end
+  if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
+  count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)
-end
-
--- The job's deliveries that are still to be made, as they stand.
-local function undelivered(job)
-  local rows = {}
-  for _, id in ipairs(redis.call('LRANGE', jobkey(job.tenant, job.id) .. ':deliveries', 0, -1)) do
-    local flat, row = redis.call('HGETALL', tkey(job.tenant, 'delivery:' .. id)), {}
-    for i = 1, #flat, 2 do row[flat[i]] = flat[i + 1] end
-    if row.state == 'pending' then rows[#rows + 1] = row end
-  end
-  return rows
 end
 
 -- End a job. Returns nil, or for a durable job, which stays as it is, the proposal of its outcome (JSON).
@@ -218,4 +339,20 @@ local function held(tenant, id, fence)
   if job.fence ~= fence then return nil, 'fenced' end
   if job.state ~= 'running' then return nil, job.ended_by == fence and 'already' or 'fenced' end
   return job
+end
+
+-- A batch as people may ask for it: {record, counts by state, now_us}; or nil, and 0 for an unknown one or 1 for one that
+-- is gone: deleted, or after its retention.
+local function batch_view(tenant, id)
+  local flat, now = redis.call('HGETALL', bkey(tenant, id)), now_us()
+  if #flat == 0 then return nil, redis.call('EXISTS', tkey(tenant, 'batchgone:' .. id)) end
+  local batch = table_of(flat)
+  if batch.deleted == '1' or (batch['end'] and now >= batch.completed_us + batch.retention_us) then return nil, 1 end
+  return { flat, redis.call('HGETALL', bkey(tenant, id, 'counts')), int(now) }
+end
+
+-- Wake whoever waits for a change of a batch.
+local function batch_changed(tenant, id)
+  redis.call('HINCRBY', bkey(tenant, id), 'revision', 1)
+  redis.call('PUBLISH', P .. 'changes', tenant .. '/' .. id)
 end

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
 -- tenant id -> {delivery...} | 0 unknown | 1 gone
-local key = jobkey(ARGV[1], ARGV[2])
-if redis.call('EXISTS', key) == 0 then return redis.call('EXISTS', tkey(ARGV[1], 'gone:' .. ARGV[2])) end
-local rows = {}
-for _, id in ipairs(redis.call('LRANGE', key .. ':deliveries', 0, -1)) do
-  rows[#rows + 1] = redis.call('HGETALL', tkey(ARGV[1], 'delivery:' .. id))
+local job, missing = find(ARGV[1], ARGV[2])
+if not job then return missing end
+local rows, now = {}, now_us()
+for _, id in ipairs(redis.call('LRANGE', jobkey(ARGV[1], ARGV[2]) .. ':deliveries', 0, -1)) do
+  rows[#rows + 1] = delivery(ARGV[1], id, now)
 end
 return { rows }

@@ -8,14 +8,10 @@ if now >= tonumber(job.deadline_us) then
   return 'lost'
 end
 redis.call('ZADD', P .. 'leases', int(now + ARGV[4]), job.name)
-local fields = { lease_us = int(now + ARGV[4]) }
+local fields = progress(job, ARGV[6], ARGV[7], ARGV[8])
+local advanced = tonumber(fields.done or '0') > tonumber(job.done or '0')
 local phase_changed = job.phase ~= ARGV[5]
-local advanced = tonumber(ARGV[6]) > tonumber(job.done or '0')
-if phase_changed then fields.phase = ARGV[5] end
-if advanced then fields.done = ARGV[6] end
-if ARGV[7] ~= '' then fields.total = ARGV[7] end
-fields.unit, fields.message = ARGV[8], ARGV[9]
-fields.checkpoints = ARGV[11]
+fields.lease_us, fields.phase, fields.message, fields.checkpoints = int(now + ARGV[4]), ARGV[5], ARGV[9], ARGV[11]
 local tell = phase_changed or ((advanced or job.message ~= ARGV[9])
   and now - tonumber(job.reported_us or '0') >= 900000)
 if tell then fields.reported_us = int(now) end
@@ -23,5 +19,6 @@ write(job, fields)
 if tell then
   emit(job, 'job.progress', { phase = job.phase, done = tonumber(job.done or '0'), total = tonumber(job.total or '') or cjson.null,
     unit = job.unit, message = job.message ~= '' and job.message or cjson.null, attempt = tonumber(job.attempt) })
+  announce_progress(job, now)
 end
 return job.cancel == '1' and 'cancel' or 'go'

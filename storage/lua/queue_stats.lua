@@ -1,16 +1,27 @@
 #!lua flags=no-writes
--- queue -> {now_us, waiting, running, oldest_rank, done_5min, workers, slots, {model, speed_us...}, known, mode,
--- dead letters}
+-- queue -> {now_us, waiting, oldest created_us or false, done, since_us or false, workers, known, mode, dead letters, pace}
+-- done: the jobs that succeeded lately, enough for a speed, in the time since since_us. The pace is the last job's.
 local queue, now = ARGV[1], now_us()
-local oldest = redis.call('ZRANGE', qkey(queue, 'waiting'), 0, 0)[1]
-local created = false
-if oldest then
-  local tenant, id = split(oldest)
-  created = redis.call('HGET', jobkey(tenant, id), 'created_us')
+
+local function waiting(place, field)
+  local name = redis.call('ZRANGE', qkey(queue, 'waiting'), place, place)[1]
+  if not name then return false end
+  local tenant, id = split(name)
+  return redis.call('HGET', jobkey(tenant, id), field)
 end
-local done, minute = 0, math.floor(now / 60000000)
-for back = 1, 5 do done = done + (redis.call('GET', qkey(queue, 'done:' .. int(minute - back))) or 0) end
-local workers = redis.call('ZCOUNT', qkey(queue, 'seen'), int(now - 60000000), '+inf')
-return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), redis.call('SCARD', qkey(queue, 'running')), created, done, workers, slots_of(queue, now),
-  redis.call('HGETALL', qkey(queue, 'speed')), redis.call('SISMEMBER', P .. 'queues', queue),
-  redis.call('GET', qkey(queue, 'mode')) or 'open', redis.call('ZCARD', qkey(queue, 'dead')) }
+
+local function lately()
+  local done, since = 0, false
+  for back = 0, 30 do
+    local row = redis.call('HMGET', qkey(queue, 'done:' .. int(math.floor(now / 10000000) - back)), 'n', 'since_us')
+    if row[1] then done, since = done + row[1], row[2] end
+    if done >= 20 then break end
+  end
+  return done, since
+end
+
+local done, since = lately()
+return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), waiting(0, 'created_us'), done, since,
+  redis.call('ZCOUNT', qkey(queue, 'seen'), int(now), '+inf'), redis.call('SISMEMBER', P .. 'queues', queue),
+  redis.call('GET', qkey(queue, 'mode')) or 'open', redis.call('ZCARD', qkey(queue, 'dead')),
+  pace(queue, waiting(-1, 'model'), now) }

@@ -1,13 +1,22 @@
 #!lua flags=allow-oom
--- tenant id delivery -> {{delivery}} | 0 unknown job | 1 gone | 2 unknown delivery. A delivery that is settled is due again.
-local job = load(ARGV[1], ARGV[2])
-if not job then return redis.call('EXISTS', tkey(ARGV[1], 'gone:' .. ARGV[2])) end
-local key = tkey(ARGV[1], 'delivery:' .. ARGV[3])
-if redis.call('HGET', key, 'job') ~= ARGV[2] then return 2 end
-if redis.call('HGET', key, 'state') ~= 'pending' then
-  redis.call('HSET', key, 'state', 'pending')
-  redis.call('ZADD', P .. 'outbox', int(now_us()), ARGV[1] .. '/' .. ARGV[3])
-  write(job, { delivery = 'pending' })
-  emit(job, 'delivery.pending', {})
+-- tenant id(or '') delivery give_up_us -> {{delivery}} | 0 unknown job | 1 gone | 2 unknown delivery | endpoint_deleted |
+-- endpoint_disabled. The delivery is due now, settled or not, unless a try is under way.
+if ARGV[2] ~= '' then
+  local job, missing = find(ARGV[1], ARGV[2])
+  if not job then return missing end
 end
-return { { redis.call('HGETALL', key) } }
+local row, now = table_of(redis.call('HGETALL', rowkey(ARGV[1], ARGV[3]))), now_us()
+if not row.id or (ARGV[2] ~= '' and row.job ~= ARGV[2]) then return 2 end
+local why = stopped(row, row.endpoint and endpoint_of(row.tenant, row.endpoint))
+if why and why ~= 'unknown' then return why end
+if row.state ~= 'pending' or tonumber(row.leased_us or '0') <= now then
+  redis.call('HSET', rowkey(row.tenant, row.id), 'state', 'pending', 'until_us', int(now + ARGV[4]))
+  redis.call('ZREM', tkey(row.tenant, 'deliveries:dead'), row.id)
+  hasten(row, now)
+  local job = load(row.tenant, row.job)
+  if job and not passing(row.event) then
+    if job.delivery ~= 'pending' then write(job, { delivery = 'pending' }) end
+    emit(job, 'delivery.pending', {})
+  end
+end
+return { { delivery(row.tenant, row.id, now) } }

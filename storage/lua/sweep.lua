@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- limit max_proposals lost_error timeout_error expired_error
--- -> {{requeued, poisoned, canceled, timed_out, due, expired}, {{T/ID, proposal}...}}
+-- -> {{requeued, poisoned, canceled, timed_out, due, expired}, {{T/ID, proposal}...}, {queue...}}
 -- What time alone does to jobs: leases, deadlines, delays and queue TTLs that ended. Durable jobs that end are proposed,
--- as far as `max_proposals` goes, and proposed again by the next sweep until their end is committed.
+-- as far as `max_proposals` goes, and proposed again by the next sweep until their end is committed. The queues are those
+-- into which jobs came back.
 local limit, room, now = tonumber(ARGV[1]), tonumber(ARGV[2]), now_us()
-local counts, proposals = { 0, 0, 0, 0, 0, 0 }, {}
+local counts, proposals, queues = { 0, 0, 0, 0, 0, 0 }, {}, {}
 local function count(i) counts[i] = counts[i] + 1 end
 
 local function each(index, state, act)
@@ -13,6 +14,11 @@ local function each(index, state, act)
     local job = load(tenant, id)
     if job and state[job.state] then act(job) else redis.call('ZREM', P .. index, name) end
   end
+end
+
+local function back(job, fields, data)
+  requeue(job, fields, 'job.requeued', data, now)
+  queues[job.queue] = true
 end
 
 local function ends(job, state, fields, cause)
@@ -32,15 +38,17 @@ each('leases', { running = true }, function(job)
   elseif tonumber(crashes) >= tonumber(job.max_crashes) then
     ends(job, 'failed', { crashes = crashes, error = ARGV[3] }, 2)
   else
-    requeue(job, { crashes = crashes }, 'job.requeued', { reason = 'lease_lost', crashes = tonumber(crashes) }, now)
+    back(job, { crashes = crashes }, { reason = 'lease_lost', crashes = tonumber(crashes) })
     count(1)
   end
 end)
 each('delayed', { delayed = true }, function(job)
-  requeue(job, {}, 'job.requeued', { reason = 'due' }, now)
+  back(job, {}, { reason = 'due' })
   count(5)
 end)
 each('expiring', { queued = true, delayed = true, reserved = true }, function(job)
   if job.cancel == '1' then ends(job, 'canceled', {}, 3) else ends(job, 'expired', { error = ARGV[5] }, 6) end
 end)
-return { counts, proposals }
+local names = {}
+for queue in pairs(queues) do names[#names + 1] = queue end
+return { counts, proposals, names }

@@ -6,7 +6,11 @@ redis.call('ZREM', P .. 'reserved', job.name)
 redis.call('ZREM', P .. 'expiring', job.name)
 redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
 redis.call('SREM', tkey(job.tenant, 'live'), job.id)
-redis.call('ZREM', tkey(job.tenant, 'jobs'), job.id)
+unlist(job)
+if batch_of(job) then
+  redis.call('SREM', bkey(job.tenant, job.batch, 'live'), job.id)
+  recount(job, job.batch, job.state, -1)
+end
 redis.call('DEL', jobkey(job.tenant, job.id), jobkey(job.tenant, job.id) .. ':events')
 redis.call('PUBLISH', P .. 'changes', job.name)
 return 1

@@ -1,0 +1,396 @@
+"""The client for asyncio: see `penstock.client`, which is where it is imported from."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+import httpx_sse
+
+from penstock import connection, wire
+from penstock import webhook_operations as webhooks
+from penstock.answers import (
+    DeliveryPage,
+    Event,
+    Job,
+    ModelInfo,
+    Page,
+    PenstockAPIError,
+    Queue,
+    Unreachable,
+    WebhookDelivery,
+    WebhookEndpoint,
+    Worker,
+)
+from penstock.batch_answers import Batch, BatchPage, LineOutcome
+from penstock.batch_operations import BatchOperations, BatchOptions, OnBatch, outcomes
+from penstock.connection import DEFAULT_URL, PATIENCE_S
+from penstock.drafts import CHUNK_BYTES, Draft, chunks
+from penstock.operations import Files, OnJob, Operations
+from penstock.webhook_operations import EndpointOptions
+from penstock.wire import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Together, Upload
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """The same for asyncio. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        patience_s: float = PATIENCE_S,
+        state_dir: str | Path | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(**connection.options(base_url), transport=transport)
+        self._api_key = connection.checked_key(api_key)
+        self._do = Operations(patience_s, service=base_url, state_dir=None if state_dir is None else Path(state_dir))
+        self._batches = BatchOperations(self._do)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def submit(
+        self,
+        model: str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002  (the API's own word)
+        *,
+        files: Files | None = None,
+        on_bytes: OnBytes | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Submit a job and return it; `files` are uploaded first and named in their fields of `input`."""
+        return await self._run(self._do.submit(model, input or {}, files or {}, on_bytes, options))
+
+    async def upload(self, path: str | Path, *, on_bytes: OnBytes | None = None) -> str:
+        """Send a local file and return its `media://` reference; see `Client.upload`."""
+        return await self._run(self._do.upload(Path(path), on_bytes))
+
+    async def job(self, job_id: str, *, wait_s: float = 0) -> Job:
+        """Return a job, at once or when it ended (after at most `wait_s`, 60)."""
+        return await self._run(self._do.job(job_id, wait_s))
+
+    async def jobs(
+        self,
+        *,
+        status: str | None = None,
+        model: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Page:
+        """Return a page of jobs, newest first; it may be short and have a `next_cursor` all the same."""
+        wanted = wire.job_filters(
+            status=status, model=model, limit=limit, cursor=cursor, created_after=created_after,
+            created_before=created_before, metadata=metadata,
+        )  # fmt: skip
+        return await self._run(self._do.jobs(wanted))
+
+    async def wait(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        on_job: OnJob | None = None,
+    ) -> Job:
+        """Return the job when it ended; `StillRunning` if it has not within `timeout_s` (None: however long it takes).
+
+        Meanwhile either `on_event` is told what happens, or `on_job`, about once a second, how far the job is
+        (`progress`, `queue_position`) and how long it will take (`eta_s`).
+        """
+        deadline = wire.Deadline(timeout_s)
+        if on_event is not None:
+            try:
+                async with asyncio.timeout(timeout_s) as following:
+                    async for event in self.events(job_id):
+                        on_event(event)
+            except TimeoutError:
+                if not following.expired():
+                    raise
+        return await self._run(self._do.wait(job_id, deadline, on_job))
+
+    async def events(self, job_id: str, *, after: str = "") -> AsyncIterator[Event]:
+        """Yield what happens to a job until it ended; see `Client.events`."""
+        reader = wire.EventReader(job_id, after, wire.Delays(self._do.patience_s, self._do.draw))
+        while not reader.over:
+            try:
+                async with self._http.stream(**connection.stream(reader.request, self._api_key)) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                    async for sent in httpx_sse.EventSource(connection.streaming(response)).aiter_sse():
+                        if (event := reader.take(sent.event, sent.data)) is not None:
+                            yield event
+                delay_s = reader.closed()
+            except httpx.TransportError as error:
+                delay_s = reader.failed(connection.no_answer(self._http.base_url, error))
+            except PenstockAPIError as error:
+                delay_s = reader.failed(error)
+            await asyncio.sleep(delay_s)
+
+    async def event_list(self, job_id: str) -> list[Event]:
+        """Return what happened to a job so far, oldest first."""
+        return await self._run(self._do.event_list(job_id))
+
+    async def deliveries(self, job_id: str) -> list[WebhookDelivery]:
+        """Return the webhook deliveries of a job with each try."""
+        return await self._run(self._do.deliveries(job_id))
+
+    async def redeliver(self, job_id: str, delivery_id: str) -> WebhookDelivery:
+        """Have an event sent now, under the same id and with the same bytes: once more, or sooner than it was due."""
+        return await self._run(self._do.redeliver(job_id, delivery_id))
+
+    async def webhook_endpoints(self) -> list[WebhookEndpoint]:
+        """Return the webhook endpoints, the oldest first."""
+        return await self._run(webhooks.list_all(self._do))
+
+    async def webhook_endpoint(self, endpoint_id: str) -> WebhookEndpoint:
+        """Return a webhook endpoint."""
+        return await self._run(webhooks.read(self._do, endpoint_id))
+
+    async def create_webhook_endpoint(self, url: str, **options: Unpack[EndpointOptions]) -> WebhookEndpoint:
+        """Make a webhook endpoint; what is returned has its `secret`, which is not told again."""
+        return await self._run(webhooks.create(self._do, url, options))
+
+    async def change_webhook_endpoint(
+        self, endpoint_id: str, *, url: str | None = None, **options: Unpack[EndpointOptions]
+    ) -> WebhookEndpoint:
+        """Change a webhook endpoint: what is not given stays as it is."""
+        return await self._run(webhooks.change(self._do, endpoint_id, url, options))
+
+    async def delete_webhook_endpoint(self, endpoint_id: str) -> None:
+        """Delete a webhook endpoint; what waits to be sent to it is not sent any more."""
+        await self._run(webhooks.delete(self._do, endpoint_id))
+
+    async def rotate_webhook_secret(self, endpoint_id: str, *, overlap_s: int | None = None) -> WebhookEndpoint:
+        """Give an endpoint a new `secret`; the one before signs beside it for `overlap_s` (as the service is set)."""
+        return await self._run(webhooks.rotate(self._do, endpoint_id, overlap_s))
+
+    async def test_webhook_endpoint(self, endpoint_id: str, *, wait_s: float = 20) -> WebhookDelivery:
+        """Send an endpoint a `webhook.test` event, and return how that went."""
+        return await self._run(webhooks.test(self._do, endpoint_id, wait_s))
+
+    async def endpoint_deliveries(
+        self, endpoint_id: str, *, limit: int = 50, cursor: str | None = None
+    ) -> DeliveryPage:
+        """Return a page of an endpoint's deliveries, the latest first."""
+        return await self._run(webhooks.of_endpoint(self._do, endpoint_id, limit, cursor))
+
+    async def delivery(self, delivery_id: str, *, wait_s: float = 0) -> WebhookDelivery:
+        """Return a delivery, at once or when it is settled (after at most `wait_s`, 60)."""
+        return await self._run(webhooks.read_one(self._do, delivery_id, wait_s))
+
+    async def dead_deliveries(self, *, endpoint_id: str | None = None, limit: int = 50) -> list[WebhookDelivery]:
+        """Return the deliveries that failed for good, the latest first, at most `limit` (500)."""
+        return await self._run(webhooks.dead(self._do, endpoint_id, limit))
+
+    async def redeliver_dead(self, *, endpoint_id: str | None = None) -> int:
+        """Have all deliveries that failed for good sent again, and return how many that are."""
+        return await self._run(webhooks.redeliver_dead(self._do, endpoint_id))
+
+    async def submit_batch(
+        self,
+        requests: Sequence[Mapping[str, Any]] | str | Path,
+        *,
+        on_bytes: OnBytes | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> Batch:
+        """Submit many requests at once and return their batch.
+
+        `requests` are objects as POST /v1/jobs takes them, each with a `custom_id` if you like; or a local JSONL file
+        that holds them, or a reference to one (`media://`, `s3://`).
+        """
+        return await self._run(self._batches.submit(requests, on_bytes, options))
+
+    async def batch(self, batch_id: str, *, wait_s: float = 0) -> Batch:
+        """Return a batch, at once or when it ended (after at most `wait_s`, 60)."""
+        return await self._run(self._batches.read(batch_id, wait_s))
+
+    async def batches(self, *, limit: int | None = None, cursor: str | None = None) -> BatchPage:
+        """Return a page of batches, newest first."""
+        return await self._run(self._batches.page(limit=limit, cursor=cursor))
+
+    async def wait_batch(self, batch_id: str, *, on_batch: OnBatch | None = None) -> Batch:
+        """Return the batch when it ended, however long that takes; `on_batch` is told about once a second."""
+        return await self._run(self._batches.wait(batch_id, on_batch))
+
+    async def cancel_batch(self, batch_id: str) -> Batch:
+        """Ask for a batch's end and return it; what succeeded before is in its results."""
+        return await self._run(self._batches.cancel(batch_id))
+
+    async def delete_batch(self, batch_id: str) -> None:
+        """Delete a batch with its jobs and all results; one that is not over is canceled first and waited for."""
+        await self._run(self._batches.delete(batch_id))
+
+    async def download_batch(self, batch: Batch, folder: str | Path, *, on_bytes: OnBytes | None = None) -> list[Path]:
+        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return the files."""
+        return await self._run(self._batches.save(batch, Path(folder), on_bytes))
+
+    async def batch_results(self, batch_id: str) -> AsyncIterator[LineOutcome]:
+        """Yield what each line of a batch that is over came to, in their order, errors among them."""
+        with tempfile.TemporaryDirectory() as folder:
+            await self.download_batch(await self.batch(batch_id), folder)
+            for outcome in outcomes(Path(folder)):
+                yield outcome
+
+    async def cancel(self, job_id: str) -> Job:
+        """Ask for a job's end and return it; a running one may still be `canceling`."""
+        return await self._run(self._do.cancel(job_id))
+
+    async def retry(self, job_id: str, *, idempotency_key: str | None = None) -> Job:
+        """Submit what a failed, expired or canceled job asked for as a new job, and return that.
+
+        A job has one retry, however often it is asked for, unless each call has a key of its own.
+        """
+        return await self._run(self._do.retry(job_id, idempotency_key))
+
+    async def delete(self, job_id: str) -> None:
+        """Delete a job and its artifacts; a running one is canceled first and waited for."""
+        await self._run(self._do.delete(job_id))
+
+    async def download(
+        self,
+        job: Job,
+        folder: str | Path,
+        *,
+        names: Collection[str] | None = None,
+        on_bytes: OnBytes | None = None,
+    ) -> list[Path]:
+        """Save a job's artifacts, `manifest.json` and `job.json` in a folder; see `Client.download`."""
+        return await self._run(self._do.download(job, Path(folder), on_bytes, names))
+
+    async def models(self) -> list[ModelInfo]:
+        """Return the service's models."""
+        return await self._run(self._do.models())
+
+    async def model(self, name: str) -> ModelInfo:
+        """Return a model with its input's JSON Schema."""
+        return await self._run(self._do.model(name))
+
+    async def queue(self, name: str = "default") -> Queue:
+        """Return a queue's depth and speed."""
+        return await self._run(self._do.queue(name))
+
+    async def queues(self) -> list[Queue]:
+        """Return every queue, by name."""
+        return await self._run(self._do.queues())
+
+    async def workers(self) -> list[Worker]:
+        """Return the workers that live, the oldest first."""
+        return await self._run(self._do.workers())
+
+    async def pause_queue(self, name: str = "default") -> Queue:
+        """Have a queue give no more jobs to workers; jobs are still accepted, and what runs, runs on."""
+        return await self._run(self._do.set_queue(name, "pause"))
+
+    async def drain_queue(self, name: str = "default") -> Queue:
+        """Have a queue accept no more jobs; what waits is worked off."""
+        return await self._run(self._do.set_queue(name, "drain"))
+
+    async def resume_queue(self, name: str = "default") -> Queue:
+        """End a queue's pause or drain."""
+        return await self._run(self._do.set_queue(name, "resume"))
+
+    async def purge_queue(self, name: str = "default") -> int:
+        """Cancel all jobs that wait in a queue and return how many that were."""
+        return await self._run(self._do.purge(name))
+
+    async def dead_letters(self, name: str = "default", *, limit: int = 50) -> list[Job]:
+        """Return a queue's jobs whose workers died too often, newest first, at most `limit` (500)."""
+        return await self._run(self._do.dead_letters(name, limit))
+
+    async def requeue_dead_letters(self, name: str = "default") -> list[Job]:
+        """Retry all of a queue's dead letters and return the new jobs."""
+        return await self._run(self._do.requeue_dead_letters(name))
+
+    async def job_store(self) -> str | None:
+        """Return the mark of the job store behind a service that is ready, None where no keeper has given it one."""
+        return await self._run(self._do.job_store())
+
+    async def _run(self, flow: Flow[T]) -> T:
+        try:
+            step = next(flow)
+            while True:
+                match step:
+                    case Pause():
+                        await asyncio.sleep(step.seconds)
+                        step = flow.send(None)
+                    case Digest():
+                        step = flow.send(await asyncio.to_thread(step.read))
+                    case Together():
+                        step = flow.send(await self._run_together(step))
+                    case Request():
+                        reply = await self._answer(step)
+                        step = flow.throw(reply) if isinstance(reply, Unreachable) else flow.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _answer(self, request: Request) -> Reply | Unreachable:
+        try:
+            return await self._perform(request)
+        except httpx.TransportError as error:
+            return connection.no_answer(self._http.base_url, error)
+
+    async def _run_together(self, step: Together) -> list[Any]:
+        gate = asyncio.Semaphore(step.at_a_time)
+
+        async def run(flow: Flow[Any]) -> Any:
+            async with gate:
+                return await self._run(flow)
+
+        tasks = [asyncio.create_task(run(flow)) for flow in step.flows]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            step.stop.set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _perform(self, request: Request) -> Reply:
+        if request.save is not None:
+            return await self._save(request, request.save)
+        content = _async_chunks(request.upload) if request.upload else connection.body(request)
+        async with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
+            return Reply(response.status_code, response.headers, await response.aread())
+
+    async def _save(self, request: Request, save: Save) -> Reply:
+        with closing(await asyncio.to_thread(Draft.open, save)) as draft:
+            if not draft.complete:
+                asked = connection.stream(replace(request, headers=draft.range), self._api_key)
+                async with self._http.stream(**asked) as response:
+                    if response.status_code >= 300:
+                        return Reply(response.status_code, response.headers, await response.aread())
+                    draft.begin(response.status_code)
+                    async for chunk in response.aiter_bytes(CHUNK_BYTES):
+                        draft.write(chunk)
+            draft.finish()
+        return Reply(200, {}, b"")
+
+
+async def _async_chunks(upload: Upload) -> AsyncIterator[bytes]:
+    pieces = chunks(upload)
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

@@ -1,0 +1,253 @@
+"""How a job looks through OGC API - Processes 1.0 (OGC 18-062r2). Pure.
+
+The API answers with it, and the keeper tells subscribers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Literal
+from urllib.parse import quote
+
+from penstock.jobs import Artifact, Job, State, Status
+
+#: The facade's name in `Submission.facade`.
+FACADE = "ogc"
+JSON_TYPE, TEXT_TYPE = "application/json", "text/plain"
+#: Of relations that the standard defines.
+RELATION = "http://www.opengis.net/def/rel/ogc/1.0/"
+
+#: `canceling` is shown as what it will be: a dismissed job does not come back.
+STATUSES: Mapping[Status, str] = MappingProxyType(
+    {
+        Status.QUEUED: "accepted",
+        Status.RUNNING: "running",
+        Status.CANCELING: "dismissed",
+        Status.SUCCEEDED: "successful",
+        Status.FAILED: "failed",
+        Status.CANCELED: "dismissed",
+        Status.EXPIRED: "failed",
+    }
+)
+#: What each address of a `subscriber` is told of.
+EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "successUri": ("job.succeeded",),
+        "failedUri": ("job.failed", "job.canceled", "job.expired"),
+        "inProgressUri": ("job.started", "job.progress"),
+    }
+)
+#: Of a failure's sentence in a message.
+_MESSAGE_CHARS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An output that was asked for."""
+
+    name: str
+    media_type: str
+    by_reference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an execute request says of the answer: its form, and which outputs it holds."""
+
+    response: Literal["raw", "document"]
+    outputs: tuple[Wanted, ...]
+
+    def to_facade(self) -> dict[str, Any]:
+        """Return what the job keeps of it."""
+        return {FACADE: asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an output: a file, or what the job itself holds. Most outputs are one piece."""
+
+    output: str
+    media_type: str
+    href: str
+    by_reference: bool
+    file: Artifact | None = None
+    #: Without a file: its bytes.
+    data: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """How large it is."""
+        return len(self.data) if self.file is None else self.file.size_bytes
+
+
+def asked_of(job: Job) -> Asked | None:
+    """Return what the job's execute request asked for; None for a job that came another way."""
+    found = job.submission.facade.get(FACADE)
+    return None if found is None else Asked(found["response"], tuple(Wanted(**each) for each in found["outputs"]))
+
+
+def pieces(job: Job, outputs: Sequence[Wanted], base_url: str) -> tuple[Piece, ...]:
+    """Return what became of these outputs of a job that succeeded; nothing of one that was not made.
+
+    An output is the files that are called as it is (`classes.tif`, `map-1.png`), of them those of its media type if
+    there are any; else the job's own text or JSON, by the media type; else the files of its media type that bear no
+    output's name.
+    """
+    return tuple(piece for wanted in outputs for piece in _pieces(job, wanted, outputs, base_url))
+
+
+def document(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the results document (`results.yaml`) of (output, value or link); several of one output are a list."""
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for output, entry in entries:
+        grouped.setdefault(output, []).append(entry)
+    return {output: found[0] if len(found) == 1 else found for output, found in grouped.items()}
+
+
+def link(piece: Piece) -> dict[str, Any]:
+    """Return a piece by reference."""
+    title = piece.output if piece.file is None else piece.file.name
+    return {"href": piece.href, "type": piece.media_type, "title": title}
+
+
+def value(piece: Piece, data: bytes) -> dict[str, Any]:
+    """Return a piece by value: JSON as it is, text as a string, everything else in base64."""
+    kind = essence(piece.media_type)
+    if _is_json(kind):
+        return {"value": json.loads(data), "mediaType": piece.media_type}
+    if kind.startswith("text/"):
+        return {"value": data.decode(errors="replace"), "mediaType": piece.media_type}
+    return {"value": base64.b64encode(data).decode(), "encoding": "base64", "mediaType": piece.media_type}
+
+
+def status_info(job: Job, base_url: str) -> dict[str, Any]:
+    """Return the job as `statusInfo.yaml` has it."""
+    info = {
+        "jobID": job.key.id,
+        "processID": job.submission.model,
+        "type": "process",
+        "status": STATUSES[job.status],
+        "message": _message(job),
+        "created": _iso(job.created_s),
+        "started": _iso(job.started_s),
+        "finished": _iso(job.completed_s),
+        "updated": _iso(job.completed_s or job.started_s or job.created_s),
+        "progress": _percent(job),
+        "links": _links(job, base_url),
+    }
+    return {name: found for name, found in info.items() if found is not None}
+
+
+def callback(job: Job, event: str, base_url: str, limit_bytes: int) -> str | None:
+    """Return what a subscriber is told of an event (JSON): the results of a success, else how the job stands.
+
+    Files are told by reference, whatever was asked for; so is all the rest where the body would be larger than
+    `limit_bytes`. None for a job without subscribers.
+    """
+    asked = asked_of(job)
+    if asked is None:
+        return None
+    if event != "job.succeeded":
+        return _dump(status_info(_as_of(job, event), base_url))
+    found = pieces(job, asked.outputs, base_url)
+    links = [(piece.output, link(piece)) for piece in found]
+    values = [(p.output, link(p) if p.file is not None or p.by_reference else value(p, p.data)) for p in found]
+    body = _dump(document(values))
+    return body if len(body.encode()) <= limit_bytes else _dump(document(links))
+
+
+def essence(media_type: str) -> str:
+    """Return a media type without its parameters, in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def _pieces(job: Job, wanted: Wanted, outputs: Sequence[Wanted], base_url: str) -> list[Piece]:
+    kind, names = essence(wanted.media_type), {other.name for other in outputs}
+    named = [file for file in job.artifacts if _bears(file, wanted.name)]
+    alike = [file for file in named if essence(file.content_type) == kind]
+    if named:
+        return [_of_file(wanted, job, file, base_url) for file in alike or named]
+    own = _own(job, kind)
+    if own is not None:
+        href = f"{_here(job, base_url)}/results/{quote(wanted.name, safe='')}"
+        return [Piece(wanted.name, wanted.media_type, href, wanted.by_reference, data=own)]
+    unnamed = [file for file in job.artifacts if not any(_bears(file, name) for name in names)]
+    return [_of_file(wanted, job, file, base_url) for file in unnamed if essence(file.content_type) == kind]
+
+
+def _bears(file: Artifact, name: str) -> bool:
+    stem = file.name.partition(".")[0]
+    return stem == name or stem.startswith(f"{name}-")
+
+
+def _own(job: Job, kind: str) -> bytes | None:
+    if kind == JSON_TYPE and job.data is not None:
+        return _dump(dict(job.data)).encode()
+    return job.text.encode() if kind == TEXT_TYPE and job.text is not None else None
+
+
+def _of_file(wanted: Wanted, job: Job, file: Artifact, base_url: str) -> Piece:
+    return Piece(wanted.name, file.content_type, _file_url(job, file, base_url), wanted.by_reference, file)
+
+
+def _file_url(job: Job, file: Artifact, base_url: str) -> str:
+    return f"{base_url}/v1/jobs/{job.key.id}/artifacts/{quote(file.name)}"
+
+
+def _here(job: Job, base_url: str) -> str:
+    return f"{base_url}/ogc/jobs/{job.key.id}"
+
+
+def _links(job: Job, base_url: str) -> list[dict[str, Any]]:
+    here = _here(job, base_url)
+    links = [{"href": here, "rel": "self", "type": JSON_TYPE, "title": "This document"}]
+    if job.status is Status.SUCCEEDED:
+        links.append({"href": f"{here}/results", "rel": f"{RELATION}results", "title": "The results"})
+    elif STATUSES[job.status] == "failed":
+        links.append({"href": f"{here}/results", "rel": f"{RELATION}exceptions", "title": "What went wrong"})
+    files = [
+        {"href": _file_url(job, file, base_url), "rel": "enclosure", "type": file.content_type, "title": file.name}
+        for file in job.artifacts
+    ]
+    return links + files
+
+
+def _message(job: Job) -> str | None:
+    if job.error is not None:
+        return job.error.detail[:_MESSAGE_CHARS]
+    if job.status is Status.QUEUED:
+        return "waits for a worker" if job.queue_position is None else f"number {job.queue_position} in the queue"
+    return job.progress.message or job.phase.value if job.status is Status.RUNNING else None
+
+
+def _percent(job: Job) -> int | None:
+    if job.status is Status.SUCCEEDED:
+        return 100
+    if job.status is Status.QUEUED and not job.progress.done:
+        return 0
+    shown = job.progress
+    return min(99, 100 * shown.done // shown.total) if shown.total else None
+
+
+def _as_of(job: Job, event: str) -> Job:
+    """Return the job as the event is about it: it may have gone on since."""
+    if event not in EVENTS["inProgressUri"]:
+        return job
+    return replace(job, state=State.RUNNING, cancel_requested=False, completed_s=None, artifacts=(), error=None)
+
+
+def _is_json(kind: str) -> bool:
+    return kind == JSON_TYPE or kind.endswith("+json")
+
+
+def _iso(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _dump(found: Any) -> str:
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,138 @@
+"""What happened to a job, put together from its record, its events and its deliveries. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from penstock.answers import Event, Job, WebhookDelivery
+
+LOST = "Redis lost the job; it was made anew from its manifest, and the events before are lost"
+DROPPED = "the first events are gone: a job keeps about 1000"
+
+_SENT_BACK = ("job.requeued", "job.released", "job.retrying")
+#: When, what, and more about it; the time is None for what is to come, nobody knows when.
+_Row: TypeAlias = tuple[datetime | None, str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that happened, or, without a time, that is still to come."""
+
+    at: datetime | None
+    #: Seconds since the request.
+    after_s: float | None
+    event: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def timeline(job: Job, events: Sequence[Event], deliveries: Sequence[WebhookDelivery]) -> list[Entry]:
+    """Return all that is known of a job in the order in which it happened; what is to come is last."""
+    rows = [_request(job), *_gaps(job, events), *_course(job, events), *_phases(events), *_webhooks(deliveries)]
+    # Events tell milliseconds and records microseconds: within a millisecond the order above is the right one.
+    rows.sort(key=lambda row: (row[0] is None, _cut(row[0] or job.created_at)))
+    return [Entry(at, None if at is None else _between(job.created_at, at), event, data) for at, event, data in rows]
+
+
+def _request(job: Job) -> _Row:
+    named = ("tenant", "queue", "priority", "idempotency_key", "retry_of", "traceparent")
+    size = len(json.dumps(job.input, ensure_ascii=False, separators=(",", ":")).encode())
+    said = {name: job.raw[name] for name in named if job.raw.get(name) is not None}
+    return job.created_at, "request", {"id": job.id, "model": job.model, "body_bytes": size, **said}
+
+
+def _gaps(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
+    """Say what the events do not tell any more, and as much of it as the record knows."""
+    recovered = _first(events, "job.recovered")
+    if recovered is not None:
+        yield recovered.at, "recovered", {"what": LOST}
+    elif events and _first(events, "job.created") is None:
+        yield job.created_at, "gap", {"what": DROPPED}
+    if job.started_at is not None and _first(events, "job.started") is None:
+        by = {} if recovered is None else {k: v for k, v in recovered.data.items() if k in ("worker", "fence")}
+        yield job.started_at, f"attempt {job.attempt}", by
+
+
+def _course(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
+    """Tell of waits, attempts, and the end."""
+    waits_since = job.created_at
+    for event in events:
+        data = dict(event.data)
+        what = event.type.removeprefix("job.")
+        if event.type == "job.started":
+            waited = {} if event.at is None else {"waited_s": _between(waits_since, event.at)}
+            yield event.at, f"attempt {data.pop('attempt', '')}", {**waited, **data}
+        elif event.type in _SENT_BACK:
+            waits_since = event.at or waits_since
+            yield event.at, what, {**data, **data.pop("metrics", {})}
+        elif event.type == "job.cancel_requested":
+            yield event.at, what, data
+        elif event.type == "delivery.pending" and not data:
+            yield event.at, "redelivery asked for", {}
+        elif event.final:
+            # The event of a job that was made anew is that of its recovery.
+            at = event.at if _first(events, "job.recovered") is None else job.completed_at
+            yield from _end(job, at, data)
+
+
+def _end(job: Job, at: datetime | None, data: dict[str, Any]) -> Iterator[_Row]:
+    """Tell of a job's end and of what became visible with it."""
+    kept = {name: value for name, value in data.items() if name != "status"}
+    yield at, job.status.value, {**kept, **job.metrics}
+    for artifact in job.artifacts:
+        named = {"name": artifact.name, "size_bytes": artifact.size_bytes, "sha256": artifact.sha256}
+        yield at, "artifact visible", named
+
+
+def _phases(events: Sequence[Event]) -> Iterator[_Row]:
+    """Tell for how long each attempt was in each phase, as its heartbeats told."""
+    begun: Event | None = None
+    latest: Event | None = None
+    for event in events:
+        if begun is not None and latest is not None and _leaves(begun, event):
+            yield _phase(begun, latest, event)
+            begun = None
+        if event.type == "job.progress":
+            begun, latest = begun or event, event
+    if begun is not None and latest is not None:
+        yield _phase(begun, latest, None)
+
+
+def _leaves(begun: Event, event: Event) -> bool:
+    if event.type == "job.progress":
+        return any(event.data.get(name) != begun.data.get(name) for name in ("phase", "attempt"))
+    return event.final or event.type == "job.started" or event.type in _SENT_BACK
+
+
+def _phase(begun: Event, latest: Event, end: Event | None) -> _Row:
+    data: dict[str, Any] = {}
+    if end is not None and begun.at is not None and end.at is not None:
+        data["took_s"] = _between(begun.at, end.at)
+    if (total := latest.data.get("total")) is not None:
+        data["done"] = f"{latest.data.get('done')}/{total} {latest.data.get('unit')}"
+    return begun.at, f"phase {begun.data.get('phase')}", data
+
+
+def _webhooks(deliveries: Sequence[WebhookDelivery]) -> Iterator[_Row]:
+    for delivery in deliveries:
+        what = f"webhook {delivery.event}"
+        for one in delivery.log:
+            yield one.at, what, {"try": one.number, "said": one.note, "url": delivery.url}
+        if delivery.state == "pending":
+            yield delivery.next_attempt_at, what, {"state": "pending", "tries": len(delivery.log), "url": delivery.url}
+
+
+def _first(events: Sequence[Event], kind: str) -> Event | None:
+    return next((event for event in events if event.type == kind), None)
+
+
+def _between(begun: datetime, ended: datetime) -> float:
+    """Return the seconds between two times, of which the second may be cut to milliseconds."""
+    return max(0.0, round((ended - begun) / timedelta(seconds=1), 3))
+
+
+def _cut(at: datetime) -> datetime:
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)

@@ -1,0 +1,5 @@
+#!lua flags=allow-oom
+-- rule pass(JSON) -> 1
+-- What a rule's listing found, and when by this clock.
+redis.call('HSET', P .. 'drops:passes', ARGV[1], ARGV[2], ARGV[1] .. ' at_us', int(now_us()))
+return 1

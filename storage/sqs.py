@@ -1,0 +1,105 @@
+"""An SQS queue that tells of objects, on boto3. Its errors end here, as `EventQueueUnavailable`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from penstock.config import Settings
+from penstock.errors import EventQueueUnavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+#: Of one request, which is the most that SQS allows.
+MESSAGES = 10
+#: How long a request waits for the first message, which is the longest that SQS allows: fewer requests cost less.
+WAIT_S = 20
+CONNECT_S = 3
+TRIES = 3
+_REGION = re.compile(r"(?:^|\.)([a-z]{2}(?:-[a-z]+)+-\d)\.(?:[a-z]+\.)?amazonaws\.com")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message, which comes again after the queue's visibility timeout unless it is deleted."""
+
+    id: str
+    receipt: str
+    body: str
+
+
+class EventQueue:
+    """A queue at its address. Safe to share between threads."""
+
+    def __init__(self, client: SQSClient, url: str) -> None:
+        self.url = url
+        self._client = client
+
+    def receive(self, *, wait_s: int = WAIT_S) -> tuple[Message, ...]:
+        """Return at most `MESSAGES` messages, none where none came within `wait_s`."""
+        with _translated():
+            answer = self._client.receive_message(
+                QueueUrl=self.url, MaxNumberOfMessages=MESSAGES, WaitTimeSeconds=wait_s
+            )
+        return tuple(Message(m["MessageId"], m["ReceiptHandle"], m["Body"]) for m in answer.get("Messages", ()))
+
+    def delete(self, messages: Sequence[Message]) -> None:
+        """Delete messages that were received together."""
+        if messages:
+            rows = [{"Id": str(i), "ReceiptHandle": message.receipt} for i, message in enumerate(messages)]
+            with _translated():
+                self._client.delete_message_batch(QueueUrl=self.url, Entries=rows)  # type: ignore[arg-type]
+
+    def ping(self) -> int:
+        """Return how many messages wait, about."""
+        with _translated():
+            answer = self._client.get_queue_attributes(
+                QueueUrl=self.url, AttributeNames=["ApproximateNumberOfMessages"]
+            )
+        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
+
+def open_queue(url: str, settings: Settings) -> EventQueue:
+    """Return the queue at an address, asked with the credentials of `s3`; nothing is asked of it yet."""
+    parts, s3 = urlsplit(url), settings.s3
+    client = boto3.session.Session().client(
+        "sqs",
+        endpoint_url=f"{parts.scheme}://{parts.netloc}",
+        region_name=region_of(parts.hostname or "") or s3.region,
+        aws_access_key_id=s3.access_key_id,
+        aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
+        config=Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=WAIT_S + 10,
+            retries={"mode": "standard", "total_max_attempts": TRIES},
+            tcp_keepalive=True,
+        ),
+    )
+    return EventQueue(client, url)
+
+
+def region_of(host: str) -> str | None:
+    """Return the region that AWS names in a queue's host: `sqs.eu-central-1.amazonaws.com`."""
+    found = _REGION.search(host)
+    return found.group(1) if found else None
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "an error")
+        raise EventQueueUnavailable(f"the queue answers {code}") from error
+    # An answer that was cut off in its head is taken for a success without what it should say.
+    except (BotoCoreError, KeyError) as error:
+        raise EventQueueUnavailable from error

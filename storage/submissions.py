@@ -1,0 +1,184 @@
+"""From a request to a submission: the model is known, its input fits, its webhook is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from jsonschema import Draft202012Validator, ValidationError
+
+from penstock.config import Settings
+from penstock.documents import pointer
+from penstock.errors import (
+    InvalidRequest,
+    Issue,
+    MediaRefused,
+    ModelNotServed,
+    ModelUnavailable,
+    NotReady,
+    TensorsRefused,
+)
+from penstock.jobs import JobKey, Submission
+from penstock.models import CatalogueEntry, find, known_names, tensor_places
+from penstock.requests import PRIORITIES, JobRequest
+from penstock.storage.addresses import is_web_url
+from penstock.storage.catalogues import CHECKING, FETCHING
+from penstock.storage.media import check_url
+
+#: Of one input; more are not looked at.
+MAX_ISSUES = 20
+_SENTENCE_CHARS = 300
+_BOUNDS = {
+    "exclusiveMinimum": "greater than", "minimum": "at least", "exclusiveMaximum": "less than", "maximum": "at most",
+}  # fmt: skip
+_NOT_ALLOWED = "the service may not call this address; the operator can allow it as host:port (allowed_hosts)"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a request's headers say of where it comes from."""
+
+    traceparent: str | None = None
+    idempotency_key: str | None = None
+
+
+def submission_to(
+    entry: CatalogueEntry, key: JobKey, wanted: JobRequest, *, fingerprint: str, origin: Origin
+) -> Submission:
+    """Return a request that was checked as a submission to its model."""
+    return Submission(
+        key=key,
+        model=entry.name,
+        queue=entry.queue,
+        input=wanted.input,
+        fingerprint=fingerprint,
+        metadata=wanted.metadata,
+        webhook=wanted.webhook_value(),
+        priority=PRIORITIES[wanted.priority],
+        queue_ttl_s=wanted.queue_ttl or entry.queue_ttl_s,
+        execution_timeout_s=wanted.execution_timeout or entry.execution_timeout_s,
+        max_attempts=entry.max_attempts,
+        traceparent=origin.traceparent,
+        idempotency_key=origin.idempotency_key,
+    )
+
+
+def servable(name: str, catalogue: Mapping[str, CatalogueEntry]) -> CatalogueEntry:
+    """Return the entry of a model or alias.
+
+    Raises `ModelNotServed` naming the known ones, `ModelUnavailable` with the model's problem, or `NotReady` while a
+    worker checks or fetches it.
+    """
+    if not catalogue:
+        raise NotReady("no worker has told of its models yet", retry_after_s=5)
+    entry = find(catalogue, name)
+    if entry is None:
+        raise ModelNotServed(
+            f"known models: {known_names(catalogue)}", errors=[Issue("/model", "there is no such model")]
+        )
+    if entry.problem in (CHECKING, FETCHING):
+        raise NotReady(f"{entry.name} is not ready yet: {entry.problem}", retry_after_s=2)
+    if entry.problem is not None:
+        raise ModelUnavailable(
+            f"{entry.name} cannot be used at the moment: {entry.problem}", errors=[Issue("/model", entry.problem)]
+        )
+    return entry
+
+
+def names_of(
+    wanted: Sequence[str], catalogue: Mapping[str, CatalogueEntry], kept: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return models by their names, each once, whether they can be used at the moment or not; `kept` need not be known.
+
+    Raises `ModelNotServed`, pointing to each that there is not, or `NotReady` while no worker has told of any.
+    """
+    if not catalogue and not set(wanted) <= set(kept):
+        raise NotReady("no worker has told of its models yet", retry_after_s=5)
+    found = {name: entry.name if (entry := find(catalogue, name)) else None for name in wanted}
+    found |= {name: name for name in wanted if found[name] is None and name in kept}
+    issues = [Issue(f"/models/{n}", "there is no such model") for n, name in enumerate(wanted) if found[name] is None]
+    if issues:
+        raise ModelNotServed(f"known models: {known_names(catalogue)}", errors=issues[:MAX_ISSUES])
+    return tuple(dict.fromkeys(name for name in found.values() if name is not None))
+
+
+def check_input(entry: CatalogueEntry, value: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` with a pointer for each place where the input does not fit the model's schema."""
+    found = Draft202012Validator(entry.input_schema).iter_errors(value)
+    issues = list(dict.fromkeys(issue for error in found for issue in _issues(error)))
+    if issues:
+        raise InvalidRequest(f"the input does not fit {entry.name}", errors=issues[:MAX_ISSUES])
+
+
+def check_tensors(schema: Mapping[str, Any], value: Mapping[str, Any], *, tenant: str, settings: Settings) -> None:
+    """Raise `TensorsRefused` where an input has raw tensors and its tenant may not send any."""
+    if settings.takes_tensors(tenant):
+        return
+    places = list(dict.fromkeys(tensor_places(schema, value)))
+    if places:
+        raise TensorsRefused(
+            f"tenant {tenant!r} may not send raw tensors; the operator can allow it (raw_tensors)",
+            errors=[Issue(f"/input{place}", "is a raw tensor") for place in places[:MAX_ISSUES]],
+        )
+
+
+def _issues(error: ValidationError) -> Iterator[Issue]:
+    place = pointer(["input", *error.absolute_path])
+    value: Any = error.instance
+    schema: Any = error.schema
+    match error.validator:
+        case "required":
+            missing = [name for name in schema["required"] if name not in value]
+            yield from (Issue(place + pointer([name]), "is required") for name in missing)
+        case "additionalProperties" if schema["additionalProperties"] is False:
+            unknown = [name for name in value if name not in schema.get("properties", {})]
+            yield from (Issue(place + pointer([name]), "is not known to this model") for name in unknown)
+        case "dependentRequired":
+            pairs = [(name, needed) for name, all_of in schema["dependentRequired"].items() for needed in all_of]
+            missing = [(name, needed) for name, needed in pairs if name in value and needed not in value]
+            yield from (Issue(place + pointer([needed]), f"is required with {name}") for name, needed in missing)
+        case str(word) if word in _BOUNDS:
+            yield Issue(place, f"must be {_BOUNDS[word]} {schema[word]}")
+        case "not" if schema["not"] == {}:
+            yield Issue(place, "cannot be given beside the rest")
+        case "maxItems":
+            yield Issue(place, f"has {len(value)} items; at most {schema['maxItems']} are taken")
+        case "anyOf" | "oneOf" if error.context:
+            yield from _issues_of_branch(error, place)
+        case _:
+            yield Issue(place, error.message[:_SENTENCE_CHARS])
+
+
+def _issues_of_branch(error: ValidationError, place: str) -> Iterator[Issue]:
+    """Yield what is wrong with a value by the alternative that it was meant for: one that takes its type."""
+    branches = [list(found) for _, found in groupby(error.context or (), key=lambda e: e.relative_schema_path[0])]
+    fitting = [found for found in branches if not any(_is_of_another_type(e, error) for e in found)]
+    if fitting:
+        for inner in min(fitting, key=len):
+            yield from _issues(inner)
+    else:
+        takes = dict.fromkeys(str(e.validator_value) for e in error.context or () if _is_of_another_type(e, error))
+        yield Issue(place, f"must be one of: {', '.join(takes)}")
+
+
+def _is_of_another_type(inner: ValidationError, outer: ValidationError) -> bool:
+    return inner.validator == "type" and inner.absolute_path == outer.absolute_path
+
+
+def check_webhook(wanted: JobRequest, settings: Settings) -> None:
+    """Raise `InvalidRequest` for a receiver that the service may not call."""
+    if wanted.webhook is not None:
+        check_receiver(wanted.webhook.url, settings, "/webhook/url")
+
+
+def check_receiver(url: str, settings: Settings, place: str) -> None:
+    """Raise `InvalidRequest`, pointing to `place`, for an address that webhooks may not be sent to."""
+    if "#" in url:
+        raise InvalidRequest(errors=[Issue(place, "has a fragment (`#...`), which is never sent")])
+    try:
+        check_url(url, settings.allowed_hosts, settings.webhook_any_public_host)
+    except MediaRefused as error:
+        why = _NOT_ALLOWED if is_web_url(url) else "is not an http(s) URL"
+        raise InvalidRequest(errors=[Issue(place, why)]) from error
