@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from penstock.errors import ObjectExists, ProcessorFailed
 from penstock.jobs import Artifact, Claim
+from penstock.processors.base import CHECKPOINT_NAME
 from penstock.storage.base import ObjectStore
 from penstock.storage.media import safe_name
 
@@ -25,11 +26,42 @@ class Finished:
     media_type: str
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an artifact looks like so far."""
+
+    name: str
+    media_type: str
+    picture: bytes
+
+
+#: Told of what is to be shown to a job's followers.
+Show = Callable[[Preview], None]
+
+#: Of a preview: events are for looking at, artifacts for keeping.
+MAX_PREVIEW_BYTES = 64_000
+
+
+def unseen(_: Preview) -> None:
+    """Show nobody anything."""
+
+
 class Sink:
     """Collects one attempt's artifacts in its scratch folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        save: Callable[[str, Path], None] = lambda _, __: None,
+        show: Show = unseen,
+    ) -> None:
+        """Collect in a folder, which is made; `say` gets the partial text, `show` pictures and `save` checkpoints."""
         self._folder = folder
+        self._say = say
+        self._save = save
+        self._show = show
         self._files: dict[str, Finished] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -47,6 +79,22 @@ class Sink:
         if name in self._files or name == MANIFEST or name != safe_name(name):
             raise ProcessorFailed(f"the processor may not name an artifact {name!r} (again)")
         self._files[name] = Finished(path, media_type)
+
+    def say(self, text: str) -> None:
+        """Pass a further piece of the result's text on."""
+        self._say(text)
+
+    def show(self, name: str, picture: bytes, *, media_type: str) -> None:
+        """Pass a picture of what an artifact looks like so far on."""
+        if len(picture) > MAX_PREVIEW_BYTES:
+            raise ProcessorFailed(f"a picture to be shown has at most {MAX_PREVIEW_BYTES} bytes, not {len(picture)}")
+        self._show(Preview(name, media_type, picture))
+
+    def checkpoint(self, name: str, path: Path) -> None:
+        """Save a file for the job's later attempts."""
+        if not CHECKPOINT_NAME.fullmatch(name):
+            raise ProcessorFailed(f"the processor may not name a checkpoint {name!r}")
+        self._save(name, path)
 
 
 def upload(objects: ObjectStore, claim: Claim, files: Mapping[str, Finished]) -> tuple[Artifact, ...]:

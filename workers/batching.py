@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from math import inf
+from typing import Generic, Protocol, TypeVar
 
-#: What prompts must have in common to share a batch: model, shapes, dtypes.
+#: What prompts must have in common to share a batch: the model, and what its runner says.
 Bucket = TypeVar("Bucket")
+BucketOf = TypeVar("BucketOf", covariant=True)
+
+#: When a queue was last served: the batch's number and the place in it. One that came since has the place -1 in the
+#: last batch: such queues are equals.
+Turn = tuple[int, int]
+
+
+class Waiting(Protocol[BucketOf]):
+    """A prompt that waits for a step."""
+
+    @property
+    def bucket(self) -> BucketOf:
+        """See `Bucket`."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """The prompt's work, see `Limit`."""
+        ...
+
+
+class Queue(Protocol[BucketOf]):
+    """One job."""
+
+    @property
+    def waiting(self) -> Sequence[Waiting[BucketOf]]:
+        """Its prompts that wait, oldest first."""
+        ...
+
+    @property
+    def turn(self) -> Turn:
+        """Its last turn: the queue whose was the longest ago is next."""
+        ...
+
+    @property
+    def left(self) -> float:
+        """The cost of everything that it still has to do: among queues of the same turn the one with least is next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much may share a batch. A prompt that costs more goes alone."""
+
+    prompts: int
+    cost: float = inf
+
+    def copies(self, cost: int) -> int:
+        """Return how many prompts of one cost share a batch."""
+        return max(1, int(min(self.prompts, self.cost // max(1, cost))))
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A prompt that was chosen: its queue, and its position in it."""
+
+    queue: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,26 +74,57 @@ class Batch(Generic[Bucket]):
     """A batch of one bucket."""
 
     bucket: Bucket
-    #: (queue, position in it) of every member.
-    picks: tuple[tuple[int, int], ...]
-    #: The queues' order for the next call: those passed over first, then those served, the last served last.
-    order: tuple[int, ...]
+    picks: tuple[Pick, ...]
+    #: Whether a limit was reached: more prompts of this bucket would not make the batch larger.
+    full: bool
 
 
-def compose(queues: Sequence[Sequence[Bucket]], limit: Callable[[Bucket], int]) -> Batch[Bucket] | None:
+def compose(queues: Sequence[Queue[Bucket]], limit: Callable[[Bucket], Limit]) -> Batch[Bucket] | None:
     """Return the next batch, or None if nothing waits.
 
-    Each queue holds the buckets of one job's waiting prompts, oldest first, and the queue whose turn it is comes first.
-    The oldest prompt of the first queue that has one is always served and gives the batch its bucket; every queue then
-    adds its prompts of that bucket in their order, one per round, up to the bucket's limit. So no prompt waits for more
-    batches than there are queues and older prompts in its own, however many prompts another job has.
+    Queues take turns: first the one whose last turn is the longest ago. Its oldest prompt is always served and gives
+    the batch its bucket; every queue then adds its prompts of that bucket in their order, one per round, as long as
+    they are within the bucket's limit. So no prompt waits for more batches than there are queues and older prompts in
+    its own, however many prompts another job has, and nothing waits that would have fitted.
     """
-    bucket = next((queue[0] for queue in queues if queue), None)
-    if bucket is None:
+    order = sorted(
+        (index for index, queue in enumerate(queues) if queue.waiting),
+        key=lambda index: (queues[index].turn, queues[index].left),
+    )
+    if not order:
         return None
-    matching = [[position for position, other in enumerate(queue) if other == bucket] for queue in queues]
-    turns = ((turn, queue, position) for queue, found in enumerate(matching) for turn, position in enumerate(found))
-    picked = heapq.nsmallest(max(1, limit(bucket)), turns)
-    last_turn = {queue: index for index, (_, queue, _) in enumerate(picked)}
-    order = sorted(range(len(queues)), key=lambda queue: last_turn.get(queue, -1))
-    return Batch(bucket, tuple((queue, position) for _, queue, position in picked), tuple(order))
+    bucket = queues[order[0]].waiting[0].bucket
+    allowed = limit(bucket)
+    sources = [(index, _matching(queues[index].waiting, bucket)) for index in order]
+    picks, full = _take_turns(sources, allowed)
+    return Batch(bucket, tuple(picks), full)
+
+
+def _matching(waiting: Sequence[Waiting[Bucket]], bucket: Bucket) -> Iterator[tuple[int, int]]:
+    """Yield (position, cost) of the prompts of a bucket."""
+    return ((position, item.cost) for position, item in enumerate(waiting) if item.bucket == bucket)
+
+
+def _take_turns(sources: Sequence[tuple[int, Iterator[tuple[int, int]]]], allowed: Limit) -> tuple[list[Pick], bool]:
+    """Take one prompt of each source per round up to the limit; return them and whether the limit was reached.
+
+    A source whose next prompt costs too much is done: its later ones may not overtake that one.
+    """
+    picks: list[Pick] = []
+    cost, full = 0, False
+    while sources:
+        going = []
+        for index, source in sources:
+            if len(picks) >= allowed.prompts:
+                return picks, True
+            if (found := next(source, None)) is None:
+                continue
+            position, its_cost = found
+            if picks and cost + its_cost > allowed.cost:
+                full = True
+                continue
+            picks.append(Pick(index, position))
+            cost += its_cost
+            going.append((index, source))
+        sources = going
+    return picks, full or len(picks) >= allowed.prompts or cost >= allowed.cost

@@ -6,13 +6,11 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from penstock.config import Settings
 from penstock.errors import (
@@ -20,37 +18,34 @@ from penstock.errors import (
     Drained,
     Fenced,
     Interruption,
-    InvalidInput,
-    Issue,
     JobGone,
     ObjectStoreUnavailable,
     PenstockError,
+    ProcessorFailed,
 )
-from penstock.jobs import Claim, Phase, Progress, State
-from penstock.models import Model, media_references
-from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
+from penstock.jobs import TERMINAL, Claim, Phase, State
+from penstock.models import media_references
+from penstock.processors.base import Output, Prompt
 from penstock.storage import journal, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
 from penstock.storage.journal import Ended, Journal
 from penstock.storage.media import LocalMedia, fetch_media
-from penstock.workers.artifacts import Sink, upload
+from penstock.storage.references import pointing_to
+from penstock.storage.submissions import check_tensors
+from penstock.workers.artifacts import upload
 from penstock.workers.attempts import Attempt, Heartbeat
+from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.engine.base import Engine
 from penstock.workers.outcomes import blame, outcome_of
+from penstock.workers.processing import Processed, Processing, Work
+from penstock.workers.results import Results, mark_of
+from penstock.workers.serving import Serving, Shelf
 
 #: Between two tries to tell Redis how an attempt ended. The result is in the store: only the word is missing.
 COMPLETE_RETRY_S = 1.0
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """A model that this worker can run, with its processor."""
-
-    model: Model
-    processor: IOProcessor[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +56,10 @@ class Pipeline:
     store: records.Runs
     objects: ObjectStore
     guard: GuardedClient
+    processing: Processing
     engine: Engine
     heartbeat: Heartbeat
-    serving: dict[str, Serving]
+    shelf: Shelf
     #: This worker's scratch folder.
     spool: Path
 
@@ -72,20 +68,41 @@ class Pipeline:
         """What ends attempts, in both stores."""
         return Journal(self.store, self.objects)
 
+    @property
+    def results(self) -> Results:
+        """What finds the results of earlier jobs."""
+        return Results(self.journal, self.settings.retention_s)
+
     def run(self, claim: Claim) -> None:
-        """Run one attempt to its end. Never raises for what is wrong with the job."""
-        attempt = Attempt(claim, on_phase=self.heartbeat.hasten)
+        """Run one attempt to its end. Never raises."""
+        attempt = Attempt(claim, on_news=self.heartbeat.hasten)
         folder = self.spool / f"{claim.key.id}-{claim.fence}"
-        with self.heartbeat.watching(attempt), structlog.contextvars.bound_contextvars(job=str(claim.key)):
+        ids = claim.submission.log_ids
+        with self.heartbeat.watching(attempt), structlog.contextvars.bound_contextvars(**ids):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
             try:
-                outcome = self._outcome(attempt, folder)
-            except Interruption as reason:
-                self._abandon(attempt, reason)
-            else:
-                self._end(attempt, outcome)
+                self._run(attempt, folder)
+            except Exception as error:  # whatever it is, it would come again: a lease that ends would only repeat it
+                log.exception("attempt.broken")
+                self._fail(attempt, error)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, attempt: Attempt, folder: Path) -> None:
+        try:
+            outcome = self._outcome(attempt, folder)
+        except Interruption as reason:
+            self._abandon(attempt, reason)
+        else:
+            self._end(attempt, outcome)
+
+    def _fail(self, attempt: Attempt, error: Exception) -> None:
+        """End an attempt whose outcome could not even be told, with nothing but the reason."""
+        reason = ProcessorFailed(f"what the job made cannot be stored ({type(error).__name__})")
+        try:
+            self._end(attempt, records.Outcome(State.FAILED, error=reason.report()))
+        except Exception:  # the lease ends by itself
+            log.exception("attempt.left")
 
     def _outcome(self, attempt: Attempt, folder: Path) -> records.Outcome:
         try:
@@ -102,53 +119,92 @@ class Pipeline:
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
         if attempt.claim.crashes and self.journal.run(journal.adopt(attempt.claim.key)) is not None:
             raise Fenced("a lost attempt had ended the job, and nobody had told Redis")
-        serving = self.serving[attempt.claim.submission.model]
-        request = _parse(serving.processor, attempt.claim)
-        attempt.check()
+        serving = self.shelf.serving().get(attempt.claim.submission.model)
+        if serving is None:
+            raise Drained("the model is not served here any more")
+        # Again: a job may come from a drop rule, or its tenant may have lost the right since.
+        asked, tenant = attempt.claim.submission.input, attempt.claim.key.tenant
+        check_tensors(serving.schema, asked, tenant=tenant, settings=self.settings)
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
-            media = self._fetch(attempt, serving.model, serving.processor, folder / "media")
-        attempt.enter(Phase.LOADING)
-        with attempt.timed("cold_start"):
-            self.engine.load(serving.model, check=attempt.check)
-        sink = Sink(folder / "artifacts")
-        result = self._infer(attempt, serving, request, media, sink)
+            media = self._fetch(attempt, serving, folder / "media")
+        processed = self._known(attempt, serving, media, folder / "known")
+        if processed is None:
+            attempt.enter(Phase.LOADING)
+            with attempt.timed("cold_start"):
+                self.engine.load(serving.model, check=attempt.check)
+            work = Work(serving.model, attempt.claim.submission.input, media, folder / "artifacts")
+            processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
         attempt.check()
         attempt.enter(Phase.UPLOADING)
         with attempt.timed("upload"):
-            artifacts = upload(self.objects, attempt.claim, sink.files)
+            artifacts = upload(self.objects, attempt.claim, processed.files)
+        result = processed.result
         return records.Outcome(State.SUCCEEDED, text=result.text, data=result.data, artifacts=artifacts)
 
-    def _fetch(self, attempt: Attempt, model: Model, processor: IOProcessor[Any, Any], folder: Path) -> FetchedMedia:
+    def _known(
+        self, attempt: Attempt, serving: Serving, media: dict[str, LocalMedia], folder: Path
+    ) -> Processed | None:
+        """Return the result that another job had, if the model has a cache and there is one."""
+        if not serving.model.cache:
+            return None
+        with attempt.timed("fetch"):
+            attempt.mark = mark_of(attempt.claim, serving, media, check=attempt.check)
+            found = self.results.find(attempt.claim.key.tenant, attempt.mark, folder, check=attempt.check)
+        attempt.count({"cached": int(found is not None)})
+        return found
+
+    def _fetch(self, attempt: Attempt, serving: Serving, folder: Path) -> dict[str, LocalMedia]:
         files: dict[str, LocalMedia] = {}
-        document = attempt.claim.submission.input
-        for number, (_, reference) in enumerate(media_references(processor.request.model_json_schema(), document)):
+        references = media_references(serving.schema, dict(attempt.claim.submission.input))
+        for number, (place, reference) in enumerate(references):
             attempt.check()
             if reference not in files:
-                files[reference] = fetch_media(
-                    reference,
-                    folder / str(number),
-                    store=self.objects,
-                    tenant=attempt.claim.key.tenant,
-                    settings=self.settings,
-                    guard=self.guard,
-                    limit_bytes=model.limits.max_bytes or self.settings.max_upload_bytes,
-                )
-        return FetchedMedia(files)
+                with pointing_to(place):
+                    files[reference] = fetch_media(
+                        reference,
+                        folder / str(number),
+                        store=self.objects,
+                        tenant=attempt.claim.key.tenant,
+                        settings=self.settings,
+                        guard=self.guard,
+                        limit_bytes=serving.model.limits.max_bytes or self.settings.max_upload_bytes,
+                        check=attempt.check,
+                    )
+                attempt.fetched(files[reference].path.stat().st_size)
+        return files
 
-    def _infer(self, attempt: Attempt, serving: Serving, request: Any, media: FetchedMedia, sink: Sink) -> Result:
+    def _checkpoints(self, attempt: Attempt, folder: Path) -> StoredCheckpoints:
+        def on_news(count: int) -> None:
+            attempt.saved(count)
+            if count:
+                self.heartbeat.beat(attempt)  # at once: from here on a crash of ours is the job's first again
+
+        return StoredCheckpoints(self.objects, attempt.claim.key, folder, on_news)
+
+    def _infer(self, attempt: Attempt, work: Work, checkpoints: StoredCheckpoints) -> Processed:
         attempt.enter(Phase.PREPROCESSING)
-        with attempt.timed("preprocess"):
-            prepared: Prepared[Any] = serving.processor.pre_process(request, media)
-        attempt.progress = Progress(0, prepared.count, prepared.unit)
-        prompts = _timed_prompts(attempt, prepared.prompts)
-        begun = time.monotonic()
-        with closing(self.engine.run(serving.model, prompts, check=attempt.check)) as outputs:
-            counted = _counted_outputs(attempt, outputs)
-            result = serving.processor.post_process(counted, prepared.context, sink)
+        with ExitStack() as stack:
+            with attempt.timed("preprocess"):
+                opened = self.processing.open(
+                    work, check=attempt.check, say=attempt.say, checkpoints=checkpoints, show=attempt.show
+                )
+                session = stack.enter_context(opened)
+            if not session.repeatable:
+                attempt.mark = None
+            total = None if session.count is None else session.done + session.count
+            attempt.plan(session.done, total, session.unit, steps=session.steps)
+            prompts = _timed_prompts(attempt, session.prompts)
+            begun = time.monotonic()
+            outputs = self.engine.run(
+                work.model, prompts, check=attempt.check, cost=session.cost, on_batch=attempt.batched
+            )
+            outputs = stack.enter_context(closing(outputs))
+            processed = session.finish(_counted_outputs(attempt, outputs, session.done))
+        self.heartbeat.tell(attempt)
         waited = attempt.metrics().get("inference_ms", 0.0) / 1000
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited))
-        return result
+        return processed
 
     def _end(self, attempt: Attempt, outcome: records.Outcome) -> None:
         """Tell both stores until they answer, and delete what will never be visible.
@@ -163,6 +219,10 @@ class Pipeline:
         log.info("attempt.ended", state=outcome.state.value, answer=ended.answer, visible=ended.visible)
         if not ended.visible:
             self._delete_artifacts(attempt.claim)
+        elif attempt.mark is not None:
+            self.results.remember(attempt.claim.key, attempt.mark)
+        if attempt.has_saved and outcome.state in TERMINAL and ended.answer != "fenced":
+            forget_checkpoints(self.objects, attempt.claim.key)
 
     def _complete(self, claim: Claim, outcome: records.Outcome) -> Ended | None:
         try:
@@ -189,54 +249,32 @@ class Pipeline:
             log.warning("artifacts.left", prefix=claim.prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedMedia:
-    """A job's media as local files."""
-
-    files: dict[str, LocalMedia]
-
-    def path(self, reference: str) -> Path:
-        """Return the local file of a reference."""
-        return self.files[reference].path
-
-    def etag(self, reference: str) -> str | None:
-        """Return the source's etag, where it has one."""
-        return self.files[reference].etag
-
-
-def _parse(processor: IOProcessor[Any, Any], claim: Claim) -> Any:
-    try:
-        return processor.request.model_validate(dict(claim.submission.input))
-    except ValidationError as error:
-        issues = [Issue("/input/" + "/".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
-        raise InvalidInput(f"the input does not fit model {claim.submission.model}", errors=issues) from error
-
-
 def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
-    """Draw prompts, adding up the time that making them takes; close them where the engine stops drawing."""
+    """Draw prompts and say whose they are, adding up the time that making them takes; close them at the end."""
     try:
         while True:
             with attempt.timed("preprocess"):
                 prompt = next(prompts, None)
             if prompt is None:
                 return
-            yield prompt
+            yield replace(prompt, tenant=attempt.claim.key.tenant)
     finally:
         close = getattr(prompts, "close", None)
         if close is not None:
             close()
 
 
-def _counted_outputs(attempt: Attempt, outputs: Iterator[Output]) -> Iterator[Output]:
-    """Pass outputs on, counting them and adding up the time spent waiting for them."""
-    done = 0
+def _counted_outputs(attempt: Attempt, outputs: Iterator[Output], done: int) -> Iterator[Output]:
+    """Pass outputs on, counting them from `done` on and adding up the time spent waiting for them."""
     while True:
         with attempt.timed("inference"):
             output = next(outputs, None)
         if output is None:
             attempt.enter(Phase.POSTPROCESSING)
             return
-        done += 1
         attempt.enter(Phase.INFERRING)
-        attempt.advance(done)
+        if not output.partial:
+            done += 1
+            attempt.advance(done)
+            attempt.count(output.counts)
         yield output

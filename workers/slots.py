@@ -5,15 +5,21 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
 from penstock.config import Settings
 from penstock.errors import RedisUnavailable
 from penstock.jobs import Claim
-from penstock.models import CatalogueEntry
-from penstock.storage import queues, records
+from penstock.storage import catalogues, queues, records, workers
+from penstock.workers.serving import Shelf
+
+#: A worker counts for so many polls, and a little more, after its last one.
+SEEN_POLLS, SEEN_MARGIN_S = 3, 2.0
+
+#: What the end of a worker takes beside its drain.
+END_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -25,21 +31,24 @@ class Slots:
         self,
         settings: Settings,
         store: records.Runs,
-        catalogue: Sequence[CatalogueEntry],
+        shelf: Shelf,
         run: Callable[[Claim], None],
+        describe: Callable[[bool], workers.WorkerState] | None = None,
     ) -> None:
+        """Take what runs a job, and what describes the worker, told whether it drains."""
         self.worker = uuid.uuid4().hex
         self._settings = settings
         self._store = store
-        self._catalogue = catalogue
-        self._models = frozenset(entry.name for entry in catalogue if entry.problem is None)
+        self._shelf = shelf
         self._run = run
+        self._describe = describe
         self._free = threading.BoundedSemaphore(settings.slots)
         #: Held while claiming, so that no slot claims beside one that claims a job on its last chance.
         self._claiming = threading.Lock()
         self._running = 0
         self._alone = False
         self._draining = threading.Event()
+        self._news = threading.Event()
         self._heard_at = time.monotonic()
         self._polled: list[threading.Thread] = []
         self._poller = threading.Thread(target=self._poll_until_drained, name="poll", daemon=True)
@@ -68,15 +77,21 @@ class Slots:
         self._free.release()
         return time.monotonic() - self._heard_at
 
+    def wake(self) -> None:
+        """Look for work now: there is a model that was not ready before."""
+        self._news.set()
+
     def drain(self) -> None:
         """Claim nothing more."""
         self._draining.set()
+        self._news.set()
 
     def join(self) -> None:
         """Wait for the jobs that the poll started."""
         self._poller.join()
         for thread in self._polled:
             thread.join()
+        self._say_how(draining=True, alive_s=0)
 
     def _run_all(self, claims: tuple[Claim, ...]) -> int:
         try:
@@ -106,8 +121,9 @@ class Slots:
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
-            models=self._models,
+            models=self._shelf.ready(),
             dry=dry,
+            running_caps=self._settings.running_caps,
         )
         try:
             return self._store.run(command)
@@ -116,7 +132,8 @@ class Slots:
             return ()
 
     def _poll_until_drained(self) -> None:
-        while True:
+        while not self._draining.is_set():
+            self._news.clear()
             self._say_seen()
             self._polled = [thread for thread in self._polled if thread.is_alive()]
             # As many as there are slots: a fresh worker must not wait for a hint for each of them.
@@ -124,13 +141,35 @@ class Slots:
                 thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
                 thread.start()
                 self._polled.append(thread)
-            if self._draining.wait(self._settings.poll_s):
-                return
+            if not self._draining.is_set():
+                self._news.wait(self._settings.poll_s)
+        self._say_left()
 
     def _say_seen(self) -> None:
         try:
-            for queue in self._settings.queues:
-                self._store.run(queues.seen(queue, self.worker, self._settings.slots))
-            self._store.run(records.publish(self._catalogue))  # again and again: Redis may have been emptied
+            alive_s, served = SEEN_POLLS * self._settings.poll_s + SEEN_MARGIN_S, self._settings.queues
+            for queue in served:
+                self._store.run(queues.seen(queue, self.worker, self._settings.slots, alive_s=alive_s))
+            # Again and again: Redis may have been emptied.
+            entries = self._shelf.entries()
+            self._store.run(catalogues.publish(entries, worker=self.worker, queues=served, alive_s=alive_s))
+            self._say_how(draining=False, alive_s=alive_s)
         except RedisUnavailable:
             log.warning("seen.unanswered")
+
+    def _say_how(self, *, draining: bool, alive_s: float) -> None:
+        """Describe this worker to people; nobody waits for it."""
+        if self._describe is None:
+            return
+        try:
+            self._store.run(workers.say(self.worker, self._describe(draining), alive_s=alive_s))
+        except RedisUnavailable:
+            log.warning("state.unanswered")
+
+    def _say_left(self) -> None:
+        try:
+            for queue in self._settings.queues:
+                self._store.run(queues.leave(queue, self.worker))
+            self._say_how(draining=True, alive_s=self._settings.drain_s + END_S)
+        except RedisUnavailable:
+            log.warning("leave.unanswered")  # they find out by themselves

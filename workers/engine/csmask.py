@@ -76,7 +76,12 @@ def load_csmask(weights: bytes) -> Network:
             _fill(layer, group)
     except (ValueError, RuntimeError) as error:
         raise ModelUnavailable("the weights are not those of the six-band csmask U-Net") from error
-    return Network(network.eval(), bands=BANDS, classes=CLASSES, stride_px=STRIDE_PX)
+    return network_of(network)
+
+
+def network_of(module: CsmaskUNet) -> Network:
+    """Return what the runner must know of the network."""
+    return Network(module.eval(), bands=BANDS, classes=CLASSES, stride_px=STRIDE_PX)
 
 
 @torch.no_grad()

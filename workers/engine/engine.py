@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from traceback import format_exception
 from typing import assert_never
 
@@ -19,8 +20,9 @@ import structlog
 from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.workers.batching import Batch, compose
-from penstock.workers.engine.base import Check, Continue, Done, RunnerFactory, Step
+from penstock.workers.batching import Batch, Pick, compose
+from penstock.workers.engine.base import Check, Continue, Done, OnBatch, RunnerFactory, Step
+from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Residency, Resident
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
 
@@ -28,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 #: How long a device that just finished a batch waits for prompts that are being drawn, to fill the next one.
 COLLECT_S = 0.003
+#: How long a thread may take until it runs.
+BEGIN_S = 1.0
 
 
 class BatchingEngine:
@@ -37,20 +41,29 @@ class BatchingEngine:
         self,
         factories: Mapping[str, RunnerFactory],
         *,
-        max_models: int = 4,
+        max_models: int = 16,
+        memory_bytes: int | None = None,
         ahead_prompts: int = 4,
         ahead_bytes: int = 256 * 2**20,
     ) -> None:
-        """Take the runners by name. `ahead_*` bound what one run may hold in memory beside its largest prompt.
+        """Take the runners by name.
 
+        `memory_bytes` is what the weights of loaded models may take together (None = most of the device's memory).
+        `ahead_*` bound what one run may hold in memory beside its largest prompt.
         A run may always draw two batches' worth of prompts ahead, if their bytes allow.
         """
-        self._residency = Residency(factories, max_models=max_models)
+        budget = (lambda: memory_bytes) if memory_bytes is not None else budget_bytes
+        self._residency = Residency(factories, max_models=max_models, budget_bytes=budget)
         self._ahead = Window(ahead_prompts, ahead_bytes)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        #: The job whose turn it is comes first.
         self._runs: list[Run] = []
+        #: How many batches there were.
+        self._batches = 0
+        #: By model, how many prompts shared its latest batch.
+        self._batch_sizes: dict[str, int] = {}
+        #: What the device is working on.
+        self._stepping: Sequence[Item] = ()
         self._loss: DeviceLost | None = None
         self._closed = False
         self._scheduler = threading.Thread(target=self._schedule, name="engine-scheduler", daemon=True)
@@ -61,12 +74,39 @@ class BatchingEngine:
         """Whether the device stopped working: every run fails from now on and the process should be replaced."""
         return self._loss is not None
 
+    def stuck_s(self) -> float:
+        """Return for how long the device has been working on a batch that nobody waits for any more."""
+        with self._lock:
+            last = max((item.run.over_s for item in self._stepping), default=inf)
+        return max(0.0, time.monotonic() - last)
+
+    def loaded(self) -> frozenset[str]:
+        """Return the names of the models whose weights are on the device."""
+        return self._residency.names()
+
+    def batch_sizes(self) -> dict[str, int]:
+        """Return for each model that has run how many prompts shared its latest batch."""
+        with self._lock:
+            return dict(self._batch_sizes)
+
+    def kept_bytes(self) -> dict[str, int]:
+        """Return for each loaded model with a cache of encodings what they take."""
+        return self._residency.kept_bytes()
+
     def load(self, model: Model, *, check: Check) -> float:
         """Load a model unless it is resident; return the seconds its loading took when it was last loaded."""
         with self._using(model, self._guarded(check)) as resident:
             return resident.load_s
 
-    def run(self, model: Model, prompts: Iterator[Prompt], *, check: Check) -> Generator[Output]:
+    def run(
+        self,
+        model: Model,
+        prompts: Iterator[Prompt],
+        *,
+        check: Check,
+        cost: int | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> Generator[Output]:
         """Yield one output per prompt, in order; see `Engine.run`.
 
         Raises what drawing or checking raised, the prompt's own error, `ModelUnavailable`, `OutOfMemory`, `DeviceLost`
@@ -74,17 +114,36 @@ class BatchingEngine:
         """
         check = self._guarded(check)
         with self._using(model, check) as resident:
-            run = self._open(resident)
-            feeder = threading.Thread(target=self._feed, args=(run, prompts), daemon=True, name=f"feed-{model.name}")
-            feeder.start()
+            run = self._open(resident, inf if cost is None else cost, on_batch)
+            begun = threading.Event()
+            feeder = threading.Thread(
+                target=self._feed, args=(run, prompts, begun), daemon=True, name=f"feed-{model.name}"
+            )
             try:
+                feeder.start()
                 yield from run.take(check)
             except ProcessorFailed as error:
                 _log_cause(model, error)
                 raise
             finally:
                 self._end(run)
-                feeder.join()
+                begun.wait(BEGIN_S)  # Ctrl-C may end `start` while the thread begins, and it has the prompts
+                if feeder.is_alive():
+                    feeder.join()
+
+    def fill(self, model: Model, prompt: Prompt, *, check: Check) -> int:
+        """Find out how many copies of a prompt share a batch, by running them; see `Engine.fill`."""
+        check = self._guarded(check)
+        with self._using(model, check) as resident:
+            bucket = Bucket.of(resident, prompt)
+            while (copies := bucket.limit().copies(prompt.cost)) > 1:
+                try:
+                    self._run_at_once(resident, [prompt] * copies, check)
+                except OutOfMemory:
+                    bucket.reduce(min(bucket.limit().prompts, copies // 2))
+                else:
+                    return min(copies, bucket.limit().prompts)
+            return 1
 
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop the scheduler and free the device; runs that are still going raise `Drained`.
@@ -129,18 +188,20 @@ class BatchingEngine:
 
     # The feeder's side
 
-    def _open(self, resident: Resident) -> Run:
+    def _open(self, resident: Resident, cost: float, on_batch: OnBatch | None = None) -> Run:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
         ready, room = threading.Condition(self._lock), threading.Condition(self._lock)
-        run = Run(resident, Window(prompts, self._ahead.bytes), ready, room)
+        run = Run(resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch)
         with self._lock:
+            run.turn = (self._batches, -1)
             if ended := self._ended():
                 run.end(ended)
             else:
                 self._runs.append(run)
         return run
 
-    def _feed(self, run: Run, prompts: Iterator[Prompt]) -> None:
+    def _feed(self, run: Run, prompts: Iterator[Prompt], begun: threading.Event) -> None:
+        begun.set()
         error = None
         try:
             self._draw(run, prompts)
@@ -158,10 +219,25 @@ class BatchingEngine:
             prompt = next(prompts, None)
             if prompt is None:
                 return
-            state = run.resident.runner.admit(prompt)
+            item = Item.of(run, prompt, run.resident.runner.admit(prompt))
             with self._lock:
-                run.add(prompt, state)
+                run.add(item)
                 self._work.notify_all()
+
+    def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> None:
+        """Hand in prompts together, so that they share a batch; drop the outputs."""
+        run = self._open(resident, sum(prompt.cost for prompt in prompts))
+        try:
+            items = [Item.of(run, prompt, resident.runner.admit(prompt)) for prompt in prompts]
+            with self._lock:
+                for item in items:
+                    run.add(item)
+                run.finish()
+                self._work.notify_all()
+            for _ in run.take(check):
+                pass
+        finally:
+            self._end(run)
 
     def _end(self, run: Run) -> None:
         with self._lock:
@@ -182,6 +258,7 @@ class BatchingEngine:
                 try:
                     self._advance(items, resident)
                 finally:
+                    self._stepping = ()
                     self._residency.release(resident)
         except BaseException:
             # Without a scheduler every job would wait for ever.
@@ -193,7 +270,7 @@ class BatchingEngine:
         with self._lock:
             collect_until = time.monotonic() + COLLECT_S
             while not self._ended():
-                batch = compose([[item.bucket for item in run.waiting] for run in self._runs], Bucket.limit)
+                batch = compose(self._runs, Bucket.limit)
                 if batch is None:
                     # The device is idle: the first prompt that comes goes at once.
                     collect_until = 0.0
@@ -205,15 +282,20 @@ class BatchingEngine:
             return []
 
     def _may_grow(self, batch: Batch[Bucket]) -> bool:
-        if len(batch.picks) >= batch.bucket.limit():
+        """Whether waiting could fill the batch. Prompts between two of their steps are not kept waiting."""
+        if batch.full or any(self._picked(pick).begun for pick in batch.picks):
             return False
         return any(run.resident is batch.bucket.resident and run.wants_prompts for run in self._runs)
 
+    def _picked(self, pick: Pick) -> Item:
+        return self._runs[pick.queue].waiting[pick.position]
+
     def _take(self, batch: Batch[Bucket]) -> list[Item]:
-        items = [self._runs[queue].waiting[position] for queue, position in batch.picks]
-        for item in items:
+        items = [self._picked(pick) for pick in batch.picks]
+        self._batches += 1
+        for place, item in enumerate(items):
             item.run.waiting.remove(item)
-        self._runs = [self._runs[queue] for queue in batch.order]
+            item.run.turn = (self._batches, place)
         # Held until the step is over, even if every job of the batch ends meanwhile.
         self._residency.hold(items[0].run.resident)
         return items
@@ -221,6 +303,7 @@ class BatchingEngine:
     def _advance(self, items: Sequence[Item], resident: Resident, *, retry: bool = True) -> None:
         with self._lock:
             items = [item for item in items if not item.run.over]
+            self._stepping = items
         if not items:
             return
         try:
@@ -236,12 +319,18 @@ class BatchingEngine:
 
     def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
         with self._lock:
+            self._batch_sizes[items[0].run.resident.model.name] = len(items)
+            further = dict.fromkeys((item.run for item in items), 0.0)
+            for item, step in zip(items, steps, strict=True):
+                further[item.run] += item.reach(1.0 if isinstance(step, Done) else step.done)
+            for run, prompts in further.items():
+                run.shared(len(items), prompts)
             for item, step in zip(items, steps, strict=True):
                 match step:
                     case Done(output):
                         item.run.answer(item, output)
-                    case Continue(state):
-                        item.run.resume(item, state)
+                    case Continue(state, partial):
+                        item.run.resume(item, state, partial)
                     case _:
                         assert_never(step)
 
@@ -283,9 +372,19 @@ class BatchingEngine:
 
 def _step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     steps = resident.runner.step([item.state for item in items])
-    if len(steps) != len(items) or not all(isinstance(step, Done | Continue) for step in steps):
+    if len(steps) != len(items) or not all(map(_well_formed, steps)):
         raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of its batch")
     return steps
+
+
+def _well_formed(step: object) -> bool:
+    match step:
+        case Done(output):
+            return isinstance(output, Output) and not output.partial
+        case Continue(_, partial):
+            return partial is None or (isinstance(partial, Output) and partial.partial)
+        case _:
+            return False
 
 
 def _translated(error: BaseException, model: Model, part: str) -> PenstockError:

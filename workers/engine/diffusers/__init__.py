@@ -1,0 +1,1 @@
+"""The runner `diffusers`: images out of noise, step by step."""

@@ -1,0 +1,1 @@
+"""The runners `onnx` and `rapidocr`: networks in ONNX files, computed by onnxruntime."""

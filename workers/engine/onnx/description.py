@@ -1,0 +1,76 @@
+"""The table `onnx` in a model's options: how the names and axes of its prompts fit those of its file.
+
+    [models.NAME.options.onnx]
+    file = "model.onnx"                                           # where the source is a directory
+    inputs.pixels = { name = "input_1", layout = "NHWC" }         # prompts have channels first, the file last
+    outputs.probability = { name = "conv2d_19", layout = "NHWC" }
+    outputs.classes = { name = "logits", reduce = "argmax", resize = true }
+    rows = true                                                   # tables: the first axis of a prompt is the batch
+    threads = 4                                                   # of one forward pass; else every core
+
+A name that is the same on both sides need not stand there, and without `outputs` all are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Model, Record
+
+#: The order of an image's axes in the file.
+Layout = Literal["NCHW", "NHWC"]
+
+
+class InputSpec(Record):
+    """Which input of the file takes a prompt's array."""
+
+    name: str | None = None
+    layout: Layout = "NCHW"
+
+
+class OutputSpec(Record):
+    """What is made of an output of the file."""
+
+    name: str | None = None
+    layout: Layout = "NCHW"
+    #: Bilinearly, before it is reduced: to the prompt's `size` ([height, width]), or to the size of its `pixels`.
+    resize: bool = False
+    #: Over the channels: probabilities, or the best one's id.
+    reduce: Literal["none", "softmax", "argmax"] = "none"
+
+
+class Description(Record):
+    """What the table says."""
+
+    file: str = "model.onnx"
+    inputs: Mapping[str, InputSpec] = Field(default_factory=dict)
+    outputs: Mapping[str, OutputSpec] = Field(default_factory=dict)
+    rows: bool = False
+    threads: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _of_tables_or_images(self) -> Self:
+        layouts = [spec.layout for spec in self.inputs.values()] + [spec.layout for spec in self.outputs.values()]
+        if self.rows and ("NHWC" in layouts or any(spec.resize for spec in self.outputs.values())):
+            raise ValueError("rows are no images: they have no layout and no size")
+        return self
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        if PurePosixPath(self.file).is_absolute() or ".." in PurePosixPath(self.file).parts:
+            raise ValueError("file leads out of the model's directory")
+        return self
+
+
+def read_description(model: Model) -> Description:
+    """Read the table; raise `ModelUnavailable` naming each wrong field."""
+    try:
+        return Description.model_validate(model.options.get("onnx", {}))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, ('onnx', *e['loc'])))}: {e['msg']}" for e in error.errors())
+        raise ModelUnavailable(f"model {model.name!r}: wrong options: {wrong}") from error

@@ -1,0 +1,251 @@
+"""The runner `onnx`: one forward pass of a network in an ONNX file per batch.
+
+Prompts and outputs have the arrays that the file names, without their first axis, which must be the batch: a dynamic
+one takes `max_batch` prompts at a time, one of 1 takes them one by one. Of a table (`rows`) the first axis is the
+prompt's own. In float16 files float32 goes in and comes out.
+
+On a CPU the same prompt gives the same bits; what shares its batch may change the last ones in some networks (products
+of matrices, not convolutions), and `max_batch = 1` keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.models import Model
+from penstock.processors.base import Output, Prompt
+from penstock.workers.engine.base import Done, Runner, shapes_of
+from penstock.workers.engine.onnx.description import Description, InputSpec, Layout, OutputSpec, read_description
+from penstock.workers.engine.onnx.graph import check_graph, find_file
+from penstock.workers.engine.onnx.reduction import reduced, resized
+from penstock.workers.engine.onnx.session import onnx_errors, open_session
+
+Array = npt.NDArray[Any]
+
+_DTYPES = {
+    "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+#: A prompt's [height, width] of the answer, and the array that has them where it says none.
+_SIZE, _PIXELS = "size", "pixels"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input of the file as prompts have it: a side is a number, or the name of any number."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+    layout: Layout
+
+    def __str__(self) -> str:
+        return f"{self.prompt_dtype} ({', '.join('any' if s is None else str(s) for s in self.shape)})"
+
+    @property
+    def prompt_dtype(self) -> str:
+        """What prompts have: numpy's float16 is the file's own affair."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A prompt's arrays by the file's names, in its order of axes, and what its answer is resized to."""
+
+    arrays: Mapping[str, Array]
+    size: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRunner:
+    """A network in an ONNX file."""
+
+    session: Any
+    description: Description
+    #: By the prompts' names.
+    inputs: Mapping[str, Port]
+    #: By the outputs' names; each has its file's name.
+    outputs: Mapping[str, OutputSpec]
+    max_batch: int
+    memory_bytes: int
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Prompts of the same shapes share a batch."""
+        return shapes_of(prompt)
+
+    def admit(self, prompt: Prompt) -> State:
+        """Return the prompt's arrays as the file takes them."""
+        self._check(prompt.data)
+        arrays = {port.name: _arranged(prompt.data[name], port) for name, port in self.inputs.items()}
+        return State(arrays, self._size(prompt.data))
+
+    def step(self, states: Sequence[State]) -> Sequence[Done]:
+        """Run the network once."""
+        names = [str(spec.name) for spec in self.outputs.values()]
+        with onnx_errors():
+            feeds = {port.name: self._batch([state.arrays[port.name] for state in states]) for port in self._ports}
+            answers = self.session.run(names, feeds)
+        for name, answer in zip(names, answers, strict=True):
+            if not isinstance(answer, np.ndarray) or answer.ndim == 0:
+                raise ProcessorFailed(f"the network's output {name!r} is no array with a batch axis")
+        return [Done(self._output(answers, index, state)) for index, state in enumerate(states)]
+
+    def close(self) -> None:
+        """There is nothing to free but the session, which goes with the runner."""
+
+    @property
+    def _ports(self) -> Sequence[Port]:
+        return tuple(self.inputs.values())
+
+    def _batch(self, arrays: Sequence[Array]) -> Array:
+        return arrays[0] if self.description.rows else np.stack(arrays)
+
+    def _output(self, answers: Sequence[Array], index: int, state: State) -> Output:
+        made = {}
+        for (name, spec), answer in zip(self.outputs.items(), answers, strict=True):
+            if self.description.rows:
+                made[name] = _own(reduced(answer.T, spec.reduce).T if spec.reduce != "none" else answer)
+                continue
+            if index >= len(answer):
+                raise ProcessorFailed(
+                    f"the network's output {spec.name!r} has no sample for each prompt: {answer.shape}"
+                )
+            made[name] = _finished(answer[index], spec, state.size)
+        return Output(made)
+
+    def _check(self, data: Mapping[str, Any]) -> None:
+        """Raise `ProcessorFailed` for a name, a type or a rank that is not the file's, `InvalidInput` for sizes."""
+        sides: dict[str, int] = {}
+        for name, port in self.inputs.items():
+            array = data.get(name)
+            if not isinstance(array, np.ndarray) or array.dtype != port.prompt_dtype or array.ndim != len(port.shape):
+                raise ProcessorFailed(f"the network takes `{name}`, {port}, not {_described(array)}")
+            for side, size in zip(port.shape, array.shape, strict=True):
+                wanted = sides.setdefault(side, size) if isinstance(side, str) else side
+                if not size or wanted not in (None, size):
+                    raise InvalidInput(f"the network takes `{name}`, {port}, not {array.shape}")
+
+    def _size(self, data: Mapping[str, Any]) -> tuple[int, int] | None:
+        if not any(spec.resize for spec in self.outputs.values()):
+            return None
+        match data.get(_SIZE), data.get(_PIXELS):
+            case [int(height), int(width)], _:
+                return height, width
+            case None, np.ndarray(shape=(*_, height, width)):
+                return int(height), int(width)
+        raise ProcessorFailed(f"the prompt has neither `{_SIZE}` nor `{_PIXELS}`, which the answer is resized to")
+
+
+def load_onnx(model: Model) -> Runner:
+    """Load a network from its ONNX file; raise `ModelUnavailable`."""
+    description = read_description(model)
+    path = find_file(model, description.file)
+    size_bytes, _ = check_graph(model, path)
+    session = open_session(model, path, threads=description.threads)
+    inputs, dynamic = _inputs(model, description, session.get_inputs())
+    outputs = _outputs(model, description, session.get_outputs())
+    largest = model.max_batch if dynamic and not description.rows else 1
+    return OnnxRunner(session, description, inputs, outputs, largest, size_bytes)
+
+
+def check_onnx(model: Model) -> None:
+    """Look at what `load_onnx` would load, without making a session of it; raise `ModelUnavailable`."""
+    check_graph(model, find_file(model, read_description(model).file))
+
+
+def _inputs(model: Model, description: Description, nodes: Sequence[Any]) -> tuple[dict[str, Port], bool]:
+    """Return the file's inputs by the prompts' names, and whether their batch axis is dynamic."""
+    by_file = {spec.name or name: (name, spec) for name, spec in description.inputs.items()}
+    _refuse_unknown(model, "input", by_file, nodes)
+    ports: dict[str, Port] = {}
+    batches: set[Any] = set()
+    for node in nodes:
+        name, spec = by_file.get(node.name, (node.name, InputSpec()))
+        dtype = _dtype(node.type)
+        if dtype is None or not node.shape:
+            raise ModelUnavailable(
+                f"model {model.name!r}: the input {node.name!r} is {node.type} {node.shape}: {_WANTED}"
+            )
+        batches.add(node.shape[0] if isinstance(node.shape[0], int) else None)
+        ports[name] = Port(node.name, dtype, _sides(model, node, spec, rows=description.rows), spec.layout)
+    fixed = batches - {None}
+    if not ports or (fixed and description.rows) or fixed - {1}:
+        raise ModelUnavailable(
+            f"model {model.name!r}: its file takes batches of exactly {max(fixed, default=0)}: "
+            "export it with a dynamic first axis"
+        )
+    return ports, not fixed
+
+
+_WANTED = "arrays of numbers whose first axis is the batch are taken"
+
+
+def _sides(model: Model, node: Any, spec: InputSpec, *, rows: bool) -> tuple[int | str | None, ...]:
+    """Return an input's shape as prompts have it."""
+    sides = [side if isinstance(side, int | str) else None for side in node.shape]
+    if rows:
+        return (None, *sides[1:])
+    if spec.layout == "NHWC":
+        if len(sides) != 4:
+            raise ModelUnavailable(f"model {model.name!r}: the input {node.name!r} is no NHWC image: {node.shape}")
+        return sides[3], sides[1], sides[2]
+    return tuple(sides[1:])
+
+
+def _outputs(model: Model, description: Description, nodes: Sequence[Any]) -> dict[str, OutputSpec]:
+    """Return the wanted outputs by their names, each with the file's."""
+    if not description.outputs:
+        return {node.name: OutputSpec(name=node.name) for node in nodes if _dtype(node.type) is not None}
+    wanted = {name: spec.model_copy(update={"name": spec.name or name}) for name, spec in description.outputs.items()}
+    _refuse_unknown(model, "output", {str(spec.name): spec for spec in wanted.values()}, nodes)
+    types = {node.name: node.type for node in nodes}
+    for spec in wanted.values():
+        if _dtype(types[spec.name]) is None:
+            raise ModelUnavailable(
+                f"model {model.name!r}: the output {spec.name!r} is {types[spec.name]}, not an array of numbers: "
+                "export it without (in skl2onnx: zipmap = False)"
+            )
+    return wanted
+
+
+def _refuse_unknown(model: Model, kind: str, named: Mapping[str, Any], nodes: Sequence[Any]) -> None:
+    known = [node.name for node in nodes]
+    if unknown := sorted(set(named) - set(known)):
+        raise ModelUnavailable(
+            f"model {model.name!r}: its file has no {kind} {unknown[0]!r}; there are: {', '.join(known)}"
+        )
+
+
+def _dtype(kind: str) -> str | None:
+    """Return numpy's name of `tensor(float)`; None for text, sequences and maps."""
+    return _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")")) if kind.startswith("tensor(") else None
+
+
+def _arranged(array: Array, port: Port) -> Array:
+    array = array.transpose(1, 2, 0) if port.layout == "NHWC" else array
+    return np.ascontiguousarray(array, dtype=port.dtype)
+
+
+def _finished(sample: Array, spec: OutputSpec, size: tuple[int, int] | None) -> Array:
+    if spec.layout == "NHWC":
+        sample = sample.transpose(2, 0, 1)
+    if spec.resize and size is not None:
+        sample = resized(sample, *size)
+    return _own(reduced(sample, spec.reduce))
+
+
+def _own(array: Array) -> Array:
+    """Return an array with memory of its own: an output must not keep its whole batch."""
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    return array if array.base is None and array.flags.c_contiguous else np.array(array, order="C")
+
+
+def _described(array: Any) -> str:
+    return f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__

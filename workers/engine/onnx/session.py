@@ -1,0 +1,82 @@
+"""What the runners that use onnxruntime share: a session on the model's device, and its errors as ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.models import Model
+
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+#: How onnxruntime and CUDA's libraries say that there is no memory left.
+_NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation", "out of memory", "ALLOC_FAILED")
+#: Of what it says of a file, which may be a whole graph.
+_MAX_SAID = 300
+
+
+def open_session(model: Model, path: Path, *, threads: int = 0) -> Any:
+    """Return a session for an ONNX file that was checked; raise `ModelUnavailable` with what onnxruntime says."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    options.inter_op_num_threads = 1
+    # Threads that spin while they wait take the cores from the IO processes.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # An arena keeps the most that any shape ever took, for as long as the model is loaded.
+    options.enable_cpu_mem_arena = False
+    providers = _providers(model)
+    try:
+        session = ort.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # its own kinds of errors have no common base
+        raise ModelUnavailable(
+            f"onnxruntime does not take {path.name} of model {model.name!r}: {_said(error)}"
+        ) from error
+    if providers[0] != _CPU and _CUDA not in session.get_providers():
+        raise ModelUnavailable(f"model {model.name!r}: onnxruntime cannot use CUDA here: its libraries are missing")
+    return session
+
+
+@contextmanager
+def onnx_errors() -> Iterator[None]:
+    """Translate what onnxruntime raises in a forward pass: the only place that knows its words."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemory from error
+    except Exception as error:
+        words = str(error)
+        if any(sign in words for sign in _NO_MEMORY):
+            raise OutOfMemory from error
+        if "CUDA error" in words or "CUDA failure" in words:
+            raise DeviceLost from error
+        raise ProcessorFailed(f"the network failed on its input: {_said(error)}") from error
+
+
+def _providers(model: Model) -> Sequence[Any]:
+    """Return the execution providers that the model's `device` asks for."""
+    kind, _, index = model.device.partition(":")
+    there = _CUDA in ort.get_available_providers()
+    if kind not in ("auto", "cpu", "cuda") or not (index or "0").isdecimal():
+        raise ModelUnavailable(f"model {model.name!r} names the device {model.device!r}, which onnxruntime lacks")
+    if kind == "cuda" and not there:
+        raise ModelUnavailable(
+            f"model {model.name!r} needs a CUDA device and this onnxruntime has none: pip install onnxruntime-gpu"
+        )
+    if kind == "cpu" or not there:
+        return [_CPU]
+    return [(_CUDA, {"device_id": int(index or 0), "arena_extend_strategy": "kSameAsRequested"}), _CPU]
+
+
+def _said(error: BaseException) -> str:
+    """Return the words of an error of onnxruntime, which a library may have wrapped, without its prefix on one line."""
+    words = " ".join(str(error.__cause__ or error).split())
+    _, _, rest = words.rpartition(" : FAIL : ") if " : FAIL : " in words else ("", "", words)
+    return rest if len(rest) <= _MAX_SAID else f"{rest[:_MAX_SAID]}..."

@@ -1,0 +1,1 @@
+"""The runner `terratorch`: Prithvi and the other networks that TerraTorch builds."""

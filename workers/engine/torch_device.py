@@ -1,0 +1,172 @@
+"""What the runners that use torch share: the choice of a device, copies to it, running on it, torch's errors as ours.
+
+On CUDA a prompt is copied by the job's own thread on a stream of copies, from pinned memory, while the device works on
+the batch before: `send` in `Runner.admit`, `receive` in `Runner.step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory
+from penstock.models import Model
+from penstock.processors.base import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A tensor on its way to the device."""
+
+    tensor: Tensor
+    #: Its copy, which the device's work must wait for; None if there is none to wait for.
+    copied: torch.cuda.Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDevice:
+    """Where a model runs, and in which precision."""
+
+    device: torch.device
+    #: bfloat16 means autocast: weights stay as they are, what is safe to compute in less is.
+    dtype: torch.dtype = torch.float32
+    #: Whether `place` compiles networks.
+    compiles: bool = False
+    _copies: torch.cuda.Stream | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, model: Model) -> TorchDevice:
+        """Return what the model's `device`, `dtype` and `options.compile` ask for; raise `ModelUnavailable`."""
+        device = _device(model)
+        with torch_errors():
+            copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        return cls(device, getattr(torch, model.dtype), model.options.get("compile") is True, copies)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether there is no device beside the processor."""
+        return self.device.type == "cpu"
+
+    def place(self, module: nn.Module, *, channels_last: bool = False) -> nn.Module:
+        """Return the network on the device, for inference; `channels_last` suits convolutional ones."""
+        with torch_errors():
+            module.eval().requires_grad_(requires_grad=False).to(self.device)
+            if channels_last:
+                module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            if self.compiles:
+                module.compile()
+        return module
+
+    def send(self, array: Array, *, channels_last: bool = False) -> Sent:
+        """Start copying an array to the device; a CPU's tensor may share the array's memory.
+
+        Safe in any thread. Where the device has no room the copy waits in pinned memory until `receive`.
+        """
+        with torch_errors():
+            tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+            if channels_last:
+                tensor = tensor.contiguous(memory_format=torch.channels_last)
+            if self._copies is None:
+                return Sent(tensor)
+            return self._copy(tensor.pin_memory(), self._copies)
+
+    def receive(self, sent: Sent) -> Tensor:
+        """Return a sent tensor on the device, for use by the current stream."""
+        if self._copies is None:
+            return sent.tensor
+        stream = torch.cuda.current_stream(self.device)
+        if sent.copied is None:
+            return sent.tensor.to(self.device, non_blocking=True)
+        stream.wait_event(sent.copied)
+        sent.tensor.record_stream(stream)
+        return sent.tensor
+
+    def stack(self, sent: Sequence[Sent]) -> Tensor:
+        """Return sent tensors of one shape as one batch with a new first axis."""
+        return torch.stack([self.receive(one) for one in sent])
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run networks inside: no gradients, autocast where the model allows it, torch's errors as ours."""
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+        with torch_errors(), torch.inference_mode(), autocast:
+            yield
+
+    def free(self, module: nn.Module) -> None:
+        """Let go of a network's memory."""
+        module.to(device="meta")
+        if not self.is_cpu:
+            torch.cuda.empty_cache()
+
+    def _copy(self, pinned: Tensor, copies: torch.cuda.Stream) -> Sent:
+        try:
+            with torch.cuda.stream(copies):
+                tensor = pinned.to(self.device, non_blocking=True)
+        except torch.OutOfMemoryError:
+            return Sent(pinned)
+        return Sent(tensor, copies.record_event())
+
+
+def weights_bytes(module: nn.Module) -> int:
+    """Return the memory of a network's parameters and buffers; shared ones count once."""
+    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def arrays_of(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """Return the samples of a batch as numpy arrays, each with memory of its own; bfloat16 becomes float32.
+
+    One copy from the device for the whole batch: reduce it before (see `class_ids`).
+    """
+    if batch.dtype in (torch.bfloat16, torch.float16):
+        batch = batch.float()
+    # Clones, so that one output does not keep its whole batch in memory.
+    return [sample.clone(memory_format=torch.contiguous_format).numpy() for sample in batch.cpu()]
+
+
+def class_ids(scores: Tensor) -> Tensor:
+    """Return the best class per pixel of scores (N, classes, ...): (N, ...), uint8, or uint16 above 256 classes.
+
+    On the device, so that one byte a pixel crosses the bus and not four for each class.
+    """
+    return scores.argmax(dim=1).to(torch.uint8 if scores.shape[1] <= 256 else torch.uint16)
+
+
+@contextmanager
+def torch_errors() -> Iterator[None]:
+    """Translate what torch raises: the only place that knows its words."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise OutOfMemory from error
+    except RuntimeError as error:
+        words = str(error)
+        if any(sign in words for sign in _NO_MEMORY):
+            raise OutOfMemory from error
+        if "CUDA error" in words:
+            raise DeviceLost from error
+        raise
+
+
+#: How the processor's allocator and CUDA's libraries say that there is no memory left.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+def _device(model: Model) -> torch.device:
+    if model.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(model.device)
+    except RuntimeError as error:
+        raise ModelUnavailable(f"model {model.name!r} names the device {model.device!r}, which torch lacks") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelUnavailable(f"model {model.name!r} needs a CUDA device and this machine has none")
+    return device

@@ -1,0 +1,195 @@
+"""A hub directory: its `config.json`, its safetensors, and the network they make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
+from penstock.models import Model
+from penstock.workers.engine.sources import verify
+from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
+from penstock.workers.engine.transformers.tasks import Known, Task, resolve, wanted
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True, slots=True)
+class HubDirectory:
+    """A directory with everything that its task needs, by name."""
+
+    model: Model
+    path: Path
+    config: Mapping[str, Any]
+    task: Task
+    #: Where its adapter lies, if it has one.
+    adapter: Path | None = None
+
+    @classmethod
+    def of(cls, model: Model) -> HubDirectory:
+        """Look at a model's directory; raise `ModelUnavailable` naming the file that is missing or wrong."""
+        path = Path(model.source)
+        if not path.is_dir():
+            raise ModelUnavailable(f"its source is not a directory: {path}")
+        verify(model)
+        adapter = find_adapter(model, path)
+        config = read_object(path / "config.json")
+        task = resolve(config, wanted(model.processor, model.options.get("task")), known_types())
+        _find_weights(path)
+        return cls(model, path, config, task, adapter)
+
+    def load(
+        self, auto_class: str, *, dtype: torch.dtype = torch.float32, unused: Callable[[str], bool] = lambda _: False
+    ) -> Any:
+        """Return the network on the processor; `auto_class` is one of the library's.
+
+        Weights that the directory lacks are an error unless they are `unused`: the library would make them up.
+        """
+        with _load_errors(), without_adapter(self.path) as path:
+            network, report = getattr(library(), auto_class).from_pretrained(
+                path,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+            lacking = sorted(name for name in report["missing_keys"] if not unused(name))
+            if lacking:
+                raise ModelUnavailable(
+                    f"{WEIGHTS} lacks {len(lacking)} of the weights that {type(network).__name__} needs, "
+                    f"the first is {lacking[0]!r}"
+                )
+            return network if self.adapter is None else adapted(network, self.adapter)
+
+
+@cache
+def library() -> Any:
+    """Import transformers and keep its progress bars and advice to programmers out of the worker's log."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers
+
+
+@cache
+def known_types() -> Known:
+    """Return the model types of the installed library."""
+    from transformers.models.auto import modeling_auto
+
+    images = frozenset(modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES) | _IMAGES_AND_TEXT
+    texts = (
+        {*modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+        & frozenset(modeling_auto.MODEL_MAPPING_NAMES)
+    ) - frozenset(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+    return Known(
+        {
+            Task.IMAGE_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+            Task.SEMANTIC_SEGMENTATION: frozenset(modeling_auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES),
+            Task.INSTANCE_SEGMENTATION: _MASKS
+            & frozenset(modeling_auto.MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING_NAMES),
+            Task.OBJECT_DETECTION: frozenset(
+                name
+                for name in modeling_auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES
+                if not name.startswith(_OTHER_BOXES)
+            ),
+            Task.DEPTH_ESTIMATION: frozenset(modeling_auto.MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES),
+            Task.ZERO_SHOT_CLASSIFICATION: _LIKENESS,
+            Task.IMAGE_EMBEDDING: images,
+            Task.IMAGE_TEXT_TO_TEXT: _CHATS & frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
+            Task.TEXT_EMBEDDING: frozenset(texts - images),
+            Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+            # Others of the library's speech models tell no times, or read samples.
+            Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
+        },
+        frozenset(library().CONFIG_MAPPING.keys()),
+    )
+
+
+def read_object(path: Path) -> Mapping[str, Any]:
+    """Return a JSON object from a file; raise `ModelUnavailable` naming the file."""
+    data = _read_json(path)
+    if not isinstance(data, dict):
+        raise ModelUnavailable(f"{path.name} is not a JSON object")
+    return data
+
+
+def read_list(path: Path) -> Sequence[Mapping[str, Any]]:
+    """Return a JSON list of objects from a file; raise `ModelUnavailable` naming the file."""
+    data = _read_json(path)
+    if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
+        raise ModelUnavailable(f"{path.name} is not a JSON list of objects")
+    return data
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelUnavailable(f"it lacks the file {path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelUnavailable(f"{path.name} is not JSON: {error}") from error
+
+
+def _find_weights(path: Path) -> None:
+    if (path / WEIGHTS).is_file():
+        return
+    if (path / INDEX).is_file():
+        parts = read_object(path / INDEX).get("weight_map")
+        names = set(parts.values()) if isinstance(parts, dict) else set()
+        missing = sorted(name for name in names if not (path / str(name)).is_file())
+        if missing or not names:
+            raise ModelUnavailable(f"it lacks {missing[0]}, which {INDEX} names" if names else f"{INDEX} names no file")
+        return
+    pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+    if pickles:
+        raise ModelUnavailable(
+            f"it has pickled weights only ({pickles[0]}), which can run code when they are read: "
+            f"convert them to {WEIGHTS}"
+        )
+    raise ModelUnavailable(f"it lacks the file {WEIGHTS}")
+
+
+@contextmanager
+def _load_errors() -> Iterator[None]:
+    try:
+        yield
+    except PenstockError:
+        raise
+    except SafetensorError as error:
+        raise ModelUnavailable(f"a safetensors file is damaged: {error}") from error
+    except MemoryError as error:
+        raise OutOfMemory from error
+    except ImportError as error:
+        raise ModelUnavailable(f"it needs a library that is not installed: {_first_line(error)}") from error
+    except Exception as error:  # a config that does not fit its own class fails in any way there is
+        sentence = f"config.json and the weights do not make a network ({type(error).__name__}: {_first_line(error)})"
+        raise ModelUnavailable(sentence) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+#: Model types whose whole makes embeddings of images and of texts, each by a method of its own.
+_IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "chinese_clip", "groupvit"})
+
+#: Those that answer chats about pictures, of which `conversation.py` knows how each sees them.
+_CHATS = frozenset({"llava", "llava_next", "qwen2_vl"})
+#: Those that compare pictures with texts by the product of their embeddings.
+_LIKENESS = frozenset({"clip", "metaclip_2", "siglip"})
+#: Those that answer a picture alone with masks and their classes; OneFormer is asked with a text besides.
+_MASKS = frozenset({"detr", "mask2former", "maskformer"})
+#: Object detectors that answer with something else than logits and boxes.
+_OTHER_BOXES = ("pp_",)

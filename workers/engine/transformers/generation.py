@@ -1,0 +1,218 @@
+"""Text token by token: each step gives every text of the batch one more token.
+
+Each text has its own key-value cache and its own forward pass inside the step, without padding: its tokens do not
+depend on what shares the batch, on a CPU in float32 bit for bit. The texts of all jobs advance together, but they do
+not share the reading of the weights; where that counts, continuous batching is another runner's work.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.models import Model
+from penstock.processors.base import Array, Output, Prompt
+from penstock.workers.engine.base import Continue, Done, Runner, Step
+from penstock.workers.engine.encodings import Encodings
+from penstock.workers.engine.torch_device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.transformers.directory import HubDirectory, library
+from penstock.workers.engine.transformers.sampling import Sampling
+from penstock.workers.engine.transformers.texts import checked_tokens
+
+#: Of an output: see `Output.counts`.
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a text's first step has beside its tokens."""
+
+    #: Its pictures, which only the first step sees.
+    pictures: Any = None
+    #: The tokens' positions, (axes, T), where the network does not count them by itself.
+    positions: Array | None = None
+
+    @property
+    def shift(self) -> int | None:
+        """By how much the next token's position differs from the number of tokens before it; None = not at all."""
+        return None if self.positions is None else int(self.positions.max()) + 1 - self.positions.shape[1]
+
+
+class Opener(Protocol):
+    """Makes the first step's input where it is more than tokens."""
+
+    @property
+    def encodings(self) -> Encodings[Tensor]:
+        """What it keeps of what it has seen."""
+        ...
+
+    def admit(self, prompt: Prompt, device: TorchDevice) -> Opening:
+        """Return what a prompt has beside its tokens, on its way to the device; raise as `Runner.admit` does."""
+        ...
+
+    def inputs(self, tokens: Tensor, opening: Opening, device: TorchDevice) -> tuple[dict[str, Any], Counts]:
+        """Return what the network is told of the tokens (T,) and what belongs to them; and what was counted."""
+        ...
+
+    def close(self) -> None:
+        """Free what is kept on the device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextState:
+    """A text on its way. Steps make new states and leave this one good."""
+
+    prompt: Sent
+    sampling: Sampling
+    opening: Opening = field(default_factory=Opening)
+    #: Keys and values of everything but the last new token; None before the first step.
+    cache: Any = None
+    new: tuple[int, ...] = ()
+    counts: Counts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRunner:
+    """Continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
+
+    Outputs have `token_ids`, the new ones without the end token, and `finish_reason`: "stop" at an end token, "length"
+    after `max_new_tokens`. Partial outputs have the `token_ids` so far.
+    """
+
+    network: Any
+    device: TorchDevice
+    max_batch: int
+    memory_bytes: int
+    vocabulary: int
+    max_tokens: int | None
+    ends: frozenset[int]
+    #: What the network is told beside the tokens.
+    also: dict[str, Any]
+    opener: Opener | None = None
+
+    @property
+    def encodings(self) -> Encodings[Tensor] | None:
+        """What it keeps of pictures it has seen, if it sees any."""
+        return None if self.opener is None else self.opener.encodings
+
+    def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
+        """All texts advance together."""
+        return "texts"
+
+    def admit(self, prompt: Prompt) -> TextState:
+        """Return the prompt's tokens on their way to the device."""
+        ids = checked_tokens(prompt.data.get("input_ids"), self.vocabulary, self.max_tokens)
+        sampling = Sampling.of(prompt.data)
+        if self.max_tokens is not None and len(ids) + sampling.max_new_tokens > self.max_tokens:
+            raise InvalidInput(
+                f"the network's context is {self.max_tokens} tokens: the prompt has {len(ids)} and "
+                f"{sampling.max_new_tokens} more are asked for"
+            )
+        opening = Opening() if self.opener is None else self.opener.admit(prompt, self.device)
+        return TextState(self.device.send(ids), sampling, opening)
+
+    def step(self, states: Sequence[TextState]) -> Sequence[Step]:
+        """Choose one more token for every text."""
+        with self.device.running():
+            return [self._advance(state) for state in states]
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        if self.opener is not None:
+            self.opener.close()
+        self.device.free(self.network)
+
+    def _advance(self, state: TextState) -> Step:
+        cache = library().DynamicCache(config=self.network.config) if state.cache is None else branch(state.cache)
+        inputs, counts = self._first(state) if state.cache is None else (self._next(state), state.counts)
+        logits: Tensor = self.network(**inputs, past_key_values=cache, use_cache=True, **self.also).logits
+        token = state.sampling.choose(logits[0, -1].float(), len(state.new))
+        if token in self.ends:
+            return _done(state.new, "stop", counts)
+        new = (*state.new, token)
+        if len(new) == state.sampling.max_new_tokens:
+            return _done(new, "length", counts)
+        # The pictures are in the cache now.
+        opening = replace(state.opening, pictures=None)
+        following = replace(state, opening=opening, cache=cache, new=new, counts=counts)
+        return Continue(following, Output({"token_ids": list(new)}, partial=True))
+
+    def _first(self, state: TextState) -> tuple[dict[str, Any], Counts]:
+        tokens = self.device.receive(state.prompt)
+        if self.opener is None:
+            return {"input_ids": tokens[None]}, {}
+        return self.opener.inputs(tokens, state.opening, self.device)
+
+    def _next(self, state: TextState) -> dict[str, Any]:
+        device, shift, positions = self.device.device, state.opening.shift, state.opening.positions
+        inputs = {"input_ids": torch.tensor(state.new[-1:], device=device)[None]}
+        if shift is None or positions is None:
+            return inputs
+        place = state.cache.get_seq_length() + shift
+        return {**inputs, "position_ids": torch.full((len(positions), 1, 1), place, device=device)}
+
+
+def load_generator(directory: HubDirectory) -> Runner:
+    """Load a network that continues texts. With `dtype` bfloat16 its weights are, too: they are what takes time."""
+    model = directory.model
+    device = TorchDevice.of(model)
+    network = directory.load("AutoModelForCausalLM", dtype=device.dtype)
+    return generator_of(network, model, device)
+
+
+def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener | None = None) -> Runner:
+    """Place a network and return its runner; raise `ModelUnavailable` for one whose text cannot be continued here."""
+    if not _has_cache(network):
+        raise ModelUnavailable(
+            f"{type(network).__name__} keeps no key-value cache of its text, which this runner needs"
+        )
+    device.place(network)
+    text = network.config.get_text_config()
+    keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
+    return GenerationRunner(
+        network,
+        device,
+        max_batch=model.max_batch,
+        memory_bytes=weights_bytes(network),
+        vocabulary=text.vocab_size,
+        max_tokens=getattr(text, "max_position_embeddings", None),
+        ends=_ends(network),
+        also={"logits_to_keep": 1} if keeps else {},
+        opener=opener,
+    )
+
+
+def _has_cache(network: Any) -> bool:
+    """Return whether all that a network remembers of its text is in a cache whose layers `branch` can copy."""
+    if network.config.is_encoder_decoder or getattr(network, "_is_stateful", False):
+        return False
+    layers = library().DynamicCache(config=network.config).layers
+    # Recurrent and convolutional layers write into their state.
+    return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+def _done(tokens: Sequence[int], reason: str, counts: Counts) -> Done:
+    return Done(Output({"token_ids": list(tokens), "finish_reason": reason}, counts=counts))
+
+
+def _ends(network: Any) -> frozenset[int]:
+    """Return the end tokens of `generation_config.json`, else of `config.json`."""
+    ends = network.generation_config.eos_token_id
+    ends = network.config.get_text_config().eos_token_id if ends is None else ends
+    return frozenset([ends] if isinstance(ends, int) else ends or ())
+
+
+def branch(cache: Any) -> Any:
+    """Return a cache that grows without changing this one: its layers replace their tensors, they write into none."""
+    grown = copy.copy(cache)
+    grown.layers = [copy.copy(layer) for layer in cache.layers]
+    return grown

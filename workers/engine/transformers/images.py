@@ -1,0 +1,238 @@
+"""Images through a network of the hub: labels' scores, classes per pixel, or an embedding.
+
+On a CPU in float32 a prompt alone gets the same bits every time (see `torch_runner`). A neighbour in its batch may
+change the last bits of labels and embeddings; class maps and probabilities run one by one there, so that tiles of a
+scene do not depend on what else runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.models import Model
+from penstock.processors.base import Array, Output, Prompt
+from penstock.workers.engine.base import Done, Runner, shapes_of
+from penstock.workers.engine.remembering import remembering
+from penstock.workers.engine.torch_device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.transformers.directory import HubDirectory
+
+#: Classes whose scores are at the asked size in memory at the same time.
+_CLASSES_AT_A_TIME = 8
+_MAX_SIDE_PX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ImageState:
+    """An image on its way to the device, and the size of the answer if the prompt says it."""
+
+    pixels: Sent
+    size: tuple[int, int] | None
+
+
+#: Makes the outputs' arrays from a batch of images and the size that was asked for.
+Answer = Callable[[Any, Tensor, tuple[int, int] | None], tuple[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class ImageRunner:
+    """Runs a network on images: prompts have `pixels`, float32 (channels, H, W), prepared as the network wants them.
+
+    Outputs, by task: `logits` float32 (classes,); `embedding` float32 (D,); `probability` float32 (classes, H, W) or,
+    if the prompt has `size` [height, width] or the model the option `answer = "classes"`, `classes` of that size,
+    uint8 (uint16 above 256 classes).
+    """
+
+    network: Any
+    device: TorchDevice
+    answer: Answer
+    max_batch: int
+    memory_bytes: int
+    channels: int
+    #: The height and width of the only images that the network takes, if there are such.
+    only_size: tuple[int, int] | None = None
+    takes_size: bool = field(default=False)
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Images of one shape whose answers have one size share a batch."""
+        return shapes_of(prompt), str(prompt.data.get("size"))
+
+    def admit(self, prompt: Prompt) -> ImageState:
+        """Return the image on its way to the device."""
+        pixels = checked_pixels(prompt.data.get("pixels"), self.channels, self.only_size)
+        return ImageState(self.device.send(pixels[None], channels_last=True), self._size(prompt))
+
+    def step(self, states: Sequence[ImageState]) -> Sequence[Done]:
+        """Run the network once."""
+        with self.device.running():
+            batch = torch.cat([self.device.receive(state.pixels) for state in states])
+            name, answers = self.answer(self.network, batch, states[0].size)
+            return [Done(Output({name: array})) for array in arrays_of(answers)]
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self.device.free(self.network)
+
+    def _size(self, prompt: Prompt) -> tuple[int, int] | None:
+        size = prompt.data.get("size")
+        if size is None or not self.takes_size:
+            return None
+        sides = list(size) if isinstance(size, list | tuple) else []
+        if len(sides) != 2 or not all(type(side) is int and 0 < side <= _MAX_SIDE_PX for side in sides):
+            raise InvalidInput("`size` is the answer's [height, width] in pixels")
+        return sides[0], sides[1]
+
+
+def load_classifier(directory: HubDirectory) -> Runner:
+    """Load a network that answers `logits`."""
+    return _runner(directory, "AutoModelForImageClassification", _logits)
+
+
+def load_segmenter(directory: HubDirectory) -> Runner:
+    """Load a network that answers `probability` or `classes`."""
+    answer = directory.model.options.get("answer", "probability")
+    if answer not in ("probability", "classes"):
+        raise ModelUnavailable(f"`options.answer` is 'probability' or 'classes', not {answer!r}")
+    runner = _runner(directory, "AutoModelForSemanticSegmentation", _segmentation(answer == "classes"), pixelwise=True)
+    if runner.network.config.num_labels < 2:
+        raise ModelUnavailable("config.json has fewer than two classes in `id2label`")
+    return runner
+
+
+def load_image_embedder(directory: HubDirectory) -> Runner:
+    """Load a network that answers `embedding`; options: `pooling` ("pooler", "cls" or "mean"), `normalize` (true),
+    `encoder_cache_bytes` (0): how much of what it made is kept for pictures that come again.
+    """
+    pooling = directory.model.options.get("pooling", "pooler")
+    if pooling not in _POOLINGS:
+        raise ModelUnavailable(f"`options.pooling` is one of {', '.join(_POOLINGS)}, not {pooling!r}")
+    normalize = directory.model.options.get("normalize", True)
+
+    def answer(network: Any, batch: Tensor, size: tuple[int, int] | None) -> tuple[str, Tensor]:  # noqa: ARG001
+        embedding = _POOLINGS[pooling](network, batch).float()
+        return "embedding", nn.functional.normalize(embedding, dim=1) if normalize else embedding
+
+    unused = (lambda _: False) if pooling == "pooler" else _is_pooler
+    return remembering(_runner(directory, "AutoModel", answer, unused=unused), directory.model)
+
+
+def checked_pixels(pixels: Array, channels: int, only_size: tuple[int, int] | None) -> Array:
+    """Return an image that fits a network, or raise `InvalidInput`, or `ProcessorFailed` for what is none."""
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.float32 or pixels.ndim != 3:
+        raise ProcessorFailed("the network takes `pixels`, a float32 array (channels, height, width)")
+    found, height, width = pixels.shape
+    if found != channels:
+        raise InvalidInput(f"the network takes {channels} channels, the prompt has {found}")
+    if not height or not width:
+        raise InvalidInput(f"the network takes no empty image ({height} x {width})")
+    if only_size not in (None, (height, width)):
+        wanted = " x ".join(map(str, only_size or ()))
+        raise InvalidInput(f"the network takes images of {wanted} pixels, not {height} x {width}")
+    return pixels
+
+
+def _runner(
+    directory: HubDirectory,
+    auto_class: str,
+    answer: Answer,
+    *,
+    pixelwise: bool = False,
+    unused: Callable[[str], bool] = lambda _: False,
+) -> ImageRunner:
+    model: Model = directory.model
+    device = TorchDevice.of(model)
+    network = directory.load(auto_class, unused=unused)
+    config = getattr(network.config, "vision_config", network.config)
+    device.place(network, channels_last=True)
+    return ImageRunner(
+        network,
+        device,
+        answer,
+        max_batch=1 if pixelwise and device.is_cpu else model.max_batch,
+        memory_bytes=weights_bytes(network),
+        channels=getattr(config, "num_channels", 3),
+        only_size=only_size_of(network, config),
+        takes_size=pixelwise,
+    )
+
+
+def only_size_of(network: nn.Module, config: Any) -> tuple[int, int] | None:
+    """Return the size that a network with learned positions takes; the library would resize those when asked to."""
+    size = getattr(config, "image_size", None)
+    forward = getattr(network, "get_image_features", network.forward)
+    if size is None or "interpolate_pos_encoding" not in inspect.signature(forward).parameters:
+        return None
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _is_pooler(name: str) -> bool:
+    return name.startswith("pooler.") or ".pooler." in name
+
+
+def _logits(network: Any, batch: Tensor, size: tuple[int, int] | None) -> tuple[str, Tensor]:  # noqa: ARG001
+    return "logits", network(pixel_values=batch).logits.float()
+
+
+def _segmentation(always_classes: bool) -> Answer:
+    def answer(network: Any, batch: Tensor, size: tuple[int, int] | None) -> tuple[str, Tensor]:
+        logits = network(pixel_values=batch).logits.float()
+        height, width = batch.shape[-2:]
+        if size or always_classes:
+            return "classes", best_classes(logits, size or (height, width))
+        scores = interpolate(logits, size=(height, width), mode="bilinear", align_corners=False)
+        return "probability", torch.softmax(scores, dim=1)
+
+    return answer
+
+
+def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the best class of each pixel of logits (N, classes, h, w) enlarged to `size`: (N, height, width).
+
+    A few classes at a time: 150 classes of a 12-megapixel photo would be 7 GB at once.
+    """
+    best, ids = None, None
+    for first in range(0, logits.shape[1], _CLASSES_AT_A_TIME):
+        part = logits[:, first : first + _CLASSES_AT_A_TIME]
+        scores, indexes = interpolate(part, size=size, mode="bilinear", align_corners=False).max(dim=1)
+        if best is None or ids is None:
+            best, ids = scores, indexes
+        else:
+            # Strictly better: among equals the first class wins, as with argmax.
+            better = scores > best
+            best, ids = torch.where(better, scores, best), torch.where(better, indexes + first, ids)
+    assert ids is not None  # noqa: S101  (a network has classes)
+    return ids.to(torch.uint8 if logits.shape[1] <= 256 else torch.uint16)
+
+
+def _features(network: Any, batch: Tensor) -> Any:
+    """Return the outputs of the part of a network that sees images."""
+    if hasattr(network, "get_image_features"):
+        return network.get_image_features(pixel_values=batch)
+    return network(pixel_values=batch)
+
+
+def _pooler(network: Any, batch: Tensor) -> Tensor:
+    pooled = _features(network, batch)
+    pooled = pooled if isinstance(pooled, Tensor) else pooled.pooler_output
+    # Convolutional networks keep their two axes of one pixel.
+    return torch.flatten(pooled, 1)
+
+
+def _cls(network: Any, batch: Tensor) -> Tensor:
+    return torch.as_tensor(network(pixel_values=batch).last_hidden_state[:, 0])
+
+
+def _mean(network: Any, batch: Tensor) -> Tensor:
+    hidden = network(pixel_values=batch).last_hidden_state
+    return torch.as_tensor(hidden.mean(dim=1) if hidden.ndim == 3 else hidden.mean(dim=(2, 3)))
+
+
+_POOLINGS: dict[str, Callable[[Any, Tensor], Tensor]] = {"pooler": _pooler, "cls": _cls, "mean": _mean}

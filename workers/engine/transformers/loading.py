@@ -1,0 +1,65 @@
+"""Loading a hub directory for the task it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+from penstock.workers.engine.base import Runner
+from penstock.workers.engine.transformers.conversation import load_conversation
+from penstock.workers.engine.transformers.directory import HubDirectory
+from penstock.workers.engine.transformers.generation import load_generator
+from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
+from penstock.workers.engine.transformers.likeness import load_zero_shot_classifier
+from penstock.workers.engine.transformers.photos import (
+    load_depth_estimator,
+    load_detector,
+    load_instance_segmenter,
+)
+from penstock.workers.engine.transformers.speech import load_transcriber
+from penstock.workers.engine.transformers.tasks import Task
+from penstock.workers.engine.transformers.texts import load_text_embedder
+
+#: How each task's network is loaded.
+LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
+    {
+        Task.IMAGE_CLASSIFICATION: load_classifier,
+        Task.SEMANTIC_SEGMENTATION: load_segmenter,
+        Task.INSTANCE_SEGMENTATION: load_instance_segmenter,
+        Task.OBJECT_DETECTION: load_detector,
+        Task.DEPTH_ESTIMATION: load_depth_estimator,
+        Task.ZERO_SHOT_CLASSIFICATION: load_zero_shot_classifier,
+        Task.IMAGE_EMBEDDING: load_image_embedder,
+        Task.IMAGE_TEXT_TO_TEXT: load_conversation,
+        Task.TEXT_EMBEDDING: load_text_embedder,
+        Task.TEXT_GENERATION: load_generator,
+        Task.SPEECH_RECOGNITION: load_transcriber,
+    }
+)
+
+
+def load_transformers(model: Model) -> Runner:
+    """Load the model's directory; raise `ModelUnavailable` naming what is missing, damaged or does not fit."""
+    with _about(model):
+        directory = HubDirectory.of(model)
+        return LOADERS[directory.task](directory)
+
+
+def check_transformers(model: Model) -> None:
+    """Look at what `load_transformers` would load, without reading any weights; raise `ModelUnavailable`."""
+    with _about(model):
+        HubDirectory.of(model)
+
+
+@contextmanager
+def _about(model: Model) -> Iterator[None]:
+    """Begin what is wrong with a directory with the model's name."""
+    try:
+        yield
+    except ModelUnavailable as error:
+        if repr(model.name) in error.detail:
+            raise
+        raise ModelUnavailable(f"model {model.name!r} cannot be loaded: {error.detail}") from error

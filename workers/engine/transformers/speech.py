@@ -1,0 +1,279 @@
+"""Speech to text, token by token: Whisper hears a window of 30 s, writes what is said in it, and moves on.
+
+The encoder runs once a window; then each step gives every recording of the batch one more token, as in `generation`.
+Where a window's tokens end before its sound does, the next window begins there: that is the long-form transcription of
+the library, whose rules for tokens are used as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import InvalidInput, Issue, ModelUnavailable, ProcessorFailed
+from penstock.processors.base import Output, Prompt
+from penstock.workers.engine.base import Continue, Done, Runner, Step
+from penstock.workers.engine.torch_device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.transformers.directory import HubDirectory, library
+from penstock.workers.engine.transformers.generation import branch
+from penstock.workers.engine.transformers.sampling import Sampling
+from penstock.workers.engine.transformers.utterances import FRAMES_PER_TOKEN, Segment, Window
+
+TASKS = ("transcribe", "translate")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The tokens that steer a network: from `generation_config.json`."""
+
+    start: int
+    end: int
+    first_timestamp: int
+    #: By code, such as "en"; empty where the network knows one language only.
+    languages: Mapping[str, int]
+    tasks: Mapping[str, int]
+    #: How many tokens a window has, the beginning included.
+    most: int
+
+    def code(self, token: int) -> str:
+        """Return the language that a token names."""
+        return next(code for code, known in self.languages.items() if known == token)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A window on its way: what the encoder made of it, and the tokens that were written since."""
+
+    sound: Tensor
+    #: What the decoder is given to begin with.
+    beginning: tuple[int, ...]
+    new: tuple[int, ...] = ()
+    #: Keys and values of everything but the last new token; None before the first step.
+    cache: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechState:
+    """A recording on its way. Steps make new states and leave this one good."""
+
+    features: Sent
+    #: How many of the features' frames are sound.
+    frames: int
+    task: str
+    sampling: Sampling
+    #: The token of its language; None while it is not known.
+    language: int | None = None
+    #: Where the window begins; what came before is in `segments`.
+    seek: int = 0
+    window: Heard | None = None
+    segments: tuple[Segment, ...] = ()
+    #: How many tokens were chosen in all.
+    drawn: int = 0
+
+
+@dataclass(frozen=True)
+class SpeechRunner:
+    """Transcribes recordings: prompts have `features`, float32 (bands, frames) of 10 ms, and plain data.
+
+    `frames` is how many of them are sound; `language` a code or None, which has the network listen for it; `task` one
+    of `TASKS`; `temperature` and `seed` as in `Sampling.of`. Outputs have `segments`, a list of [start, end, token ids]
+    in seconds, and `language`, None for networks of one. Partial outputs have the segments that are ended.
+    """
+
+    network: Any
+    device: TorchDevice
+    max_batch: int
+    memory_bytes: int
+    words: Words
+    bands: int
+    #: Of a window.
+    window_frames: int
+    #: The library's rules, from scores to scores.
+    rules: Sequence[Any] = field(repr=False)
+
+    def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
+        """All recordings advance together."""
+        return "recordings"
+
+    def admit(self, prompt: Prompt) -> SpeechState:
+        """Return the recording on its way to the device."""
+        features, frames = self._checked(prompt)
+        task, code = prompt.data.get("task", "transcribe"), prompt.data.get("language")
+        if task not in TASKS:
+            raise InvalidInput(f"`task` is one of {', '.join(TASKS)}")
+        sampling = Sampling.of({**prompt.data, "max_new_tokens": self.words.most, "top_p": None})
+        return SpeechState(self.device.send(features), frames, task, sampling, self._language(code, task))
+
+    def step(self, states: Sequence[SpeechState]) -> Sequence[Step]:
+        """Choose one more token for every recording."""
+        with self.device.running():
+            return [self._advance(state) for state in states]
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self.device.free(self.network)
+
+    def _checked(self, prompt: Prompt) -> tuple[np.ndarray[Any, Any], int]:
+        features, frames = prompt.data.get("features"), prompt.data.get("frames")
+        if not isinstance(features, np.ndarray) or features.dtype != np.float32 or features.ndim != 2:
+            raise ProcessorFailed("the network takes `features`, a float32 array (bands, frames)")
+        if features.shape[0] != self.bands:
+            raise InvalidInput(f"the network takes features of {self.bands} bands, the prompt has {features.shape[0]}")
+        if type(frames) is not int or not 0 < frames <= features.shape[1]:
+            raise ProcessorFailed(f"`frames` is how many of the {features.shape[1]} frames are sound")
+        return features, frames
+
+    def _language(self, code: object, task: str) -> int | None:
+        known = self.words.languages
+        if not known:
+            if task == "translate":
+                raise _wrong("task", "the model knows one language only and translates nothing")
+            if code not in (None, "en"):
+                raise _wrong("language", f"the model knows English only, not {code!r}")
+            return None
+        if code is not None and code not in known:
+            raise _wrong("language", f"the model does not know the language {code!r}; it knows: {', '.join(known)}")
+        return None if code is None else known[str(code)]
+
+    def _advance(self, state: SpeechState) -> Step:
+        if state.window is None:
+            state = self._listen(state)
+        window = state.window
+        assert window is not None  # noqa: S101  (`_listen` made it)
+        cache = None if window.cache is None else _branch(window.cache)
+        scores, cache = self._decode(window.sound, window.new[-1:] or window.beginning, cache)
+        token = state.sampling.choose(self._ruled(scores, window.new), state.drawn)
+        ends = token == self.words.end
+        new = window.new if ends else (*window.new, token)
+        state = replace(state, window=replace(window, cache=cache, new=new), drawn=state.drawn + 1)
+        if ends or len(window.beginning) + len(new) == self.words.most:
+            return self._move_on(state, new)
+        return Continue(state, self._news(state, new))
+
+    def _listen(self, state: SpeechState) -> SpeechState:
+        """Run the encoder on the next window, and find out about the language if need be."""
+        features = self.device.receive(state.features)[:, state.seek : state.seek + self.window_frames]
+        padded = torch.nn.functional.pad(features, (0, self.window_frames - features.shape[1]))
+        sound = self.network.model.encoder(padded[None]).last_hidden_state
+        words, language = self.words, state.language
+        if words.languages and language is None:
+            scores, _ = self._decode(sound, [words.start], None)
+            tokens = list(words.languages.values())
+            language = tokens[int(scores[tokens].argmax())]
+        beginning = (words.start,) if language is None else (words.start, language, words.tasks[state.task])
+        return replace(state, language=language, window=Heard(sound, beginning))
+
+    def _move_on(self, state: SpeechState, tokens: Sequence[int]) -> Step:
+        """Leave the window for the next one, or the recording."""
+        found, frames = self._window(state).segments(tokens)
+        segments = (*state.segments, *found)
+        # At least a step: whatever the tokens say, there is an end.
+        seek = state.seek + max(frames, FRAMES_PER_TOKEN)
+        if seek >= state.frames:
+            return Done(self._told(segments, state.language))
+        moved = replace(state, seek=seek, window=None, segments=segments)
+        return Continue(moved, replace(self._told(segments, state.language), partial=True))
+
+    def _news(self, state: SpeechState, tokens: Sequence[int]) -> Output | None:
+        """Return what is told of a window when a segment of it has just ended."""
+        if len(tokens) < 2 or min(tokens[-2:]) < self.words.first_timestamp:
+            return None
+        segments = (*state.segments, *self._window(state).ended(tokens))
+        return replace(self._told(segments, state.language), partial=True)
+
+    def _window(self, state: SpeechState) -> Window:
+        heard = min(self.window_frames, self.device.receive(state.features).shape[1] - state.seek)
+        return Window(state.seek, heard, self.words.first_timestamp)
+
+    def _told(self, segments: Sequence[Segment], language: int | None) -> Output:
+        told = [[segment.start_s, segment.end_s, list(segment.tokens)] for segment in segments]
+        return Output({"segments": told, "language": None if language is None else self.words.code(language)})
+
+    def _decode(self, sound: Tensor, tokens: Sequence[int], cache: Any) -> tuple[Tensor, Any]:
+        """Return the scores of the token after these, float32 (vocabulary,), and the cache that now has these too."""
+        ids = torch.tensor([list(tokens)], device=self.device.device)
+        decoder = self.network.model.decoder
+        made = decoder(input_ids=ids, encoder_hidden_states=sound, past_key_values=cache, use_cache=True)
+        return self.network.proj_out(made.last_hidden_state[0, -1]).float(), made.past_key_values
+
+    def _ruled(self, scores: Tensor, new: Sequence[int]) -> Tensor:
+        so_far = torch.tensor([list(new)], dtype=torch.long, device=scores.device)
+        ruled = scores[None]
+        for rule in self.rules:
+            ruled = rule(so_far, ruled)
+        return ruled[0]
+
+
+def load_transcriber(directory: HubDirectory) -> Runner:
+    """Load a Whisper. With `dtype` bfloat16 its weights are, too: they are what takes time."""
+    model = directory.model
+    device = TorchDevice.of(model)
+    network = directory.load(
+        "AutoModelForSpeechSeq2Seq", dtype=device.dtype, unused=lambda name: name == "proj_out.weight"
+    )
+    words = _words(network)
+    device.place(network)
+    return SpeechRunner(
+        network,
+        device,
+        max_batch=model.max_batch,
+        memory_bytes=weights_bytes(network),
+        words=words,
+        bands=network.config.num_mel_bins,
+        window_frames=FRAMES_PER_TOKEN * network.config.max_source_positions,
+        rules=_rules(network.generation_config, device),
+    )
+
+
+def _words(network: Any) -> Words:
+    """Return what `generation_config.json` says; raise `ModelUnavailable` for one that knows no timestamps."""
+    told, config = network.generation_config, network.config
+    silent = getattr(told, "no_timestamps_token_id", None)
+    if silent is None or told.decoder_start_token_id is None or not isinstance(told.eos_token_id, int):
+        raise ModelUnavailable(
+            "generation_config.json lacks what tells times: `no_timestamps_token_id`, `decoder_start_token_id` and "
+            "`eos_token_id`; take the one of the published model"
+        )
+    several = getattr(told, "is_multilingual", True)
+    languages = getattr(told, "lang_to_id", None) or {}
+    tasks = getattr(told, "task_to_id", None) or {}
+    if several and languages and set(tasks) < set(TASKS):
+        raise ModelUnavailable("generation_config.json has languages and no `task_to_id`")
+    return Words(
+        start=told.decoder_start_token_id,
+        end=told.eos_token_id,
+        first_timestamp=silent + 1,
+        languages={name.strip("<|>"): token for name, token in languages.items()} if several else {},
+        tasks=tasks,
+        most=min(told.max_length or config.max_target_positions, config.max_target_positions),
+    )
+
+
+def _rules(config: Any, device: TorchDevice) -> Sequence[Any]:
+    """Return the library's rules for what may follow which tokens; they get the new ones alone."""
+    from transformers.generation import logits_process as processes
+
+    rules: list[Any] = []
+    if config.begin_suppress_tokens:
+        never_first = processes.SuppressTokensAtBeginLogitsProcessor
+        rules.append(never_first(config.begin_suppress_tokens, 0, device=str(device.device)))
+    if config.suppress_tokens:
+        rules.append(processes.SuppressTokensLogitsProcessor(config.suppress_tokens, device=str(device.device)))
+    return [*rules, processes.WhisperTimeStampLogitsProcessor(config, begin_index=0)]
+
+
+def _branch(cache: Any) -> Any:
+    """Return a cache that grows without changing this one."""
+    parts = (branch(cache.self_attention_cache), branch(cache.cross_attention_cache))
+    grown = library().EncoderDecoderCache(*parts)
+    grown.is_updated = dict(cache.is_updated)
+    return grown
+
+
+def _wrong(name: str, why: str) -> InvalidInput:
+    return InvalidInput(why, errors=[Issue(f"/input/{name}", why)])

@@ -1,0 +1,141 @@
+"""Which task a hub directory's `config.json` is for, and whether one that the catalogue names fits it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from penstock.errors import ModelUnavailable
+
+
+class Task(StrEnum):
+    """What a model does with a prompt; a catalogue's `options.task` may name it."""
+
+    IMAGE_CLASSIFICATION = "image-classification"
+    SEMANTIC_SEGMENTATION = "semantic-segmentation"
+    INSTANCE_SEGMENTATION = "instance-segmentation"
+    OBJECT_DETECTION = "object-detection"
+    DEPTH_ESTIMATION = "depth-estimation"
+    ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
+    IMAGE_EMBEDDING = "image-embedding"
+    IMAGE_TEXT_TO_TEXT = "image-text-to-text"
+    TEXT_EMBEDDING = "text-embedding"
+    TEXT_GENERATION = "text-generation"
+    SPEECH_RECOGNITION = "speech-recognition"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The model types that the installed library has: by task, and all of them."""
+
+    by_task: Mapping[Task, frozenset[str]]
+    all: frozenset[str]
+
+    def tasks(self, model_type: str) -> tuple[Task, ...]:
+        """Return what models of a type can do."""
+        return tuple(task for task in Task if model_type in self.by_task[task])
+
+
+#: How the name of a class in `architectures` ends, for the tasks that need a head of their own.
+_HEADS = {
+    "ForImageClassification": Task.IMAGE_CLASSIFICATION,
+    "ForImageClassificationWithTeacher": Task.IMAGE_CLASSIFICATION,
+    "ForSemanticSegmentation": Task.SEMANTIC_SEGMENTATION,
+    "LlavaForConditionalGeneration": Task.IMAGE_TEXT_TO_TEXT,
+    "LlavaNextForConditionalGeneration": Task.IMAGE_TEXT_TO_TEXT,
+    "Qwen2VLForConditionalGeneration": Task.IMAGE_TEXT_TO_TEXT,
+    "ForUniversalSegmentation": Task.INSTANCE_SEGMENTATION,
+    "ForInstanceSegmentation": Task.INSTANCE_SEGMENTATION,
+    "ForSegmentation": Task.INSTANCE_SEGMENTATION,
+    "ForObjectDetection": Task.OBJECT_DETECTION,
+    "ForDepthEstimation": Task.DEPTH_ESTIMATION,
+    "ForCausalLM": Task.TEXT_GENERATION,
+    "LMHeadModel": Task.TEXT_GENERATION,
+    "WhisperForConditionalGeneration": Task.SPEECH_RECOGNITION,
+}
+
+
+#: What the shipped processors need of a network, by their names.
+_NEEDED: Mapping[str, Task] = MappingProxyType(
+    {
+        "depth-estimation": Task.DEPTH_ESTIMATION,
+        "image-classification": Task.IMAGE_CLASSIFICATION,
+        "image-segmentation": Task.SEMANTIC_SEGMENTATION,
+        "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
+        "image-embedding": Task.IMAGE_EMBEDDING,
+        "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
+        "instance-segmentation": Task.INSTANCE_SEGMENTATION,
+        "object-detection": Task.OBJECT_DETECTION,
+        "text-embedding": Task.TEXT_EMBEDDING,
+        "text-generation": Task.TEXT_GENERATION,
+        "speech-recognition": Task.SPEECH_RECOGNITION,
+        "video-classification": Task.IMAGE_CLASSIFICATION,
+        "video-segmentation": Task.SEMANTIC_SEGMENTATION,
+        "zero-shot-classification": Task.ZERO_SHOT_CLASSIFICATION,
+    }
+)
+
+
+def wanted(processor: str, asked: object) -> object:
+    """Return the task to ask a directory for: the option's, which must be the processor's if that needs one, or None.
+
+    Raises `ModelUnavailable` where the two do not go together.
+    """
+    needed = _NEEDED.get(processor)
+    if needed is None or asked is None:
+        return asked or needed
+    if asked != needed and asked in list(Task):
+        raise ModelUnavailable(
+            f"the processor {processor!r} is for the task {needed.value!r}, and `options.task` is {asked!r}"
+        )
+    return asked
+
+
+def resolve(config: Mapping[str, Any], asked: object, known: Known) -> Task:
+    """Return the task of a directory: the one that is asked for, else the one its architecture was made for.
+
+    Raises `ModelUnavailable` with what would fit.
+    """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise ModelUnavailable("config.json has no `model_type`: it is not the directory of a transformers model")
+    if model_type not in known.all:
+        raise ModelUnavailable(f"config.json has the unknown model_type {model_type!r}{_nearest(model_type, known)}")
+    possible = known.tasks(model_type)
+    if asked is not None:
+        return _asked(asked, model_type, possible)
+    architectures = config.get("architectures") or ()
+    for head, task in _HEADS.items():
+        if task in possible and any(str(name).endswith(head) for name in architectures):
+            return task
+    for task in (Task.IMAGE_EMBEDDING, Task.TEXT_EMBEDDING):
+        # A bare model without a head; one with another head may be used without it where the catalogue says so.
+        if task in possible and any(str(name).endswith("Model") for name in architectures):
+            return task
+    made_for = ", ".join(map(str, architectures)) or "none"
+    raise ModelUnavailable(
+        f"config.json has the architectures {made_for}, which no task is known for; model_type {model_type!r} can do: "
+        f"{', '.join(possible) or 'nothing that this runner knows'}. Name one as `options.task`"
+    )
+
+
+def _asked(asked: object, model_type: str, possible: tuple[Task, ...]) -> Task:
+    try:
+        task = Task(str(asked))
+    except ValueError as error:
+        raise ModelUnavailable(f"there is no task {asked!r}; there are: {', '.join(Task)}") from error
+    if task not in possible:
+        raise ModelUnavailable(
+            f"the task {task.value!r} does not fit model_type {model_type!r}, which can do: "
+            f"{', '.join(possible) or 'nothing that this runner knows'}"
+        )
+    return task
+
+
+def _nearest(model_type: str, known: Known) -> str:
+    near = get_close_matches(model_type, known.all, n=3)
+    return f"; near it are: {', '.join(near)}" if near else f"; this version of transformers knows {len(known.all)}"

@@ -1,0 +1,73 @@
+"""What Whisper's tokens say about time: which of them are spoken when, and where the network should listen next. Pure.
+
+The rules are those of the long-form transcription of https://cdn.openai.com/papers/whisper.pdf, section 3.8, as
+`WhisperForConditionalGeneration.generate` of transformers applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+#: What a step of the timestamp tokens stands for, and a frame of the features.
+TOKEN_S, FRAME_S = 0.02, 0.01
+FRAMES_PER_TOKEN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens of text that are spoken from one moment to another, in seconds."""
+
+    start_s: float
+    end_s: float
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of features that the network hears at once: where it begins, and how many of its frames are sound."""
+
+    begin: int
+    frames: int
+    #: The token that stands for its beginning; all above are later.
+    first_timestamp: int
+
+    def ended(self, tokens: Sequence[int]) -> list[Segment]:
+        """Return the segments that will not change, whatever tokens follow: two timestamps in a row end one."""
+        return list(self._segments(tokens, self._cuts(tokens)))
+
+    def segments(self, tokens: Sequence[int]) -> tuple[list[Segment], int]:
+        """Return all segments of the window's tokens, and how many frames further the next window begins."""
+        cuts, times = self._cuts(tokens), [self._is_time(token) for token in tokens]
+        ends_once = times[-2:] == [False, True]
+        if cuts and not ends_once:
+            # What was begun and not ended is heard again.
+            return list(self._segments(tokens, cuts)), self._steps(tokens[cuts[-1] - 1]) * FRAMES_PER_TOKEN
+        if cuts:
+            return list(self._segments(tokens, [*cuts, len(tokens)])), self.frames
+        last = next((token for token in reversed(tokens) if self._is_time(token)), self.first_timestamp)
+        steps = self._steps(last) or self.frames // FRAMES_PER_TOKEN
+        return [Segment(self._s(0), self._s(steps), self._spoken(tokens))], self.frames
+
+    def _cuts(self, tokens: Sequence[int]) -> list[int]:
+        """Return where in the tokens a segment begins that follows another."""
+        pairs = enumerate(pairwise(tokens), start=1)
+        return [at for at, (one, other) in pairs if self._is_time(one) and self._is_time(other)]
+
+    def _segments(self, tokens: Sequence[int], cuts: Sequence[int]) -> Iterator[Segment]:
+        for begin, end in pairwise([0, *cuts]):
+            part = tokens[begin:end]
+            yield Segment(self._s(self._steps(part[0])), self._s(self._steps(part[-1])), self._spoken(part))
+
+    def _is_time(self, token: int) -> bool:
+        return token >= self.first_timestamp
+
+    def _steps(self, token: int) -> int:
+        return token - self.first_timestamp
+
+    def _s(self, steps: int) -> float:
+        return round(self.begin * FRAME_S + steps * TOKEN_S, 2)
+
+    def _spoken(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(token for token in tokens if not self._is_time(token))
