@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from penstock.errors import MediaNotFound
-from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
+from penstock.models import Limits, media_references
+from penstock.processors.base import CHECKPOINT_NAME, IOProcessor, Output, Prepared, Prompt, Result
 
 #: Stands in for the engine: gives one output per prompt, in order, and draws the prompts as it goes.
 Answer = Callable[[Iterator[Prompt]], Iterator[Output]]
 
 #: How long one of two interleaved jobs waits for the other before it goes on alone.
 _TURN_S = 30
+#: Kinds of numpy's dtypes that cross to the engine: booleans, whole, real and complex numbers.
+_NUMBERS = frozenset("biufc")
+_HEAVY = ("numpy", "torch", "PIL", "rasterio", "transformers", "tokenizers")
 
 
 class ConformanceError(AssertionError):
@@ -31,6 +40,8 @@ class LocalFiles:
     """Media that are files already."""
 
     files: Mapping[str, Path]
+    #: What earlier attempts saved.
+    saved: Mapping[str, Path] = field(default_factory=dict)
 
     def path(self, reference: str) -> Path:
         """Return the file of a reference; raise `MediaNotFound` for one that is not known."""
@@ -42,6 +53,10 @@ class LocalFiles:
         """Files have none."""
         return None
 
+    def checkpoints(self, prefix: str) -> Mapping[str, Path]:
+        """Return those of the files that are there whose names begin so."""
+        return {name: path for name, path in self.saved.items() if name.startswith(prefix)}
+
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
@@ -49,6 +64,9 @@ class FolderSink:
 
     folder: Path
     artifacts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    #: The checkpoints' bytes by name.
+    saved: dict[str, bytes] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         """Return a path in the folder."""
@@ -60,6 +78,19 @@ class FolderSink:
             raise ConformanceError(f"the artifact {name!r} was added twice")
         self.artifacts[name] = media_type, path.read_bytes()
 
+    def say(self, text: str) -> None:
+        """Keep a piece of text."""
+        self.said.append(text)
+
+    def show(self, name: str, picture: bytes, *, media_type: str) -> None:
+        """Keep nothing: what is shown is no part of the result."""
+
+    def checkpoint(self, name: str, path: Path) -> None:
+        """Read the file; raise `ConformanceError` for a name that cannot be one."""
+        if not CHECKPOINT_NAME.fullmatch(name):
+            raise ConformanceError(f"{name!r} is no name for a checkpoint")
+        self.saved[name] = path.read_bytes()
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -67,86 +98,212 @@ class Finished:
 
     result: Result
     artifacts: Mapping[str, tuple[str, bytes]]
+    #: The checkpoints' bytes by name. They are no part of what was made.
+    saved: Mapping[str, bytes] = field(default_factory=dict, compare=False)
 
 
 def check_processor(
-    processor: IOProcessor[Any, Any], request: Any, files: Mapping[str, Path], *, engine: Answer, other: Any = None
+    processor: IOProcessor[Any, Any],
+    request: Any,
+    files: Mapping[str, Path],
+    *,
+    engine: Answer,
+    other: Any = None,
+    limits: Limits | None = None,
+    count_is_a_bound: bool = False,
 ) -> Finished:
     """Run a request through the processor in several ways and return what it made of it.
 
     `request` and `other` are the processor's requests or their JSON data, and `files` has the media of both. Give as
-    `other` a request with different results: without one, state that leaks from job to job may not show.
+    `other` a request with different results: without one, state that leaks from job to job may not show. `limits` are
+    the model's, for the dummy. `count_is_a_bound` allows fewer prompts than were announced.
 
-    Raises `ConformanceError` when more prompts come than were announced, an output is left over, a request leaves a
-    trace on the processor, two jobs share a context, results change from run to run or beside another job, or a result
-    is not JSON.
+    Raises `ConformanceError` when prompts hold what cannot cross to the engine, other than the announced number of them
+    comes, they cost more than was announced, they cannot be closed early, partial outputs change the result, an output
+    is left over, a request leaves a trace on the processor, two jobs share a context, results change from run to run or
+    beside another job, a result is not JSON or not what was said of it, checkpoints change the result, whole or
+    damaged, or the dummy is no request that runs.
     """
+    run = _Runs(processor, engine, count_is_a_bound)
     mine = processor.request.model_validate(request)
     others = mine if other is None else processor.request.model_validate(other)
     before = dict(vars(processor)) if hasattr(processor, "__dict__") else {}
-    alone = _run(processor, mine, files, engine)
-    _check_result(alone)
-    if _run(processor, mine, files, engine) != alone:
+    alone = run.alone(mine, files)
+    if run.alone(mine, files) != alone:
         raise ConformanceError("the same request gave another result the second time")
-    other_alone = _run(processor, others, files, engine)
-    if _run_interleaved(processor, (mine, others), files, engine) != (alone, other_alone):
+    if replace(run, engine=_with_partials(engine)).alone(mine, files) != alone:
+        raise ConformanceError("partial outputs changed the result: leave them out with `final_outputs`")
+    other_alone = run.alone(others, files)
+    if run.interleaved((mine, others), files) != (alone, other_alone):
         raise ConformanceError("a job gave another result beside another job than alone")
+    run.closed_early(mine, files)
+    run.resumed(mine, files, alone)
+    run.dummy(limits or Limits())
     if before != (dict(vars(processor)) if before else {}):
         raise ConformanceError("a request left a trace on the processor: state belongs into the context")
     return alone
 
 
-def _run(processor: IOProcessor[Any, Any], request: Any, files: Mapping[str, Path], engine: Answer) -> Finished:
-    return _finish(processor, processor.pre_process(request, LocalFiles(files)), engine, lambda: None)
+def check_request_module(processor: IOProcessor[Any, Any]) -> None:
+    """Import the module of the processor's request in a new interpreter, as whoever validates requests does.
+
+    Raises `ConformanceError` if it cannot be imported or brings numpy, torch or another heavy library with it.
+    """
+    module = processor.request.__module__
+    program = f"import sys, {module}; print(*sorted(set({_HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConformanceError(f"the request's module {module} cannot be imported alone: {done.stderr.strip()}")
+    if done.stdout.strip():
+        raise ConformanceError(f"the request's module {module} imports {done.stdout.strip()}: move it to a light one")
 
 
-def _run_interleaved(
-    processor: IOProcessor[Any, Any], requests: tuple[Any, Any], files: Mapping[str, Path], engine: Answer
-) -> tuple[Finished, ...]:
-    """Run two jobs whose outputs are taken in turns."""
-    prepared = [processor.pre_process(request, LocalFiles(files)) for request in requests]
-    if prepared[0].context is prepared[1].context and prepared[0].context is not None:
-        raise ConformanceError("two jobs share one context")
-    turn = threading.Barrier(2)
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The ways in which a processor is run."""
 
-    def take_turns() -> None:
-        with suppress(threading.BrokenBarrierError):
-            turn.wait(_TURN_S)
+    processor: IOProcessor[Any, Any]
+    engine: Answer
+    count_is_a_bound: bool
 
-    def finish(job: Prepared[Any]) -> Finished:
-        try:
-            return _finish(processor, job, engine, take_turns)
-        finally:
-            turn.abort()
+    def alone(self, request: Any, files: Mapping[str, Path]) -> Finished:
+        return self._finish(self._prepare(request, files), lambda: None)
 
-    with ThreadPoolExecutor(2) as pool:
-        return tuple(pool.map(finish, prepared))
+    def interleaved(self, requests: tuple[Any, Any], files: Mapping[str, Path]) -> tuple[Finished, ...]:
+        """Run two jobs whose outputs are taken in turns."""
+        prepared = [self._prepare(request, files) for request in requests]
+        if prepared[0].context is prepared[1].context and prepared[0].context is not None:
+            raise ConformanceError("two jobs share one context")
+        turn = threading.Barrier(2)
 
+        def take_turns() -> None:
+            with suppress(threading.BrokenBarrierError):
+                turn.wait(_TURN_S)
 
-def _finish(
-    processor: IOProcessor[Any, Any], prepared: Prepared[Any], engine: Answer, take_turns: Callable[[], None]
-) -> Finished:
-    def counted() -> Iterator[Prompt]:
+        def finish(job: Prepared[Any]) -> Finished:
+            try:
+                return self._finish(job, take_turns)
+            finally:
+                turn.abort()
+
+        with ThreadPoolExecutor(2) as pool:
+            return tuple(pool.map(finish, prepared))
+
+    def closed_early(self, request: Any, files: Mapping[str, Path]) -> None:
+        """Draw one prompt of a job that is then canceled; and none."""
+        for drawn in (1, 0):
+            prompts = self._prepare(request, files).prompts
+            for _ in range(drawn):
+                next(prompts, None)
+            try:
+                close = getattr(prompts, "close", None)
+                if close is not None:
+                    close()
+            except Exception as error:
+                raise ConformanceError(f"closing the prompts after {drawn} of them failed: {error!r}") from error
+
+    def resumed(self, request: Any, files: Mapping[str, Path], alone: Finished) -> None:
+        """Run a job of which earlier attempts saved everything, or the first half, or something that got damaged."""
+        whole = dict(alone.saved)
+        variants = {
+            "whole": whole,
+            "the first half of": dict(sorted(whole.items())[: len(whole) // 2]),
+            "damaged": {name: data[: len(data) // 2] for name, data in whole.items()},
+            "emptied": dict.fromkeys(whole, b""),
+        }
+        for kind, saved in variants.items() if whole else ():
+            with TemporaryDirectory() as folder:
+                paths = {name: Path(folder, str(number)) for number, name in enumerate(saved)}
+                for name, path in paths.items():
+                    path.write_bytes(saved[name])
+                again = self._finish(self._prepare(request, files, saved=paths), lambda: None)
+            if again != alone:
+                raise ConformanceError(f"with {kind} checkpoints of an earlier attempt the result is another")
+
+    def dummy(self, limits: Limits) -> None:
+        """Run the dummy request through everything."""
+        with TemporaryDirectory() as folder:
+            dummy = self.processor.dummy(limits, Path(folder))
+            try:
+                request = self.processor.request.model_validate(dict(dummy.request))
+            except ValidationError as error:
+                raise ConformanceError(f"the dummy's request is not valid: {error}") from error
+            schema = self.processor.request.model_json_schema()
+            for pointer, reference in media_references(schema, dict(dummy.request)):
+                if reference not in dummy.files or not dummy.files[reference].is_file():
+                    raise ConformanceError(f"the dummy names {reference!r} at {pointer} and made no file for it")
+            try:
+                self.alone(request, dummy.files)
+            except ConformanceError:
+                raise
+            except Exception as error:
+                raise ConformanceError(f"the dummy does not run: {error!r}") from error
+
+    def _prepare(
+        self, request: Any, files: Mapping[str, Path], saved: Mapping[str, Path] = MappingProxyType({})
+    ) -> Prepared[Any]:
+        return self.processor.pre_process(request, LocalFiles(files, saved))
+
+    def _finish(self, prepared: Prepared[Any], take_turns: Callable[[], None]) -> Finished:
+        def in_turns() -> Iterator[Output]:
+            for output in self.engine(self._counted(prepared)):
+                take_turns()
+                yield output
+
+        with TemporaryDirectory() as folder:
+            sink, outputs = FolderSink(Path(folder)), in_turns()
+            result = self.processor.post_process(outputs, prepared.context, sink)
+            if next(outputs, None) is not None:
+                raise ConformanceError("post_process left outputs behind: take or close them")
+            _check_result(result, sink)
+            return Finished(result, sink.artifacts, sink.saved)
+
+    def _counted(self, prepared: Prepared[Any]) -> Iterator[Prompt]:
+        drawn, cost = 0, 0
         for drawn, prompt in enumerate(prepared.prompts, start=1):
+            cost += prompt.cost
             if prepared.count is not None and drawn > prepared.count:
                 raise ConformanceError(f"{drawn} prompts came and {prepared.count} were announced")
+            for name, value in prompt.data.items():
+                if problem := _problem(value):
+                    raise ConformanceError(f"prompt {drawn} holds under {name!r} {problem}")
             yield prompt
+        if prepared.count is not None and drawn < prepared.count and not self.count_is_a_bound:
+            raise ConformanceError(f"{drawn} prompts came and {prepared.count} were announced")
+        if cost > prepared.cost:
+            raise ConformanceError(f"the prompts cost {cost} together, more than the announced {prepared.cost}")
 
-    def in_turns() -> Iterator[Output]:
-        for output in engine(counted()):
-            take_turns()
+
+def _with_partials(engine: Answer) -> Answer:
+    """Return an engine that says everything twice: first as what it has so far."""
+
+    def answer(prompts: Iterator[Prompt]) -> Iterator[Output]:
+        for output in engine(prompts):
+            if not output.partial:
+                yield replace(output, partial=True)
             yield output
 
-    with TemporaryDirectory() as folder:
-        sink, outputs = FolderSink(Path(folder)), in_turns()
-        result = processor.post_process(outputs, prepared.context, sink)
-        if next(outputs, None) is not None:
-            raise ConformanceError("post_process left outputs behind")
-        return Finished(result, sink.artifacts)
+    return answer
 
 
-def _check_result(finished: Finished) -> None:
+def _problem(value: Any) -> str:
+    """Say why a value cannot cross to the engine; nothing if it can."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    if kind is not None and type(value).__module__ == "numpy":
+        return "" if kind in _NUMBERS else f"an array of {value.dtype}: only booleans and numbers cross to the engine"
     try:
-        json.dumps(finished.result.data, allow_nan=False)
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        return f"a {name}, which is neither a numpy array nor plain data: {error}"
+    return ""
+
+
+def _check_result(result: Result, sink: FolderSink) -> None:
+    try:
+        json.dumps(result.data, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConformanceError(f"the result is not JSON: {error}") from error
+    said = "".join(sink.said)
+    if said and not (result.text or "").startswith(said):
+        raise ConformanceError(f"what was said, {said!r}, is not how the result's text begins")

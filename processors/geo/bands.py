@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.errors import InvalidInput, MissingBands
+from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.options import Band
 
 
@@ -14,10 +14,26 @@ from penstock.processors.geo.options import Band
 class SceneBand:
     """A band of the scene that may hold data (alpha bands do not count)."""
 
-    #: From 1, as GDAL counts.
+    #: From 1 within its file, as GDAL counts.
     index: int
-    #: Its description in the file.
+    #: What the request calls it, or its description in the file.
     name: str | None
+    #: Its names in the scene's STAC item.
+    aliases: tuple[str, ...] = ()
+    #: Which of the scene's files holds it, from 0.
+    file: int = 0
+    #: How many bands the files before that one hold.
+    before: int = 0
+
+    @property
+    def number(self) -> int:
+        """From 1, through all the files: what requests count."""
+        return self.before + self.index
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its names, the one that people see first."""
+        return (*filter(None, (self.name,)), *self.aliases)
 
 
 def select_bands(
@@ -43,19 +59,23 @@ def _requested(
     needed: Sequence[Band], present: Sequence[SceneBand], request: Sequence[str | int]
 ) -> tuple[SceneBand, ...]:
     if len(request) != len(needed):
-        raise InvalidInput(
-            f"`bands` names {len(request)} bands, but the model needs {len(needed)}: {_names(needed)}, in this order."
+        wrong = (
+            f"names {bands_in_words(len(request))}, but the model needs {len(needed)}: {_names(needed)}, in this order"
         )
-    return tuple(_requested_one(wanted, present) for wanted in request)
+        raise InvalidInput(f"`bands` {wrong}.", errors=[Issue("/input/bands", wrong)])
+    return tuple(_requested_one(at, wanted, present) for at, wanted in enumerate(request))
 
 
-def _requested_one(wanted: str | int, present: Sequence[SceneBand]) -> SceneBand:
+def _requested_one(at: int, wanted: str | int, present: Sequence[SceneBand]) -> SceneBand:
     if isinstance(wanted, int):
-        matches = [band for band in present if band.index == wanted]
+        matches = [band for band in present if band.number == wanted]
     else:
         matches = _all_named(wanted, present)
     if not matches:
-        raise MissingBands(f"`bands` asks for {wanted!r}, which the scene does not have; it has {_listing(present)}.")
+        raise MissingBands(
+            f"`bands` asks for {wanted!r}, which the scene does not have; it has {_listing(present)}.",
+            errors=[Issue(f"/input/bands/{at}", f"is none of the scene's {bands_in_words(len(present))}")],
+        )
     if len(matches) > 1:
         raise InvalidInput(f"`bands` asks for {wanted!r}, which the scene has {len(matches)} times; use its number.")
     return matches[0]
@@ -72,18 +92,24 @@ def _named(band: Band, present: Sequence[SceneBand]) -> SceneBand | None:
 
 
 def _all_named(name: str, present: Sequence[SceneBand]) -> list[SceneBand]:
-    return [band for band in present if band.name and _canonical(band.name) == _canonical(name)]
+    return [band for band in present if canonical(name) in map(canonical, band.names)]
 
 
-def _canonical(name: str) -> str:
+def canonical(name: str) -> str:
     """`B02`, `b2` and `B-2` are one name; so are `NIR narrow` and `nir_narrow`."""
     return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"[\s_-]", "", name.lower()))
+
+
+def bands_in_words(count: int) -> str:
+    """Return `1 band`, `2 bands`."""
+    return f"{count} band{'' if count == 1 else 's'}"
 
 
 def _sentence(needed: Sequence[Band], present: Sequence[SceneBand], missing: Sequence[str]) -> str:
     if len(present) < len(needed):
         found = f"it has {_listing(present)}" if present else "it has none"
-        return f"The model needs {len(needed)} bands ({_names(needed)}) and the scene has {len(present)}: {found}."
+        count = bands_in_words(len(needed))
+        return f"The model needs {count} ({_names(needed)}) and the scene has {len(present)}: {found}."
     return (
         f"The model needs {_names(needed)}; the scene has {_listing(present)}, where {', '.join(missing)} cannot be "
         "found by name. Say which bands to take, in the model's order, with `bands` (names or numbers from 1)."
@@ -95,5 +121,5 @@ def _names(needed: Sequence[Band]) -> str:
 
 
 def _listing(present: Sequence[SceneBand]) -> str:
-    shown = [f"{band.index} {band.name!r}" if band.name else f"{band.index} (unnamed)" for band in present[:20]]
+    shown = [f"{band.number} {band.names[0]!r}" if band.names else f"{band.number} (unnamed)" for band in present[:20]]
     return ", ".join(shown) + (f" and {len(present) - 20} more" if len(present) > 20 else "")

@@ -1,4 +1,4 @@
-"""Writing results: tiles into a scratch GeoTIFF, then a Cloud Optimized GeoTIFF of it, and the preview.
+"""Rasters: tiles into a scratch GeoTIFF, then a Cloud Optimized GeoTIFF of it.
 
 The scratch file is uncompressed and sparse: tiles land in it in any order and at any place, only blocks that hold data
 take room on the disk, and nothing but GDAL's block cache is held in memory.
@@ -6,30 +6,43 @@ take room on the disk, and nothing but GDAL's block cache is held in memory.
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from xml.etree import ElementTree
 
-import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from penstock.processors.geo.gdal import ColorInterp, Resampling, rasterio, without_georeference
+from penstock.processors.geo.gdal import ColorInterp, rasterio, without_georeference
 from penstock.processors.geo.options import NODATA, ClassLabel
 from penstock.processors.geo.plan import Box
 from penstock.processors.geo.raster import Scene
+from penstock.processors.outputs import OUTPUTS, Kind
 
 COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
 #: Probabilities are whole steps of 1/254, so that 255 is free for nodata.
 STEPS = NODATA - 1
 _BLOCK_PX = 512
 
+Dtype = Literal["uint8", "float32"]
+
 
 class Scratch:
-    """A raster of uint8 bands on the scene's grid, `NODATA` where nothing was written. A context manager."""
+    """A raster on the scene's grid, nodata where nothing was written. A context manager.
 
-    def __init__(self, path: Path, scene: Scene, count: int, tags: Mapping[str, str]) -> None:
+    Nodata is `NODATA` in uint8 rasters and NaN in float32 ones.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        scene: Scene,
+        count: int,
+        tags: Mapping[str, str],
+        dtype: Dtype = "uint8",
+    ) -> None:
         self.path = path
         place = {"gcps": list(scene.gcps), "crs": scene.gcps_crs} if scene.gcps and scene.transform is None else {}
         with without_georeference():
@@ -37,11 +50,11 @@ class Scratch:
                 path,
                 "w",
                 driver="GTiff",
-                dtype="uint8",
+                dtype=dtype,
                 count=count,
                 height=scene.height,
                 width=scene.width,
-                nodata=NODATA,
+                nodata=NODATA if dtype == "uint8" else math.nan,
                 tiled=True,
                 blockxsize=_BLOCK_PX,
                 blockysize=_BLOCK_PX,
@@ -65,20 +78,23 @@ class Scratch:
         # GDAL keeps category names in a side file only; as tags of the band they travel inside the COG.
         self._dataset.update_tags(1, **{f"CLASS_{label.id}": label.name for label in labels})
 
-    def label_probabilities(self, labels: Sequence[ClassLabel]) -> None:
-        """Give each band its class's name and the scale that turns it into a probability."""
-        self._dataset.scales = (1 / STEPS,) * len(labels)
-        self._dataset.colorinterp = (ColorInterp.gray, *(ColorInterp.undefined,) * (len(labels) - 1))
-        for label in labels:
-            self._dataset.set_band_description(label.id + 1, f"probability of {label.name}")
+    def label_bands(self, descriptions: Sequence[str], *, scale: float = 1, units: Sequence[str] = ()) -> None:
+        """Give each band its description and unit, and all of them the scale that makes them what they mean."""
+        if scale != 1:
+            self._dataset.scales = (scale,) * len(descriptions)
+        self._dataset.colorinterp = (ColorInterp.gray, *(ColorInterp.undefined,) * (len(descriptions) - 1))
+        for index, description in enumerate(descriptions, 1):
+            self._dataset.set_band_description(index, description)
+        for index, unit in enumerate(units, 1):
+            self._dataset.set_band_unit(index, unit)
 
-    def write(self, values: npt.NDArray[np.uint8], box: Box) -> None:
-        """Write uint8 (bands, rows, columns) to a box of the scene."""
+    def write(self, values: npt.NDArray[Any], box: Box) -> None:
+        """Write (bands, rows, columns) of the raster's data type to a box of the scene."""
         window = rasterio.windows.Window(box.left, box.top, box.width, box.height)
         self._dataset.write(values, window=window)
 
 
-def write_cog(scratch: Path, path: Path, *, overviews: str) -> None:
+def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"]) -> None:
     """Copy a closed scratch raster to a COG, with overviews by `MODE` (classes) or `AVERAGE` (what can be averaged)."""
     with without_georeference():
         rasterio.shutil.copy(
@@ -86,26 +102,38 @@ def write_cog(scratch: Path, path: Path, *, overviews: str) -> None:
             path,
             driver="COG",
             COMPRESS="DEFLATE",
-            PREDICTOR="STANDARD",
+            PREDICTOR="YES",  # 2 of whole numbers, 3 of floating-point ones
             BLOCKSIZE=_BLOCK_PX,
             OVERVIEW_RESAMPLING=overviews,
             BIGTIFF="IF_SAFER",
         )
 
 
-def write_preview(scratch: Path, path: Path, labels: Sequence[ClassLabel], *, side_px: int = 1024) -> None:
-    """Write the class raster as a PNG in the classes' colours, transparent where there is no data."""
-    with without_georeference(), rasterio.open(scratch, driver="GTiff") as dataset:
-        shrink = min(1.0, side_px / max(dataset.height, dataset.width))
-        shape = tuple(max(1, round(side * shrink)) for side in (dataset.height, dataset.width))
-        classes = dataset.read(1, out_shape=shape, resampling=Resampling.mode)
-    palette = np.zeros((NODATA + 1, 3), dtype=np.uint8)
-    palette[[label.id for label in labels]] = [label.rgb for label in labels]
-    image = Image.fromarray(classes, mode=None).convert("L")
-    image.putpalette(palette.tobytes())
-    image.save(path, format="PNG", transparency=NODATA, optimize=True)
+@dataclass(frozen=True, slots=True)
+class Cog:
+    """A closed scratch raster, and how its overviews are made."""
+
+    scratch: Path
+    overviews: Literal["MODE", "AVERAGE"]
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write JSON for people and programs."""
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+def _write_kind(path: Path, cog: Cog) -> None:
+    write_cog(cog.scratch, path, overviews=cog.overviews)
+
+
+#: The output kinds of rasters' processors.
+RASTER_OUTPUTS = OUTPUTS.register("cog", Kind(COG_TYPE, ".tif", _write_kind))
+
+
+def write_category_names(path: Path, labels: Sequence[ClassLabel]) -> None:
+    """Write the side file (`<raster>.aux.xml`) in which GDAL and QGIS look for the names of a raster's classes.
+
+    Ours because GDAL's own writing of such files is off (see `gdal`). Ids count from 0, as the list does.
+    """
+    root = ElementTree.Element("PAMDataset")
+    band = ElementTree.SubElement(root, "PAMRasterBand", band="1")
+    names = ElementTree.SubElement(band, "CategoryNames")
+    for label in labels:
+        ElementTree.SubElement(names, "Category").text = label.name
+    ElementTree.indent(root)
+    path.write_bytes(ElementTree.tostring(root, encoding="utf-8") + b"\n")

@@ -1,4 +1,4 @@
-"""Reading scenes: what a file says of itself, and its rows.
+"""Reading one file: what it says of itself, and its rows.
 
 Only files that the service made are opened, with the one driver that their first bytes name, and every size is checked
 before a pixel is read: a file of 5 MB can declare 149 GiB.
@@ -7,9 +7,11 @@ before a pixel is read: a file of 5 MB can declare 149 GiB.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ import numpy.typing as npt
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.geo.bands import SceneBand
+from penstock.processors.geo.documents import moment
 from penstock.processors.geo.gdal import rasterio, reading, without_georeference
 from penstock.processors.geo.plan import Box
-from penstock.processors.geo.radiometry import Declared
+from penstock.processors.geo.radiometry import MaskName, Said, tagged
+from penstock.processors.geo.resample import Chunk
 
 _DRIVERS = {
     b"II*\0": "GTiff",
@@ -45,6 +49,8 @@ class Scene:
     height: int
     width: int
     dtype: str
+    #: How many bands there are; `bands` are those that may hold data.
+    count: int
     bands: tuple[SceneBand, ...]
     #: rasterio's CRS and affine transform; None where the file has none.
     crs: Any | None
@@ -58,17 +64,29 @@ class Scene:
     #: The band that says where there is data, or 0 for the file's mask, or None.
     mask_band: int | None
     block_rows: int
+    #: When it was taken, by the file's own tags.
+    taken: datetime | None = None
 
-    def declared(self, bands: tuple[SceneBand, ...]) -> Declared:
-        """Return the file's own radiometry of these bands."""
+    @property
+    def chunk_rows(self) -> int:
+        """How many rows most chunks have: those of a block, or of several low ones."""
+        return self.block_rows * max(1, _MIN_CHUNK_ROWS // self.block_rows)
+
+    @property
+    def mask(self) -> MaskName | None:
+        """What says where there is data, numbers aside."""
+        match self.mask_band:
+            case None:
+                return None
+            case 0:
+                return "internal mask"
+            case _:
+                return "alpha"
+
+    def said(self, bands: Sequence[SceneBand]) -> tuple[Said, ...]:
+        """Return what the file's own tags say of the bands that are used."""
         at = [band.index - 1 for band in bands]
-        return Declared(
-            self.dtype,
-            tuple(self.scales[i] for i in at),
-            tuple(self.offsets[i] for i in at),
-            tuple(self.nodata[i] for i in at),
-            masked=self.mask_band is not None,
-        )
+        return tagged([self.scales[i] for i in at], [self.offsets[i] for i in at], [self.nodata[i] for i in at])
 
 
 def read_scene(path: Path, limits: Limits) -> Scene:
@@ -78,34 +96,44 @@ def read_scene(path: Path, limits: Limits) -> Scene:
     takes, `InvalidInput` if its numbers or its georeference are not usable.
     """
     driver = _driver(path)
-    with _opened(path, driver) as dataset, reading("The scene's header cannot be read"):
+    with opened(path, driver) as dataset, reading("The scene's header cannot be read"):
         scene = _scene(dataset, driver)
         _check_size(dataset, scene, limits)
     return scene
 
 
-class Rows:
-    """The pixels of some bands of an open scene."""
+class FileRows:
+    """The pixels of some bands of an open file, in its own numbers and on its own grid.
 
-    def __init__(self, dataset: Any, scene: Scene, bands: tuple[SceneBand, ...], nodata: tuple[float | None, ...]):
+    `indexes` are the bands' numbers in the file, `nodata` each one's number that is no data, and `called` what errors
+    call the file.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        scene: Scene,
+        indexes: Sequence[int],
+        nodata: Sequence[float | None],
+        *,
+        called: str = "The scene",
+    ) -> None:
         self._dataset, self._scene = dataset, scene
-        self._indexes = [band.index for band in bands]
-        self._nodata = [_in_dtype(value, np.dtype(scene.dtype)) for value in nodata]
+        self._indexes, self._called = list(indexes), called
         self.dtype = np.dtype(scene.dtype)
-        self.height, self.width = scene.height, scene.width
-        self.count = len(bands)
-        self._chunk_rows = scene.block_rows * max(1, _MIN_CHUNK_ROWS // scene.block_rows)
+        self._nodata = [_in_dtype(value, self.dtype) for value in nodata]
+        self.chunk_rows = scene.chunk_rows
 
-    def read(self, box: Box) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]]:
-        """Yield (first row, numbers (bands, rows, columns), valid (rows, columns)) from top to bottom.
+    def read(self, box: Box) -> Iterator[Chunk]:
+        """Yield the box from top to bottom; chunks end where the file's blocks end, so that each is decoded once.
 
-        Chunks end where the file's blocks end. A pixel is valid where all the bands hold data.
+        A pixel is valid where all the bands hold data.
         """
         top = box.top
         while top < box.bottom:
-            bottom = min(box.bottom, (top // self._chunk_rows + 1) * self._chunk_rows)
+            bottom = min(box.bottom, (top // self.chunk_rows + 1) * self.chunk_rows)
             window = rasterio.windows.Window(box.left, top, box.width, bottom - top)
-            with reading(f"The scene's rows {top} to {bottom - 1} cannot be read"):
+            with reading(f"{self._called}'s rows {top} to {bottom - 1} cannot be read"):
                 numbers = self._dataset.read(self._indexes, window=window)
                 mask = self._mask(window)
             yield top, numbers, self._valid(numbers, mask)
@@ -132,16 +160,8 @@ class Rows:
 
 
 @contextmanager
-def open_rows(
-    path: Path, scene: Scene, bands: tuple[SceneBand, ...], nodata: tuple[float | None, ...]
-) -> Iterator[Rows]:
-    """Open the scene's pixels; the block closes the file."""
-    with _opened(path, scene.driver) as dataset:
-        yield Rows(dataset, scene, bands, nodata)
-
-
-@contextmanager
-def _opened(path: Path, driver: str) -> Iterator[Any]:
+def opened(path: Path, driver: str) -> Iterator[Any]:
+    """Open a file that the service made with the one driver; the block closes it. Raises `MediaUnreadable`."""
     with reading("The scene cannot be opened"), without_georeference():
         dataset = rasterio.open(path, driver=driver)
     with dataset:
@@ -181,6 +201,7 @@ def _scene(dataset: Any, driver: str) -> Scene:
         height=dataset.height,
         width=dataset.width,
         dtype=dataset.dtypes[0],
+        count=dataset.count,
         bands=tuple(SceneBand(i, name) for i, name in enumerate(dataset.descriptions, 1) if i not in alphas),
         crs=dataset.crs,
         transform=_transform(dataset),
@@ -191,7 +212,18 @@ def _scene(dataset: Any, driver: str) -> Scene:
         nodata=tuple(dataset.nodatavals),
         mask_band=alphas[0] if alphas else 0 if _has_mask(dataset) else None,
         block_rows=dataset.block_shapes[0][0],
+        taken=_taken(dataset),
     )
+
+
+def _taken(dataset: Any) -> datetime | None:
+    """Return when the scene was taken by tags that mean just that; TIFFTAG_DATETIME says when a file was written.
+
+    HLS has one SENSING_TIME or several of a mosaic, of which the first counts; GDAL writes ACQUISITIONDATETIME, in UTC.
+    """
+    tags = dataset.tags(ns="IMAGERY") | dataset.tags()
+    sensed, acquired = tags.get("SENSING_TIME", ""), tags.get("ACQUISITIONDATETIME", "")
+    return moment(re.split("[;,]", sensed)[0].strip()) or moment(f"{acquired.strip()}+00:00")
 
 
 def _numpy_name(dtype: str) -> str:
@@ -202,7 +234,9 @@ def _transform(dataset: Any) -> Any | None:
     transform = dataset.transform
     if transform.is_identity:
         return None
-    if not all(map(math.isfinite, tuple(transform)[:6])) or transform.determinant == 0:
+    corner = transform @ (dataset.width, dataset.height)
+    numbers = (*tuple(transform)[:6], transform.determinant, *corner)
+    if not all(map(math.isfinite, numbers)) or transform.determinant == 0:
         raise InvalidInput("The scene's georeference (geotransform) is not usable: its numbers must be finite.")
     return transform
 

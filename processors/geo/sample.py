@@ -1,12 +1,13 @@
-"""A synthetic scene to try things on: made by this code, not by a satellite, and tagged so.
+"""Synthetic scenes to try things on: made by this code, not by a satellite, and tagged so.
 
-A coast with a beach, a river that meets it, fields and woods, clouds with their shadows and the slanted edge of a
-swath. Reflectances are plausible at the top of the atmosphere for a 30 m sensor, so that a network trained on real
-scenes sees water, land and cloud where they are.
+`write_sample` makes a coast with a beach, a river that meets it, fields and woods, clouds with their shadows and the
+slanted edge of a swath. Reflectances are plausible at the top of the atmosphere for a 30 m sensor, so that a network
+trained on real scenes sees water, land and cloud where they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.options import Band
 
 Layer = npt.NDArray[np.float32]
 
@@ -60,6 +62,21 @@ def write_sample(path: Path, *, size_px: int = 1024, seed: int = 20_200_127) -> 
         dataset.scales = (_SCALE,) * len(_BANDS)
         dataset.update_tags(SYNTHETIC="yes", DESCRIPTION="Synthetic scene made by Penstock; not an observation.")
         dataset.write(numbers)
+
+
+def write_noise(path: Path, bands: Sequence[Band], side_px: int, *, reflectance: bool = False) -> None:
+    """Write a float32 scene of noise, distributed as the model's training data, with the bands' names: a warm-up's.
+
+    Of a model of `reflectance` its absolute values: what lies far below 0 is refused as undeclared fill.
+    """
+    rng = np.random.default_rng(0)
+    profile = {"driver": "GTiff", "dtype": "float32", "count": len(bands), "height": side_px, "width": side_px}
+    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, _ORIGIN_M[0], 0, -10, _ORIGIN_M[1])}
+    with rasterio.open(path, "w", tiled=True, **profile, **place) as dataset:
+        for number, band in enumerate(bands, start=1):
+            dataset.set_band_description(number, band.name)
+            noise = rng.normal(band.mean, band.std, (side_px, side_px)).astype(np.float32)
+            dataset.write(np.abs(noise) if reflectance else noise, number)
 
 
 def _scene(size: int, rng: np.random.Generator) -> Layer:

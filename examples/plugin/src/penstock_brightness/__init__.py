@@ -1,0 +1,1 @@
+"""An IO processor for Penstock: how bright pictures are."""

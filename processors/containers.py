@@ -1,0 +1,51 @@
+"""Opening files of sound and film, with PyAV: only the reader that a file's first bytes name sees it.
+
+FFmpeg's readers of lists (HLS, concat) open other files and addresses; none of them is among those that are known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import av
+from av.container import InputContainer
+
+from penstock.errors import MediaUnreadable
+
+#: First bytes -> FFmpeg's reader. What MP3 and MP4 begin with, `_format` knows.
+_SIGNATURES = {b"fLaC": "flac", b"OggS": "ogg", b"ID3": "mp3", b"\x1a\x45\xdf\xa3": "matroska", b"RF64": "wav"}
+_RIFF = {b"WAVE": "wav", b"AVI ": "avi"}
+#: How the first box of MP4 and QuickTime files is called.
+_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+#: PyAV's own errors are of FFmpeg, or what Python raises for a value that cannot be.
+BROKEN = (av.error.FFmpegError, ValueError, OverflowError, IndexError, EOFError, UnicodeDecodeError)
+
+
+@contextmanager
+def opened(path: Path, what: str, taken: str) -> Iterator[InputContainer]:
+    """Open a file of sound or film. `what` is what it should be, `taken` in which formats.
+
+    Raises `MediaUnreadable` for one of another format, and for what goes wrong while it is read.
+    """
+    with path.open("rb") as file:
+        name = _format(file.read(16))
+    if name is None:
+        raise MediaUnreadable(f"The file is no {what} that is taken here: {taken}.")
+    try:
+        with av.open(str(path), mode="r", format=name, metadata_errors="ignore") as container:
+            yield container
+    except BROKEN as error:
+        raise MediaUnreadable(f"The {what} cannot be decoded: it is damaged, incomplete or of a rare kind.") from error
+
+
+def _format(start: bytes) -> str | None:
+    if start[:4] == b"RIFF":
+        return _RIFF.get(start[8:12])
+    if start[4:8] in _BOXES:
+        return "mov"
+    # The sync word of MPEG audio: eleven bits, then a layer that is not reserved.
+    if len(start) > 1 and start[0] == 0xFF and start[1] & 0xE0 == 0xE0 and start[1] & 0x06:
+        return "mp3"
+    return next((name for signature, name in _SIGNATURES.items() if start.startswith(signature)), None)

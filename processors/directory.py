@@ -1,0 +1,61 @@
+"""What a model's directory in the format of the Hugging Face hub says beside its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError, ModelUnavailable
+from penstock.models import Model
+
+#: What the runner `transformers` reads of a model's options.
+RUNNER_OPTIONS = ("adapter", "answer", "compile", "encoder_cache_bytes", "normalize", "pooling", "task")
+
+
+def read_config(model: Model, name: str = "config.json") -> Mapping[str, Any]:
+    """Return a JSON file of the directory; empty if it is not there. Raises `ModelUnavailable` for a broken one."""
+    path = Path(model.source) / name
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ModelUnavailable(f"model {model.name!r}: {name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelUnavailable(f"model {model.name!r}: {name} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelUnavailable(f"model {model.name!r}: {name} is no JSON object")
+    return data
+
+
+def read_labels(model: Model) -> Mapping[int, str]:
+    """Return the classes' names by id: the option `labels` (a list), or `id2label` of `config.json`."""
+    try:
+        own = {int(number): str(name) for number, name in read_config(model).get("id2label", {}).items()}
+    except (AttributeError, ValueError) as error:
+        raise ModelUnavailable(f"model {model.name!r}: id2label of config.json is not usable: {error}") from error
+    labels = model.options.get("labels")
+    if labels is None:
+        return own
+    if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+        raise ConfigError(f"model {model.name!r}: options.labels is not a list of names")
+    if own and len(own) != len(labels):
+        raise ConfigError(
+            f"model {model.name!r}: options.labels has {len(labels)} names, and the network has {len(own)} classes"
+        )
+    return dict(enumerate(labels))
+
+
+def check_options(model: Model, *own: str) -> None:
+    """Raise `ConfigError` for options that neither the processor nor the runner `transformers` reads.
+
+    Other runners' options are theirs to check.
+    """
+    if model.runner != "transformers":
+        return
+    known = sorted({*own, *RUNNER_OPTIONS})
+    unknown = sorted(set(model.options) - set(known))
+    if unknown:
+        raise ConfigError(f"model {model.name!r}: unknown options: {', '.join(unknown)}; known are: {', '.join(known)}")

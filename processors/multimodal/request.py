@@ -1,0 +1,88 @@
+"""The `input` of chats about pictures. Its JSON Schema is the API's: neither numpy nor a tokenizer is imported here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from penstock.models import ITEMS, MediaReference
+from penstock.processors.language.request import NewTokens, Seed, Stop, Temperature, TopP
+
+
+class TextPart(BaseModel):
+    """A piece of a message's text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(BaseModel):
+    """A picture, at its place in the message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["image"]
+    image: MediaReference
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["system", "user", "assistant"]
+    content: str | Annotated[list[Part], Field(min_length=1)]
+
+    @property
+    def parts(self) -> list[TextPart | ImagePart]:
+        """The message's pieces, in order."""
+        return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+
+
+class ImageTextRequest(BaseModel):
+    """Pictures and what to do with them, or a whole conversation. The same request gives the same text."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={
+            "anyOf": [{"required": ["images"]}, {"required": ["messages"]}],
+            "not": {"required": ["images", "messages"]},
+            "dependentRequired": {"images": ["prompt"], "prompt": ["images"]},
+        },
+    )
+
+    images: Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = Field(
+        default=None, description="Pictures to speak of (PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts)."
+    )
+    prompt: str | None = Field(default=None, description="What to say or do about `images`.")
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
+        default=None, description="A conversation instead, whose messages have text and pictures in any order."
+    )
+    max_new_tokens: NewTokens = None
+    temperature: Temperature = 0.0
+    top_p: TopP = 1.0
+    seed: Seed = 0
+    stop: Stop = []
+
+    @property
+    def turns(self) -> list[ChatMessage]:
+        """The conversation: `images` and `prompt` are one message, the pictures first."""
+        if self.messages is not None:
+            return self.messages
+        images: list[TextPart | ImagePart] = [ImagePart(type="image", image=image) for image in self.images or ()]
+        return [ChatMessage(role="user", content=[*images, TextPart(type="text", text=self.prompt or "")])]
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.images is None) == (self.messages is None):
+            raise ValueError("give either images with a prompt, or messages")
+        if (self.images is None) != (self.prompt is None):
+            raise ValueError("images and prompt go together")
+        return self

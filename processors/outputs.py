@@ -1,0 +1,136 @@
+"""Output kinds: how a value becomes an artifact's file, by name. Text is the default.
+
+A registry is a value: `OUTPUTS.register("mp4", Kind("video/mp4", ".mp4", write_mp4))` is another one.
+"""
+
+from __future__ import annotations
+
+import json
+import wave
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from penstock.errors import ConfigError, ProcessorFailed
+from penstock.processors.base import ArtifactSink, OutputSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file."""
+
+    media_type: str
+    suffix: str
+    #: Writes a value to a path; raises `TypeError` or `ValueError` for a value that is none of this kind.
+    write: Callable[[Path, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputKinds:
+    """Kinds by name: an immutable value."""
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+
+    def register(self, name: str, kind: Kind) -> OutputKinds:
+        """Return kinds that have this one too."""
+        return replace(self, kinds=MappingProxyType({**self.kinds, name: kind}))
+
+    def kind(self, name: str) -> Kind:
+        """Return a kind; raise `ConfigError` with the known names for one that is not known."""
+        if name not in self.kinds:
+            raise ConfigError(f"there is no output kind {name!r}; known are: {', '.join(sorted(self.kinds))}")
+        return self.kinds[name]
+
+    def spec(self, name: str, description: str, *, kind: str = "text", default: bool = True) -> OutputSpec:
+        """Return what a processor says of an output of this kind."""
+        return OutputSpec(name, self.kind(kind).media_type, description, default)
+
+    def put(self, sink: ArtifactSink, name: str, value: Any, *, kind: str = "text") -> None:
+        """Write a value and hand it over as the artifact `name` plus the kind's suffix."""
+        made = self.kind(kind)
+        file = name + made.suffix
+        path = sink.path(file)
+        try:
+            made.write(path, value)
+        except (TypeError, ValueError) as error:
+            raise ProcessorFailed(f"The output {name!r} cannot be written as {kind}: {error}") from error
+        sink.add(file, path, media_type=made.media_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Ids, uint8 (height, width), and the colour of each; `clear` is shown as nothing."""
+
+    ids: npt.NDArray[np.uint8]
+    colours: Sequence[tuple[int, int, int]]
+    clear: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Samples of sound, float32 (frames,) or (frames, channels) from -1 to 1, or int16."""
+
+    samples: npt.NDArray[Any]
+    rate_hz: int
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8."""
+    path.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON for people and programs."""
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_png(path: Path, value: Indexed | npt.NDArray[Any]) -> None:
+    """Write uint8 (height, width[, 3 or 4]), uint16 (height, width), or ids with their colours."""
+    if isinstance(value, Indexed):
+        image = Image.fromarray(value.ids).convert("L")
+        image.putpalette(bytes(part for colour in value.colours for part in colour))
+        extra = {} if value.clear is None else {"transparency": value.clear}
+        image.save(path, format="PNG", optimize=True, **extra)
+    else:
+        Image.fromarray(value).save(path, format="PNG")
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays by name."""
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path)
+
+
+def write_npy(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array as numpy does."""
+    np.save(path, array, allow_pickle=False)
+
+
+def write_wav(path: Path, sound: Sound) -> None:
+    """Write 16-bit PCM; what is louder than full scale is cut."""
+    samples = sound.samples
+    if samples.dtype != np.int16:
+        samples = np.rint(np.clip(samples, -1, 1) * 32767).astype(np.int16)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(sound.rate_hz)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+OUTPUTS = (
+    OutputKinds()
+    .register("text", Kind("text/plain; charset=utf-8", ".txt", write_text))
+    .register("json", Kind("application/json", ".json", write_json))
+    .register("npy", Kind("application/x-npy", ".npy", write_npy))
+    .register("png", Kind("image/png", ".png", write_png))
+    .register("safetensors", Kind("application/vnd.safetensors", ".safetensors", write_safetensors))
+    .register("wav", Kind("audio/wav", ".wav", write_wav))
+)

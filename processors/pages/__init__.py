@@ -1,0 +1,1 @@
+"""Processors of pages: pictures of text."""

@@ -1,0 +1,160 @@
+"""The speech recognition processor: a recording in, what is said in it out, told while it is written.
+
+A recording is decoded twice: once to find the pauses where it is cut into passages, and again passage by passage as the
+engine asks for them. So its length is known before the first word, and no more than a few passages are in memory.
+"""
+
+from __future__ import annotations
+
+import wave
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import ConfigError
+from penstock.models import Limits, Model
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
+from penstock.processors.directory import check_options
+from penstock.processors.language.tokens import read_vocabulary
+from penstock.processors.outputs import OUTPUTS, Kind
+from penstock.processors.outputs import write_text as write
+from penstock.processors.speech.features import LogMel, read_features
+from penstock.processors.speech.passages import Loudness, joined
+from penstock.processors.speech.recording import read_sound
+from penstock.processors.speech.request import SpeechRequest
+from penstock.subtitles import srt, vtt
+
+#: The network's input: float32 (bands, frames), how many of them are sound; and its outputs.
+INPUT_NAME, FRAMES_NAME = "features", "frames"
+SEGMENTS_NAME, LANGUAGE_NAME = "segments", "language"
+#: Of an option that may make passages longer than the network's window.
+_LONGEST_S = 600
+
+_KINDS = OUTPUTS.register("srt", Kind("application/x-subrip", ".srt", write)).register(
+    "vtt", Kind("text/vtt; charset=utf-8", ".vtt", write)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `post_process` needs of the first half."""
+
+    outputs: tuple[str, ...]
+    #: Of each passage.
+    lengths_s: tuple[float, ...]
+
+
+class SpeechRecognition:
+    """Writes down what is said in a recording, in segments that know when."""
+
+    request = SpeechRequest
+    outputs = (
+        _KINDS.spec("json", "the result: the text, its segments with their times, and the language", kind="json"),
+        _KINDS.spec("srt", "transcript.srt: subtitles as SubRip", kind="srt", default=False),
+        _KINDS.spec("vtt", "transcript.vtt: subtitles as WebVTT", kind="vtt", default=False),
+    )
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        check_options(model, "passage_s")
+        self._features = read_features(model)
+        self._vocabulary = read_vocabulary(model, truncate=False)
+        self._passage_s = _passage_s(model, self._features)
+
+    def pre_process(self, request: SpeechRequest, media: Media) -> Prepared[Context]:
+        """Return one prompt per passage."""
+        path, features = media.path(request.audio), self._features
+        loudness = Loudness(features.rate_hz)
+        for block in read_sound(path, self._model.limits, features.rate_hz):
+            loudness.hear(block)
+        lengths = loudness.passages(self._passage_s)
+        least = features.frames(features.chunk_s * features.rate_hz)
+        cost = sum(max(least, features.frames(length)) for length in lengths)
+        context = Context(request.outputs, tuple(length / features.rate_hz for length in lengths))
+        return Prepared(self._prompts(path, lengths, request), len(lengths), cost, context, unit="passages")
+
+    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+        """Return the text, and `{"language", "duration", "segments": [{"id", "start", "end", "text"}]}` as data."""
+        transcript = _Transcript(self._decode, sink)
+        spoken: dict[str, float] = defaultdict(float)
+        at, lengths = 0.0, iter(context.lengths_s)
+        length = next(lengths)
+        for output in outputs:
+            transcript.grow(output.data[SEGMENTS_NAME], at, length)
+            if not output.partial:
+                spoken[str(output.data[LANGUAGE_NAME] or "en")] += length
+                transcript.turn()
+                at, length = at + length, next(lengths, 0.0)
+        for name, made in (("srt", srt), ("vtt", vtt)):
+            if name in context.outputs:
+                _KINDS.put(sink, "transcript", made(transcript.segments), kind=name)
+        language = max(spoken, key=lambda code: spoken[code])
+        data = {"language": language, "duration": round(sum(context.lengths_s), 3), "segments": transcript.segments}
+        return Result(text=transcript.text, data=data)
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:
+        """Return a passage of noise."""
+        rate_hz = self._features.rate_hz
+        samples = int(min(self._features.chunk_s, limits.max_seconds or self._features.chunk_s) * rate_hz)
+        path = folder / "dummy.wav"
+        with wave.open(str(path), "wb") as file:
+            file.setparams((1, 2, rate_hz, samples, "NONE", ""))
+            file.writeframes(np.random.default_rng(0).integers(-3000, 3000, samples, dtype="<i2").tobytes())
+        return Dummy({"audio": "media://dummy"}, {"media://dummy": path})
+
+    def _prompts(self, path: Path, lengths: Sequence[int], request: SpeechRequest) -> Iterator[Prompt]:
+        asked = {
+            LANGUAGE_NAME: request.language,
+            "task": request.task,
+            "temperature": request.temperature,
+            "seed": request.seed,
+        }
+        blocks = read_sound(path, self._model.limits, self._features.rate_hz)
+        for samples in joined(blocks, lengths):
+            features = self._features(samples)
+            count = features.shape[1]
+            yield Prompt(
+                {INPUT_NAME: features, FRAMES_NAME: min(count, self._features.frames(len(samples))), **asked}, count
+            )
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._vocabulary.decode(tokens)
+
+
+class _Transcript:
+    """The segments of a recording, as they come: those of a passage are told again and again until it is over."""
+
+    def __init__(self, decode: Any, sink: ArtifactSink) -> None:
+        self._decode, self._sink = decode, sink
+        self._taken = 0
+        self.segments: list[dict[str, Any]] = []
+        self.text = ""
+
+    def grow(self, found: Sequence[Sequence[Any]], at: float, length: float) -> None:
+        """Take what is known of a passage that begins at a moment, in seconds."""
+        for start, end, tokens in found[self._taken :]:
+            text = self._decode(tokens)
+            piece = text if self.text else text.lstrip()
+            if piece:
+                self.text += piece
+                self._sink.say(piece)
+            if text.strip():
+                # Networks may hear something in the silence that their window is filled up with.
+                times = {"start": round(at + min(start, length), 3), "end": round(at + min(end, length), 3)}
+                self.segments.append({"id": len(self.segments), **times, "text": text.strip()})
+        self._taken = len(found)
+
+    def turn(self) -> None:
+        """Go on to the next passage."""
+        self._taken = 0
+
+
+def _passage_s(model: Model, features: LogMel) -> float:
+    given = model.options.get("passage_s", features.chunk_s)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given <= _LONGEST_S:
+        raise ConfigError(f"model {model.name!r}: options.passage_s is a number of seconds from 1 to {_LONGEST_S}")
+    return float(given)

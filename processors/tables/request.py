@@ -1,0 +1,29 @@
+"""The `input` of table jobs. Its JSON Schema is the API's: neither numpy nor pyarrow is imported here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.models import MediaReference
+
+TableOutput = Literal["parquet", "csv"]
+Delimiter = Literal[",", ";", "\t", "|"]
+
+
+class TabularRequest(BaseModel):
+    """A table to predict from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table: MediaReference = Field(description="The table: Parquet, or CSV in UTF-8 with a line of column names")
+    delimiter: Delimiter = Field(default=",", description="What stands between the columns of a CSV file.")
+    keep_columns: bool = Field(
+        default=True, description="Whether the columns of the table stand before the predictions in the result."
+    )
+    outputs: tuple[TableOutput, ...] = Field(
+        default=("parquet",),
+        min_length=1,
+        description="parquet: predictions.parquet; csv: predictions.csv, with the same delimiter.",
+    )

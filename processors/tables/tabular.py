@@ -1,0 +1,128 @@
+"""The processor of tables: CSV or Parquet in, the same rows with a network's predictions out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from penstock.errors import MediaTooLarge
+from penstock.models import Limits, Model
+from penstock.processors.base import (
+    ArtifactSink,
+    Dummy,
+    Media,
+    Output,
+    OutputSpec,
+    Prepared,
+    Prompt,
+    Result,
+    final_outputs,
+)
+from penstock.processors.tables.features import arrow_types, check_types, features
+from penstock.processors.tables.options import Column, read_options
+from penstock.processors.tables.reading import TableFile, check_columns, open_table
+from penstock.processors.tables.request import TabularRequest
+from penstock.processors.tables.writing import Sheet, check_kept, predictions
+
+_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv; charset=utf-8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `post_process` needs of the first half."""
+
+    request: TabularRequest
+    table: TableFile
+    #: Of each prompt that was made: which of its rows have no prediction.
+    pending: deque[npt.NDArray[np.bool_]] = field(default_factory=deque)
+
+
+class Tabular:
+    """Predicts from rows of columns."""
+
+    request = TabularRequest
+    outputs = (
+        OutputSpec("parquet", _TYPES["parquet"], "predictions.parquet: a row for each row of the table"),
+        OutputSpec("csv", _TYPES["csv"], "predictions.csv: the same as text", default=False),
+    )
+
+    def __init__(self, model: Model) -> None:
+        self._limits = model.limits
+        self._options = read_options(model)
+
+    def pre_process(self, request: TabularRequest, media: Media) -> Prepared[Context]:
+        """Return one prompt for each batch of rows.
+
+        `Prepared.count` and `cost` are upper bounds for CSV: a quoted value may hold ends of lines.
+        """
+        options = self._options
+        table = open_table(media.path(request.table), request.delimiter)
+        check_columns(table, options.names, options.predicted if request.keep_columns else ())
+        check_types(table.types, options)
+        check_kept(table, request.outputs, keep=request.keep_columns)
+        if table.delimiter is None:
+            self._check_rows(table.rows)
+        context = Context(request, table)
+        count, unit = -(-table.rows // options.batch_rows), f"batches of {options.batch_rows} rows"
+        return Prepared(self._prompts(context), count, table.rows, context, unit=unit)
+
+    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+        """Write the artifacts and return `{"rows", "without_prediction", "columns"}`: what was added to each row."""
+        request, rows, without = context.request, 0, 0
+        with ExitStack() as stack:
+            sheets = {kind: self._sheet(kind, context, sink) for kind in dict.fromkeys(request.outputs)}
+            for sheet in sheets.values():
+                stack.enter_context(closing(sheet))
+            for output in final_outputs(outputs):
+                batch, absent = predictions(output, self._options, context.pending.popleft())
+                rows, without = rows + len(absent), without + int(absent.sum())
+                for sheet in sheets.values():
+                    sheet.add(batch)
+            for kind, sheet in sheets.items():
+                sheet.finish()
+                name = f"predictions.{kind}"
+                sink.add(name, sink.path(name), media_type=_TYPES[kind])
+        return Result(data={"rows": rows, "without_prediction": without, "columns": list(self._options.predicted)})
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:
+        """Return a table of one batch."""
+        rows = min(self._options.batch_rows, limits.max_items or self._options.batch_rows)
+        path = folder / "dummy.parquet"
+        columns = {column.name: _noise(column, rows) for column in self._options.columns}
+        parquet.write_table(pa.table(columns), path)
+        return Dummy({"table": "media://dummy"}, {"media://dummy": path})
+
+    def _prompts(self, context: Context) -> Iterator[Prompt]:
+        options, first = self._options, 1
+        for batch in context.table.batches(arrow_types(options), options.batch_rows):
+            self._check_rows(first - 1 + batch.num_rows)
+            data, missing = features(batch, options, first)
+            context.pending.append(missing)
+            first += batch.num_rows
+            yield Prompt(data, cost=batch.num_rows)
+
+    def _check_rows(self, rows: int) -> None:
+        most = self._limits.max_items
+        if most is not None and rows > most:
+            raise MediaTooLarge(f"The table has {rows} rows or more; this model takes at most {most}.")
+
+    def _sheet(self, kind: str, context: Context, sink: ArtifactSink) -> Sheet:
+        request = context.request
+        path = sink.path(f"predictions.{kind}")
+        return Sheet(path, kind, context.table, self._options, keep=request.keep_columns, delimiter=request.delimiter)
+
+
+def _noise(column: Column, rows: int) -> Any:
+    rng = np.random.default_rng(0)
+    if column.categories:
+        return pa.array([column.categories[i] for i in rng.integers(0, len(column.categories), rows)])
+    return rng.integers(0, 2, rows).astype(column.dtype)

@@ -1,0 +1,149 @@
+"""Tables written as they are made: predictions, beside the columns they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
+
+from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.processors.base import Output
+from penstock.processors.tables.features import arrow_types
+from penstock.processors.tables.options import Prediction, TableOptions
+from penstock.processors.tables.reading import TableFile
+
+#: Rows in a row group of a Parquet file, at least: readers skip and compress by them.
+_GROUP_ROWS = 2**17
+#: What is held of them at most.
+_GROUP_BYTES = 2**26
+
+
+class Sheet:
+    """A file of predictions that grows."""
+
+    def __init__(
+        self, path: Path, kind: str, table: TableFile, options: TableOptions, *, keep: bool, delimiter: str
+    ) -> None:
+        self._path, self._is_csv, self._delimiter = path, kind == "csv", delimiter
+        self._kept = self._open_kept(table, options) if keep else None
+        self._empty = _empty(table, options, as_text=self._is_csv, keep=keep)
+        self._writer: Any = None
+        self._waiting: list[pa.RecordBatch] = []
+
+    def add(self, predicted: pa.RecordBatch) -> None:
+        """Write the predictions of the next rows."""
+        if self._kept is not None:
+            kept = next(self._kept)
+            if kept.num_rows != predicted.num_rows:
+                raise ProcessorFailed("The table has other rows the second time.")
+            predicted = pa.RecordBatch.from_arrays(
+                [*kept.columns, *predicted.columns], [*kept.schema.names, *predicted.schema.names]
+            )
+        self._waiting.append(predicted)
+        held = sum(batch.num_rows for batch in self._waiting), sum(batch.nbytes for batch in self._waiting)
+        if held[0] >= _GROUP_ROWS or held[1] >= _GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write what is left; of no rows at all, the names of the columns."""
+        if not self._waiting and self._writer is None:
+            self._waiting.append(self._empty)
+        self._flush()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of both files."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._kept is not None:
+            self._kept.close()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting).combine_chunks()
+        self._waiting = []
+        if self._writer is None:
+            self._writer = self._open(rows.schema)
+        self._writer.write_table(rows)
+
+    def _open(self, schema: pa.Schema) -> Any:
+        if not self._is_csv:
+            return parquet.ParquetWriter(self._path, schema)
+        return csv.CSVWriter(self._path, schema, write_options=csv.WriteOptions(delimiter=self._delimiter))
+
+    def _open_kept(self, table: TableFile, options: TableOptions) -> Any:
+        return table.batches(_kept_types(table, options, as_text=self._is_csv), options.batch_rows)
+
+
+def check_kept(table: TableFile, kinds: Sequence[str], *, keep: bool) -> None:
+    """Raise `InvalidInput` for columns that CSV cannot hold."""
+    nested = [name for name, kind in table.types.items() if pa.types.is_nested(kind)]
+    if keep and nested and "csv" in kinds:
+        raise InvalidInput(
+            f"The table's column {nested[0]!r} holds {table.types[nested[0]]}, which CSV cannot: ask for Parquet."
+        )
+
+
+def predictions(
+    output: Output, options: TableOptions, missing: npt.NDArray[np.bool_]
+) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
+    """Return the columns of an answer, and which rows have none; raise `ProcessorFailed` for another network's."""
+    columns, absent = [], missing.copy()
+    for prediction in options.predictions:
+        numbers = _table(output.data.get(prediction.output), prediction, len(missing))
+        for column in numbers.T:
+            without = missing | (np.isnan(column) if column.dtype.kind == "f" else False)
+            absent |= without
+            columns.append(_named(column, prediction, without))
+    return pa.RecordBatch.from_arrays(columns, list(options.predicted)), absent
+
+
+def _table(array: Any, prediction: Prediction, rows: int) -> npt.NDArray[Any]:
+    wanted = (rows, len(prediction.columns))
+    numbers = np.asarray(array)
+    if numbers.shape == (rows,):
+        numbers = numbers[:, None]
+    if not isinstance(array, np.ndarray) or numbers.shape != wanted:
+        said = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "nothing"
+        raise ProcessorFailed(f"The network's output {prediction.output!r} is {said}; expected {wanted}.")
+    return numbers
+
+
+def _named(column: npt.NDArray[Any], prediction: Prediction, without: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return a column of numbers, or of the labels of its ids."""
+    if not prediction.labels:
+        return pa.array(np.ascontiguousarray(column), mask=without)
+    ids = np.where(without, 0, column)
+    known = (ids >= 0) & (ids < len(prediction.labels)) & (ids == np.floor(ids))
+    if not known.all():
+        strange = ids[~known][0]
+        raise ProcessorFailed(f"The network answered class {strange} and {len(prediction.labels)} labels are known.")
+    return pa.array(np.array(prediction.labels, dtype=object)[ids.astype(int)], pa.string(), mask=without)
+
+
+def _kept_types(table: TableFile, options: TableOptions, *, as_text: bool) -> dict[str, pa.DataType]:
+    """Return what the table's own columns are read as: those that the network does not see stay text.
+
+    Types are never guessed from the beginning of a file: `007` is a name until somebody says that it is a number.
+    """
+    own = {} if as_text else arrow_types(options)
+    return {name: own.get(name, pa.string()) for name in table.names}
+
+
+def _empty(table: TableFile, options: TableOptions, *, as_text: bool, keep: bool) -> pa.RecordBatch:
+    kept = {**_kept_types(table, options, as_text=as_text), **table.types} if keep else {}
+    made = {
+        name: pa.string() if prediction.labels else pa.float32()
+        for prediction in options.predictions
+        for name in prediction.columns
+    }
+    schema = pa.schema(list({**kept, **made}.items()))
+    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)

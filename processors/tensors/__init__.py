@@ -1,0 +1,1 @@
+"""Raw tensors as they come out of other programs."""

@@ -1,0 +1,154 @@
+"""The tensor processor: raw tensors in, the network's tensors out, with nothing in between but checks."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
+from penstock.models import Limits, Model
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.outputs import OUTPUTS, write_safetensors
+from penstock.processors.tensors.description import Inputs, Layout
+from penstock.processors.tensors.reading import Arrays, open_tensors
+from penstock.processors.tensors.request import TensorRequest
+
+#: The file beside an exported program that describes its inputs.
+DESCRIPTION = "penstock.toml"
+#: Numbers that a result's JSON may hold.
+_MAX_VALUES = 100_000
+_OPTIONS = ("inputs", "multiples", "nan", "dummy")
+
+
+class Options(Inputs):
+    """What a model's options say of its tensors."""
+
+    #: Whether NaN and infinities are taken.
+    nan: Literal["refuse", "allow"] = "refuse"
+    #: Sizes for the warm-up of sides that may have any.
+    dummy: Mapping[str, int] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `post_process` needs of the first half."""
+
+    outputs: tuple[str, ...]
+
+
+class Tensors:
+    """Hands tensors to a network whose inputs are declared, by `options.inputs` or by its `penstock.toml`."""
+
+    request = TensorRequest
+    outputs = (
+        OUTPUTS.spec("safetensors", "tensors.safetensors: the network's outputs by name", kind="safetensors"),
+        OUTPUTS.spec("npy", "each of the network's outputs as NAME.npy", kind="npy", default=False),
+        OUTPUTS.spec("json", "the result: the outputs' numbers as `values`", kind="json", default=False),
+    )
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._options = read_options(model)
+
+    def pre_process(self, request: TensorRequest, media: Media) -> Prepared[Context]:
+        """Return the one prompt, which fits what is declared."""
+        arrays = self._read(media.path(request.file))
+        cost = sum(array.size for array in arrays.values())
+        return Prepared(iter([Prompt(arrays, cost)]), 1, cost, Context(request.outputs))
+
+    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+        """Return `{"tensors": {NAME: {"dtype", "shape"}}}`, and `values` if JSON was asked for."""
+        (output,) = final_outputs(outputs)
+        arrays = {name: np.asarray(value) for name, value in output.data.items()}
+        if "json" in context.outputs and sum(array.size for array in arrays.values()) > _MAX_VALUES:
+            raise InvalidInput(
+                f"The outputs have more than {_MAX_VALUES} numbers: ask for safetensors or npy, not json."
+            )
+        if "safetensors" in context.outputs:
+            OUTPUTS.put(sink, "tensors", arrays, kind="safetensors")
+        if "npy" in context.outputs:
+            for name, array in arrays.items():
+                OUTPUTS.put(sink, name, array, kind="npy")
+        return Result(data={"tensors": {name: _told(array, context.outputs) for name, array in arrays.items()}})
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002  (a network's inputs have their own sizes)
+        """Return tensors of zeros."""
+        path = folder / "dummy.safetensors"
+        layouts = self._options.example(self._options.dummy)
+        write_safetensors(path, {name: np.zeros(shape, dtype) for name, (dtype, shape) in layouts.items()})
+        return Dummy({"file": "media://dummy"}, {"media://dummy": path})
+
+    def _read(self, path: Path) -> Arrays:
+        file = open_tensors(path)
+        names = self._names(file.layouts)
+        self._options.fit({names[name]: layout for name, layout in file.layouts.items()}, fault=InvalidInput)
+        arrays = {names[name]: array for name, array in file.load().items()}
+        if self._options.nan == "refuse":
+            for name, array in arrays.items():
+                _refuse_nan(name, array)
+        return arrays
+
+    def _names(self, layouts: Mapping[str, Layout]) -> Mapping[str, str]:
+        """Return which input each of a file's tensors is; raise `InvalidInput` unless they are the declared ones."""
+        wanted = list(self._options.inputs)
+        if list(layouts) == [""] and len(wanted) == 1:
+            return {"": wanted[0]}
+        if list(layouts) == [""]:
+            raise InvalidInput(f"The network takes {', '.join(wanted)}: give them by name in a .safetensors file.")
+        if set(layouts) != set(wanted):
+            found = ", ".join(sorted(layouts)[:20]) or "none"
+            raise InvalidInput(f"The network takes the tensors {', '.join(wanted)}; the file has: {found}.")
+        return {name: name for name in layouts}
+
+
+def read_options(model: Model) -> Options:
+    """Return a model's options, with the inputs of its `penstock.toml` where they name none; raise `ConfigError`."""
+    found = {name: model.options[name] for name in _OPTIONS if name in model.options}
+    if "inputs" not in found:
+        found = {**_description(Path(model.source) / DESCRIPTION), **found}
+    try:
+        options = Options.model_validate(found)
+    except ValidationError as error:
+        raise ConfigError(f"model {model.name!r}: its inputs are not right: {error}") from error
+    if not options.inputs:
+        raise ConfigError(f"model {model.name!r} names no inputs: say them in options.inputs or in {DESCRIPTION}")
+    return options
+
+
+def _description(path: Path) -> dict[str, Any]:
+    try:
+        described = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{DESCRIPTION} cannot be read: {error}") from error
+    return {name: described[name] for name in ("inputs", "multiples") if name in described}
+
+
+def _refuse_nan(name: str, array: np.ndarray[Any, Any]) -> None:
+    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+        first = tuple(int(at) for at in np.argwhere(~finite)[0])
+        count = int((~finite).sum())
+        raise InvalidInput(f"`{name}` has {count} numbers that are NaN or infinite, the first at {first}.")
+
+
+def _told(array: np.ndarray[Any, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+    if array.dtype.kind not in "biuf":
+        raise ProcessorFailed(f"The network answered {array.dtype}, which is no tensor of numbers.")
+    told = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    return told | {"values": _values(array)} if "json" in wanted else told
+
+
+def _values(array: np.ndarray[Any, Any]) -> Any:
+    """Return nested lists of the shortest numbers that give the same array back; null for what is not finite."""
+    if array.dtype.kind != "f":
+        return array.tolist()
+    plain = np.empty(array.size, object)
+    plain[:] = [float(str(number)) if np.isfinite(number) else None for number in array.reshape(-1)]
+    return plain.reshape(array.shape).tolist()

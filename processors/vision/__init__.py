@@ -1,0 +1,1 @@
+"""Processors of photographs and other pictures."""

@@ -1,0 +1,1 @@
+"""vLLM's IO-processor plugins, unmodified, as processors."""
