@@ -14,6 +14,7 @@ from penstock import __version__, log
 from penstock.api import (
     artifacts,
     auth,
+    batches,
     deliveries,
     description,
     errors,
@@ -21,14 +22,32 @@ from penstock.api import (
     health,
     jobs,
     local,
+    metrics,
     models,
+    object_events,
     queues,
+    upload_parts,
     uploads,
+    webhooks,
+    workers,
 )
+from penstock.api.door import Door
+from penstock.api.facades import ogc, pooling
+from penstock.api.facades.errors import ELSEWHERE, SHAPES
+from penstock.api.facades.openai import audio as openai_audio
+from penstock.api.facades.openai import batches as openai_batches
+from penstock.api.facades.openai import files as openai_files
+from penstock.api.facades.openai import routes as openai
+from penstock.api.fullness import Fullness
+from penstock.api.query import each_once
 from penstock.api.services import Hints, Services
+from penstock.api.tracing import Tracing
+from penstock.api.traffic import Counting, Traffic
+from penstock.api.turns import BATCHES_AT_ONCE, Turns
 from penstock.config import Settings, load_settings
 from penstock.errors import ConfigError
 from penstock.storage.base import ObjectStore
+from penstock.storage.objects import open_store
 from penstock.storage.records import AsyncJobStore
 
 
@@ -39,20 +58,27 @@ def create_app(
 
     Raises `ConfigError` where it would be open to more than this machine.
     """
-    auth.open_mode(settings)
-    services = Services(settings, jobs, objects, Hints(send_hint))
+    services = Services(
+        settings, jobs, objects, Hints(send_hint), Turns(), Turns(BATCHES_AT_ONCE), Fullness(),
+        auth.keyring(settings, objects),
+    )  # fmt: skip
     app = FastAPIOffline(
         title="Penstock",
         version=__version__,
         summary="Inference as a job queue.",
         redoc_url=None,
         static_url="/docs/static",
-        dependencies=[Depends(auth.served_host)],
+        dependencies=[Depends(auth.served_host), Depends(auth.admitted), Depends(each_once)],
+        generate_unique_id_function=description.operation_id,
         lifespan=_lifespan,
     )
     app.state.services = services
-    errors.install(app)
-    description.install(app)
+    app.state.traffic = Traffic()
+    app.add_middleware(Door, services=services)
+    app.add_middleware(Counting, traffic=app.state.traffic)
+    app.add_middleware(Tracing)
+    errors.install(app, SHAPES, ELSEWHERE)
+    description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):
         app.include_router(router)
     app.add_api_route("/", _home, include_in_schema=False)
@@ -61,9 +87,7 @@ def create_app(
 
 def from_settings() -> FastAPI:
     """Return the app on the real stores that the settings name."""
-    # Here, because these load boto3 and celery.
-    from penstock.queue import HintSender
-    from penstock.storage.objects import open_store
+    from penstock.queue import HintSender  # here, because it loads celery
 
     settings = load_settings()
     log.configure(settings.log_level)
@@ -81,8 +105,10 @@ def from_settings() -> FastAPI:
 
 def _routers(services: Services) -> list[APIRouter]:
     routers = [
-        jobs.router, events.router, artifacts.router, deliveries.router, uploads.router, models.router, queues.router,
-        health.router,
+        jobs.router, events.router, artifacts.router, batches.router, deliveries.router, deliveries.tenants_router,
+        webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
+        metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
+        openai_files.router, openai_batches.router, ogc.router, object_events.router,
     ]  # fmt: skip
     return [*routers, local.router] if services.store_is_local else routers
 

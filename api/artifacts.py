@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -10,19 +12,30 @@ from fastapi.responses import RedirectResponse
 from penstock.api.auth import Key
 from penstock.api.errors import problems
 from penstock.api.files import FileDownload, download_headers
-from penstock.api.services import Api
+from penstock.api.services import Api, Services
 from penstock.errors import ObjectNotFound, UnknownArtifact
-from penstock.jobs import Artifact, Job
+from penstock.jobs import Artifact
 from penstock.storage import journal
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
 
 
+_READ: dict[int | str, dict[str, Any]] = problems(404, 410, 416) | {
+    302: {"description": "A link of the object store, for a short time."}
+}
+
+
 @router.head("/{job_id}/artifacts/{name:path}", include_in_schema=False)
-@router.get("/{job_id}/artifacts/{name:path}", response_class=Response, responses=problems(404, 410, 416))
+@router.get("/{job_id}/artifacts/{name:path}", response_class=Response, responses=_READ)
 async def read_artifact(key: Key, name: str, request: Request, api: Api) -> Response:
     """Return an artifact's bytes, ranges included, or redirect (302) to a fresh link of the object store."""
-    artifact = _artifact(await api.journal.run(journal.read(key)), name)
+    job = await api.journal.run(journal.read(key))
+    return await send_artifact(api, find_artifact(job.artifacts, name, "job"), request)
+
+
+async def send_artifact(api: Services, artifact: Artifact, request: Request) -> Response:
+    """Return a file's bytes, ranges included, or redirect to a fresh link of the object store."""
+    name = artifact.name
     headers = download_headers(name.rpartition("/")[2], etag=artifact.sha256)
     if api.store_is_local:
         try:
@@ -40,9 +53,10 @@ async def read_artifact(key: Key, name: str, request: Request, api: Api) -> Resp
     return RedirectResponse(link, 302, headers={"Cache-Control": "no-store"})
 
 
-def _artifact(job: Job, name: str) -> Artifact:
-    for artifact in job.artifacts:
+def find_artifact(artifacts: Sequence[Artifact], name: str, whose: str) -> Artifact:
+    """Return the artifact of this name; raise `UnknownArtifact` with the names that there are."""
+    for artifact in artifacts:
         if artifact.name == name:
             return artifact
-    known = ", ".join(artifact.name for artifact in job.artifacts) or "none"
-    raise UnknownArtifact(f"the job's artifacts: {known}")
+    known = ", ".join(artifact.name for artifact in artifacts) or "none"
+    raise UnknownArtifact(f"the {whose}'s artifacts: {known}")

@@ -1,25 +1,24 @@
-"""Request bodies: JSON read strictly, within limits, and described for OpenAPI."""
+"""Request bodies: JSON read strictly, forms with files, both within limits, and described for OpenAPI."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import math
-from collections.abc import AsyncIterator
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
+from starlette.datastructures import FormData
+from starlette.formparsers import MultiPartException, MultiPartParser
 
-from penstock.api.errors import issues
+from penstock.api.auth import tenant_of
 from penstock.config import Settings
-from penstock.errors import BodyTimeout, InvalidRequest, MalformedBody, PayloadTooLarge, UnsupportedContentType
+from penstock.documents import parse_json
+from penstock.errors import BodyTimeout, MalformedBody, PayloadTooLarge, UnsupportedContentType
 
-#: How deeply arrays and objects may be nested.
-MAX_DEPTH = 64
-
-ModelT = TypeVar("ModelT", bound=BaseModel)
+#: Of a form, beside its file.
+MAX_FIELDS = 50
 
 
 async def pieces(request: Request, *, idle_s: float) -> AsyncIterator[bytes]:
@@ -40,42 +39,30 @@ async def read_json(request: Request, *, settings: Settings) -> Any:
     """Return the request's JSON.
 
     Raises `UnsupportedContentType`, `PayloadTooLarge` (counted while it streams in), `BodyTimeout` or `MalformedBody`:
-    not UTF-8, not JSON, NaN or infinite numbers, NUL or lone surrogates in a string, nested too deeply.
+    not UTF-8, not JSON, a name twice in one object, NaN or infinite numbers, integers of more than 64 bits, NUL or lone
+    surrogates in a string, nested too deeply.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise UnsupportedContentType("send application/json")
-    return parse_json(await _read(request, settings.max_body_bytes, settings.body_idle_s))
+    _require_type(request, "application/json")
+    limit_bytes = settings.body_limit_bytes(tenant_of(request))
+    return parse_json(await _read(request, limit_bytes, settings.body_idle_s))
 
 
-def parse_json(data: bytes) -> Any:
-    """Return strict JSON as Python data; raise `MalformedBody`."""
+@asynccontextmanager
+async def read_form(request: Request, *, limit_bytes: int, settings: Settings) -> AsyncIterator[FormData]:
+    """Give the request's form; what is long of its files lies on disk, and is gone after the block.
+
+    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted while it streams in), `BodyTimeout` or `MalformedBody`.
+    """
+    _require_type(request, "multipart/form-data")
+    stream = _counted(request, limit_bytes, settings.body_idle_s)
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
-        _check(value)
-    except UnicodeDecodeError as error:
-        raise MalformedBody("the body is not UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise MalformedBody(f"the body is not JSON: {error.msg} at line {error.lineno}, {error.colno}") from error
-    except RecursionError as error:
-        raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep") from error
-    except ValueError as error:  # an integer of more than 4300 digits
-        raise MalformedBody("the body holds a number that is too long") from error
-    return value
-
-
-def validated(model: type[ModelT], value: Any) -> ModelT:
-    """Return the body as the model; raise `InvalidRequest` with a pointer for each field that does not fit."""
+        form = await MultiPartParser(request.headers, stream, max_files=1, max_fields=MAX_FIELDS).parse()
+    except MultiPartException as error:
+        raise MalformedBody(f"the form cannot be read: {error.message}") from error
     try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise InvalidRequest(errors=issues(error.errors(include_url=False, include_context=False))) from error
-
-
-def fingerprint(value: Any) -> str:
-    """Return the SHA-256 of the canonical form of a body: equal for equal JSON, whatever its layout."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+        yield form
+    finally:
+        await form.close()
 
 
 def documented(model: type[BaseModel]) -> dict[str, Any]:
@@ -87,41 +74,23 @@ def documented(model: type[BaseModel]) -> dict[str, Any]:
 
 async def _read(request: Request, limit_bytes: int, idle_s: float) -> bytes:
     data = bytearray()
-    async for piece in pieces(request, idle_s=idle_s):
+    async for piece in _counted(request, limit_bytes, idle_s):
         data += piece
-        if len(data) > limit_bytes:
-            raise PayloadTooLarge(f"a body may hold {limit_bytes} bytes")
     return bytes(data)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedBody(f"{name} is not JSON")
+async def _counted(request: Request, limit_bytes: int, idle_s: float) -> AsyncGenerator[bytes]:
+    size_bytes = 0
+    async for piece in pieces(request, idle_s=idle_s):
+        size_bytes += len(piece)
+        if size_bytes > limit_bytes:
+            raise PayloadTooLarge(f"a body may hold {limit_bytes} bytes")
+        yield piece
 
 
-def _check(value: Any) -> None:
-    depth, level = 0, _containers([value])
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
-        level = [part for item in level for part in _containers(item)]
-
-
-def _containers(values: list[Any] | dict[str, Any]) -> list[list[Any] | dict[str, Any]]:
-    """Return the arrays and objects directly inside; raise `MalformedBody` for the rest if it is no JSON."""
-    inside = [*values, *values.values()] if isinstance(values, dict) else values
-    for value in inside:
-        if isinstance(value, str):
-            _check_text(value)
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise MalformedBody("the body holds a number that is too large")
-    return [value for value in inside if isinstance(value, list | dict)]
-
-
-def _check_text(text: str) -> None:
-    # A lone surrogate is legal in JSON's escapes and in no encoding.
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise MalformedBody("a string holds a character that is not text")
+def _require_type(request: Request, wanted: str) -> None:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != wanted:
+        raise UnsupportedContentType(f"send {wanted}")
 
 
 def _inline(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from math import ceil
 from types import MappingProxyType
@@ -13,19 +13,26 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from penstock import errors
-from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError, UnknownModel
+from penstock.documents import sentence
+from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError
 
 log = structlog.get_logger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
+_HEADERS: Mapping[int, dict[str, str]] = MappingProxyType(
+    {
+        HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
+        HTTPStatus.REQUEST_TIMEOUT: {"Connection": "close"},  # behind half a body no other request can come
+    }
+)
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+#: Writes a report with its status and headers as the clients of some paths know errors.
+Shape = Callable[[ErrorReport, int, Mapping[str, str] | None], JSONResponse]
 #: When an error that asks for patience does not say how much.
 RETRY_AFTER_S = 5
-
-
-class ModelNotServed(UnknownModel):
-    """There is no such model."""
 
 
 #: The nearest ancestor wins.
@@ -33,27 +40,35 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
     {
         PenstockError: 500,
         errors.RequestError: 400,
+        errors.Unauthorized: 401,
+        errors.InsufficientScope: 403,
         errors.BodyTimeout: 408,
         errors.UnsupportedContentType: 415,
         errors.InvalidRequest: 422,
         errors.HostRefused: 421,
         errors.LinkRefused: 403,
         errors.UnknownModel: 404,
-        ModelNotServed: 422,
+        errors.ModelNotServed: 422,
         errors.UnknownQueue: 404,
         errors.UnknownJob: 404,
         errors.UnknownArtifact: 404,
         errors.UnknownUpload: 404,
         errors.UnknownDelivery: 404,
+        errors.UnknownEndpoint: 404,
         errors.JobGone: 410,
+        errors.EventsNotAwaited: 404,
+        errors.UnknownBatch: 404,
+        errors.BatchGone: 410,
         errors.PayloadTooLarge: 413,
         errors.IdempotencyMismatch: 422,
         errors.StateConflict: 409,
         errors.TooManyJobs: 429,
+        errors.ClientLeft: 499,
         errors.InputError: 422,
-        errors.MediaTooLarge: 413,
+        errors.TensorsRefused: 403,
         errors.ServiceError: 503,
         errors.ProcessorFailed: 500,
+        errors.WaitOver: 504,
         errors.ObjectNotFound: 404,
         errors.ObjectExists: 409,
     }
@@ -65,30 +80,42 @@ def status_of(error: PenstockError) -> int:
     return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
 
 
-def problem(report: ErrorReport, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return a report as a problem+json response."""
-    body = {"type": f"urn:penstock:problem:{report.code}", "status": status, **report.to_json()}
+def problem(
+    report: ErrorReport, status: int, headers: Mapping[str, str] | None = None, kind: str | None = None
+) -> JSONResponse:
+    """Return a report as a problem+json response; `kind` is its `type`, where that is not ours."""
+    body = {"type": kind or f"urn:penstock:problem:{report.code}", "status": status, **report.to_json()}
     return JSONResponse(body, status, headers, media_type=CONTENT_TYPE)
+
+
+def answer(error: PenstockError, status: int | None = None, kind: str | None = None) -> JSONResponse:
+    """Return what is answered to a request that met this error: a problem of its own status and `type`, or of these."""
+    status = status or status_of(error)
+    return problem(error.report(), status, _patience(error, status) | _HEADERS.get(status, {}), kind)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return what OpenAPI says of a route that answers with problems of these statuses."""
     content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+    patience = {"Retry-After": {"description": "Seconds, where another try may help.", "schema": {"type": "integer"}}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        | ({"headers": patience} if status in (429, 503) else {})
+        for status in statuses
+    }
 
 
-def issues(found: Iterable[Mapping[str, Any]]) -> tuple[Issue, ...]:
-    """Return pydantic's errors of a body as issues."""
-    return tuple(Issue(pointer(error["loc"]), str(error["msg"])) for error in found)
+def install(
+    app: FastAPI,
+    shapes: Mapping[str, Shape] = MappingProxyType({}),
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Make the app answer every error with a problem, or below a prefix of `shapes` with what that makes of it.
 
-
-def pointer(path: Iterable[str | int]) -> str:
-    """Return the JSON pointer (RFC 6901) of a path."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
-
-
-def install(app: FastAPI) -> None:
-    """Make the app answer every error with a problem."""
+    `elsewhere` has a sentence for each path that is not there but at another place.
+    """
+    app.state.error_shapes = shapes
+    app.state.elsewhere = elsewhere
     app.add_exception_handler(PenstockError, _on_penstock_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -97,12 +124,17 @@ def install(app: FastAPI) -> None:
 
 async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PenstockError)  # noqa: S101  (what the handler is registered for)
-    status = status_of(error)
+    return refusal(request, error, status_of(error))
+
+
+def refusal(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
+    """Return an error as a problem of this status and `type`."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
-    # Behind half a body no other request can come.
-    closing = {"Connection": "close"} if status == HTTPStatus.REQUEST_TIMEOUT else {}
-    return problem(error.report(), status, _patience(error, status) | closing)
+    write = _shape(request)
+    if write is not None:
+        return write(error.report(), status, _patience(error, status) | _HEADERS.get(status, {}))
+    return answer(error, status, kind)
 
 
 def _patience(error: PenstockError, status: int) -> dict[str, str]:
@@ -113,18 +145,48 @@ def _patience(error: PenstockError, status: int) -> dict[str, str]:
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101  (what the handler is registered for)
+    return await _on_penstock_error(request, invalid_parameters(error))
+
+
+def invalid_parameters(error: RequestValidationError) -> InvalidRequest:
+    """Return FastAPI's error as ours."""
     # Of parameters only (bodies are read by `penstock.api.body`): no JSON pointer leads there.
-    found = [Issue("", f"{' parameter '.join(map(str, e['loc'][:2]))}: {e['msg']}") for e in error.errors()]
-    return await _on_penstock_error(request, InvalidRequest(errors=found))
+    found = [Issue("", f"{' parameter '.join(map(str, e['loc'][:2]))} {sentence(e)}") for e in error.errors()]
+    return InvalidRequest(errors=found)
 
 
-async def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101  (what the handler is registered for)
     title = HTTPStatus(error.status_code).phrase
-    report = ErrorReport(title.lower().replace(" ", "_"), title, f"{title}.", retryable=False)
-    return problem(report, error.status_code, error.headers)
+    hint = _elsewhere(request) if error.status_code == HTTPStatus.NOT_FOUND else ""
+    report = ErrorReport(title.lower().replace(" ", "_"), title, f"{title}.{hint}", retryable=False)
+    wrong_method = error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+    return _answer(request, report, error.status_code, {"Allow": _allowed(request)} if wrong_method else error.headers)
+
+
+def _elsewhere(request: Request) -> str:
+    hint = request.app.state.elsewhere.get(request.url.path)
+    return "" if hint is None else f" {hint}"
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods that the path knows: they are several routes, of which Starlette names one's alone."""
+    routes, scope = request.app.routes, dict(request.scope)
+    known = [m for m in _METHODS if any(r.matches(scope | {"method": m})[0] is Match.FULL for r in routes)]
+    return ", ".join(known)
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:
     log.error("request.broke", path=request.url.path, error=type(error).__name__)
-    return problem(PenstockError().report(), HTTPStatus.INTERNAL_SERVER_ERROR)
+    return _answer(request, PenstockError().report(), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _answer(
+    request: Request, report: ErrorReport, status: int, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    return (_shape(request) or problem)(report, status, headers)
+
+
+def _shape(request: Request) -> Shape | None:
+    path, shapes = request.url.path, request.app.state.error_shapes
+    return next((shapes[prefix] for prefix in shapes if f"{path}/".startswith(f"{prefix}/")), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated
 
 import structlog
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Header, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from penstock.api.auth import Key
+from penstock.api.auth import Admission, Caller, Key
 from penstock.api.errors import problems
 from penstock.api.schemas import EventList, event_view
 from penstock.api.services import Api, Services
@@ -35,20 +36,22 @@ log = structlog.get_logger(__name__)
 async def job_events(
     key: Key,
     api: Api,
-    accept: Annotated[str, Header()] = "*/*",
+    caller: Caller,
+    accept: Annotated[str, Header(include_in_schema=False)] = "*/*",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Stream what happens to a job, from its beginning or after `Last-Event-ID`, until it ends.
 
-    The first event is always `snapshot`, the job itself; it has no id. With `Accept: application/json` the answer is
-    the list of what happened so far.
+    The first event is always `snapshot`, the job itself; it has no id. Of a long job only about the latest 1,000 events
+    are kept: who comes back after more were missed has the snapshot in their place. The stream also ends when the API
+    key does. With `Accept: application/json` the answer is the list of what happened so far.
     """
     after = _position(last_event_id)
     job = await api.journal.run(journal.read(key))
     if "application/json" in accept and "text/event-stream" not in accept:
         views = [event_view(event) async for event in _so_far(api, key, after)]
         return JSONResponse(EventList(events=views).model_dump(mode="json"))
-    return EventSourceResponse(_stream(api, job, after), ping=LOOK_EVERY_S, sep="\n")
+    return EventSourceResponse(_stream(api, job, after, caller), ping=LOOK_EVERY_S, sep="\n")
 
 
 def _position(last_event_id: str | None) -> str:
@@ -69,20 +72,27 @@ async def _so_far(api: Services, key: JobKey, after: str) -> AsyncIterator[JobEv
         after = page[-1].id
 
 
-async def _stream(api: Services, job: Job, after: str) -> AsyncIterator[ServerSentEvent]:
+async def _stream(api: Services, job: Job, after: str, caller: Admission) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent(api.view(job).model_dump_json(by_alias=True), event="snapshot")
     try:
-        async with api.jobs.changes(job.key) as changes:
-            while True:
-                # The record before its events: when it says that the job ended, the last event is among them.
-                over = (await api.jobs.run(records.read(job.key))).status.terminal
-                async for event in _so_far(api, job.key, after):
-                    after = event.id
-                    yield ServerSentEvent(event_view(event).model_dump_json(), event=event.type, id=event.id)
-                    if event.type in ENDS:
-                        return
-                if over:
-                    return
-                await changes.wait(LOOK_EVERY_S)
+        async with aclosing(follow(api, job.key, caller, after)) as events:
+            async for event in events:
+                yield ServerSentEvent(event_view(event).model_dump_json(), event=event.type, id=event.id)
     except PenstockError as error:  # purged, or no job store: the reader comes back with Last-Event-ID
         log.info("events.broke_off", job=job.key.id, code=error.code)
+
+
+async def follow(api: Services, key: JobKey, caller: Admission, after: str = "0") -> AsyncGenerator[JobEvent]:
+    """Yield what happens to a job, from its beginning or after an event, until it ends or the caller's key does."""
+    async with api.jobs.changes(key) as changes:
+        while await caller.lasts(api):
+            # The record before its events: when it says that the job ended, the last event is among them.
+            over = (await api.jobs.run(records.read(key))).status.terminal
+            async for event in _so_far(api, key, after):
+                after = event.id
+                yield event
+                if event.type in ENDS:
+                    return
+            if over:
+                return
+            await changes.wait(LOOK_EVERY_S)

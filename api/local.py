@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from hashlib import file_digest, md5
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 import anyio
@@ -21,6 +23,8 @@ from penstock.config import Settings
 from penstock.errors import LinkRefused, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.keys import Link, verify_link
 from penstock.storage.base import CHUNK_BYTES, ObjectInfo, ObjectStore
+from penstock.storage.local import LocalStore
+from penstock.storage.spool import own_folder
 
 router = APIRouter(prefix="/v1/local", include_in_schema=False)
 
@@ -29,12 +33,34 @@ router = APIRouter(prefix="/v1/local", include_in_schema=False)
 async def receive_object(key: str, request: Request, api: Api) -> Response:
     """Store what a signed link allows: exactly so many bytes of exactly this type."""
     link = _verified(api, "PUT", key, request)
+    if link.part is not None:
+        return await _receive_part(key, link.part, link, request, api)
     content_type = request.headers.get("content-type", "")
     if link.content_type != content_type or link.size_bytes is None:
         raise LinkRefused("send exactly the headers that came with the link")
     async with _received(request, api.settings, link.size_bytes) as path:
         info = await asyncio.to_thread(_put_once, api.objects, key, path, content_type)
     return Response(headers={"ETag": f'"{info.etag}"'})
+
+
+async def _receive_part(key: str, number: int, link: Link, request: Request, api: Services) -> Response:
+    async with _received(request, api.settings, link.size_bytes or 0) as path:
+        digest = await asyncio.to_thread(_md5, path)
+        given = request.headers.get("content-md5")
+        if given is not None and given != base64.b64encode(digest).decode():
+            raise MalformedBody("these are not the bytes that Content-MD5 names")
+        part = await asyncio.to_thread(_parts_of(api.objects).put_part, key, number, path, md5=digest.hex())
+    return Response(headers={"ETag": f'"{part.etag}"'})
+
+
+def _parts_of(objects: ObjectStore) -> LocalStore:
+    assert isinstance(objects, LocalStore)  # noqa: S101  (of others there are no such links)
+    return objects
+
+
+def _md5(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file_digest(file, partial(md5, usedforsecurity=False)).digest()
 
 
 @router.head("/{key:path}")
@@ -77,10 +103,9 @@ async def _received(request: Request, settings: Settings, size_bytes: int) -> As
     """Give the body as a file of exactly this size, which ends with the block."""
     if int(request.headers.get("content-length", size_bytes)) > size_bytes:
         raise PayloadTooLarge(f"the link is for {size_bytes} bytes")
-    folder = settings.spool_dir / "uploads"
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder) as scratch:
-        path = Path(scratch) / "upload"
+    with ExitStack() as held:
+        scratch = await asyncio.to_thread(held.enter_context, own_folder(settings.spool_dir / "uploads"))
+        path = scratch / "upload"
         try:
             await _write(pieces(request, idle_s=settings.body_idle_s), path, size_bytes)
         except ClientDisconnect as error:

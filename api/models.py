@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from penstock.api.errors import problems
 from penstock.api.schemas import ModelList
 from penstock.api.services import Api
-from penstock.errors import UnknownModel
-from penstock.models import CatalogueEntry
-from penstock.storage import records
+from penstock.errors import NotReady, UnknownModel
+from penstock.models import CatalogueEntry, find, known_names
+from penstock.storage import catalogues
 
 router = APIRouter(prefix="/v1", tags=["models"], responses=problems(503))
 
@@ -17,14 +17,23 @@ router = APIRouter(prefix="/v1", tags=["models"], responses=problems(503))
 @router.get("/models")
 async def list_models(api: Api) -> ModelList:
     """List the models, by name."""
-    catalogue = await api.jobs.run(records.catalogue())
+    catalogue = await api.jobs.run(catalogues.catalogue())
     return ModelList(models=[catalogue[name] for name in sorted(catalogue)])
 
 
-@router.get("/models/{name}", responses=problems(404))
+@router.head("/models/{name:path}", include_in_schema=False)
+@router.get("/models/{name:path}", responses=problems(404))
 async def read_model(name: str, api: Api) -> CatalogueEntry:
-    """Return a model with the JSON Schema of its input and its outputs."""
-    catalogue = await api.jobs.run(records.catalogue())
-    if name not in catalogue:
-        raise UnknownModel(f"known models: {', '.join(sorted(catalogue)) or 'none'}")
-    return catalogue[name]
+    """Return a model, by its name or an alias, with the JSON Schema of its input, its outputs and its limits.
+
+    503 with `Retry-After` while no worker has told of its models, or one still checks this one.
+    """
+    catalogue = await api.jobs.run(catalogues.catalogue())
+    if not catalogue:
+        raise NotReady("no worker has told of its models yet", retry_after_s=2)
+    entry = find(catalogue, name)
+    if entry is None:
+        raise UnknownModel(f"known models: {known_names(catalogue)}")
+    if entry.problem == catalogues.CHECKING and not entry.input_schema:
+        raise NotReady(f"{entry.name} is not ready yet: {entry.problem}", retry_after_s=2)
+    return entry

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, Query
 
 from penstock.api.auth import Tenant
 from penstock.api.errors import problems
-from penstock.api.jobs import retried_key
-from penstock.api.schemas import DeadLetters, Purged, QueueView, Requeued, queue_view
+from penstock.api.jobs import log_made, retried_key
+from penstock.api.queue_schemas import DeadLetters, Purged, QueueList, QueueView, Requeued, queue_view
 from penstock.api.services import Api, Services
 from penstock.errors import JobGone, UnknownJob, UnknownQueue
 from penstock.jobs import JobKey, QueueMode
@@ -30,6 +30,14 @@ async def _known(name: str, api: Api) -> str:
 
 
 Queue = Annotated[str, Depends(_known)]
+
+
+@router.get("")
+async def list_queues(api: Api) -> QueueList:
+    """List the queues that there are, by name, each with its depth and speed."""
+    names = sorted({*await api.jobs.run(queues.known_queues()), *api.settings.queues})
+    found = await asyncio.gather(*(_stats(api, name) for name in names))
+    return QueueList(queues=[queue_view(name, stats) for name, stats in zip(names, found, strict=True)])
 
 
 @router.get("/{name}")
@@ -90,6 +98,8 @@ async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> Requeue
     """Retry the dead letters as new jobs, at most 500 a call: repeat while `more` is true."""
     jobs = await api.jobs.run(queues.dead_letters(name, tenant, MAX_JOBS))
     made = [await api.journal.run(journal.retry(job.key, retried_key(job.key), api.limits)) for job in jobs]
+    for done in made:
+        log_made(done)
     if made:
         api.hints.send(name)
     left = await api.jobs.run(queues.dead_letters(name, tenant, 1))

@@ -4,70 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.jobs import Delivery, Job, JobEvent, Phase, QueueMode, Status, Webhook
+from penstock.jobs import Artifact, Delivery, Job, JobEvent, Phase, Status
 from penstock.models import CatalogueEntry
 from penstock.storage.deliveries import DeliveryRecord
-from penstock.storage.queues import QueueStats
 
-DAY_S = 86_400
-PRIORITIES = {"low": -1, "normal": 0, "high": 1}
-
-WebhookEvent = Literal["job.queued", "job.started", "job.succeeded", "job.failed", "job.canceled", "job.expired"]
-MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-MetadataValue = Annotated[str, StringConstraints(max_length=512)]
-
-
-class Incoming(BaseModel):
-    """A request's body: exact types, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class WebhookRequest(Incoming):
-    """Where the job's events are sent; by default its end, whichever it is."""
-
-    url: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
-    events: Annotated[list[WebhookEvent], Field(min_length=1)] | None = None
-
-
-class JobRequest(Incoming):
-    """A job to run."""
-
-    model: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(examples=["csmask"])
-    #: Validated against the model's own schema (GET /v1/models/{name}).
-    input: dict[str, Any] = Field(description="What the model asks for: see its `input_schema`.")
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=50)] = Field(default_factory=dict)
-    webhook: WebhookRequest | None = None
-    priority: Literal["low", "normal", "high"] = "normal"
-    queue_ttl: Annotated[float, Field(gt=0, le=30 * DAY_S)] | None = Field(
-        default=None, description="Seconds that the job may wait before it expires."
-    )
-    execution_timeout: Annotated[float, Field(gt=0, le=7 * DAY_S)] | None = Field(
-        default=None, description="Seconds that the job may run before it fails."
-    )
-
-    def webhook_value(self) -> Webhook | None:
-        """Return the webhook as the job keeps it."""
-        if self.webhook is None:
-            return None
-        if self.webhook.events is None:
-            return Webhook(self.webhook.url)
-        return Webhook(self.webhook.url, tuple(self.webhook.events))
-
-
-class UploadRequest(Incoming):
-    """A file that is about to be sent."""
-
-    filename: Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-    content_type: Annotated[
-        str, StringConstraints(max_length=255, pattern=r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$")
-    ] = "application/octet-stream"
-    size_bytes: Annotated[int, Field(gt=0)]
+#: Names an object of the store by its key; None where nobody outside the service can read it by any name.
+NameOf: TypeAlias = Callable[[str], str] | None
 
 
 class Outgoing(BaseModel):
@@ -76,23 +23,16 @@ class Outgoing(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class UploadView(Outgoing):
-    """Send the file as `method` `url` with exactly these `headers`, then name `media` in a job's input."""
-
-    id: str
-    media: str
-    method: str
-    url: str
-    headers: dict[str, str]
-    expires_at: datetime
-
-
 class ProgressView(Outgoing):
-    """How far the running attempt is."""
+    """How far the job is. It never goes backwards: a further attempt counts from where it passes the one before."""
 
+    #: In `unit`s.
     done: int
+    #: Null where it is not known beforehand.
     total: int | None
+    #: What is counted, in the plural: `tiles`, `prompts`.
     unit: str
+    #: What else the attempt says of it.
     message: str | None
 
 
@@ -106,10 +46,15 @@ class IssueView(Outgoing):
 class ErrorView(Outgoing):
     """Why a job failed: the same object as the core of a problem+json body."""
 
+    #: For programs: see the reference of errors.
     code: str
+    #: What the code means.
     title: str
+    #: What it is this time.
     detail: str
+    #: Whether the same request may succeed later.
     retryable: bool
+    #: The places that it is about.
     errors: list[IssueView]
 
 
@@ -123,18 +68,28 @@ class Problem(ErrorView):
 class OutputView(Outgoing):
     """A job's immediate output."""
 
+    #: Of models that answer with text.
     text: str | None
+    #: Of models that answer with data.
     data: dict[str, Any] | None = Field(serialization_alias="json")
 
 
 class ArtifactView(Outgoing):
     """A finished file of the result. `url` stays the same and leads to the bytes."""
 
+    #: Unique within the job.
     name: str
+    #: What the file is.
     content_type: str
+    #: Its length.
     size_bytes: int
+    #: In hexadecimal digits.
     sha256: str
-    uri: str
+    uri: str = Field(
+        description="`s3://bucket/key` for tools that may read the bucket, otherwise `artifact://ID/NAME`, which is a "
+        "name and no address."
+    )
+    #: Leads to the bytes, by a redirect where the store has links of its own.
     url: str
     #: The API's own link does not end before the job's `expires_at`.
     url_expires_at: datetime | None
@@ -143,37 +98,79 @@ class ArtifactView(Outgoing):
 class LinksView(Outgoing):
     """Where to go from a job."""
 
+    #: The job.
     self: str
+    #: What happens to it, as a stream.
     events: str
+    #: POST: ask for its end.
     cancel: str
+    #: Its webhooks.
     deliveries: str
 
 
 class JobView(Outgoing):
     """A job."""
 
+    #: A UUID: the service's, or the client's own of a PUT.
     id: str
+    #: What this document is.
     object: Literal["job"] = "job"
+    #: Whose it is.
+    tenant: str
+    #: The model's name, also where the request used an alias.
     model: str
+    #: Where it waits, or waited.
+    queue: str
+    #: As it was asked for.
+    priority: Literal["low", "normal", "high"]
+    #: What the client called its request, if it did.
+    idempotency_key: str | None
+    #: The trace that it belongs to (W3C), if the request named one.
+    traceparent: str | None
+    #: Terminal are `succeeded`, `failed`, `canceled` and `expired`.
     status: Status
+    #: What a live job is doing; null when it is over.
     phase: Phase | None
-    attempt: int
+    attempt: int = Field(
+        description="How many attempts were begun. One that its worker gave back, because it was told to end, is begun "
+        "again under its number."
+    )
+    #: After so many it fails, whatever the error.
     max_attempts: int
-    queue_position: int | None
-    eta_seconds: float | None
+    queue_position: int | None = Field(description="1 is next. Null unless the job waits for a worker.")
+    eta_seconds: float | None = Field(
+        description="Until the job ends, by its progress or by how long jobs of its model take lately. Null where that "
+        "cannot be told: no job of the model has succeeded yet, or the queue is paused or has no workers."
+    )
+    #: How far it is.
     progress: ProgressView
+    #: When it was accepted.
     created_at: datetime
+    #: When its latest attempt began.
     started_at: datetime | None
+    #: When it ended.
     completed_at: datetime | None
-    expires_at: datetime | None
+    expires_at: datetime | None = Field(description="From then on the job is gone (410), and its result with it.")
+    #: As it was asked for.
     input: dict[str, Any]
+    #: The immediate result; null until the job succeeded, and where all of it is files.
     output: OutputView | None
+    #: The files of the result.
     artifacts: list[ArtifactView]
+    #: Why it failed or expired, or why its last attempt did.
     error: ErrorView | None
+    #: Of the latest attempt: times in milliseconds, `input_bytes`, `batches` and `batch_size`.
     metrics: dict[str, float]
+    #: As it was given.
     metadata: dict[str, str]
+    #: How its webhooks fare; `pending` while one is still to be delivered.
     delivery: Delivery
+    #: The job that this one is a retry of.
     retry_of: str | None
+    batch_id: str | None = Field(description="The batch that the job is a member of.")
+    batch_line: int | None = Field(description="Its line there, from 1.")
+    custom_id: str | None = Field(description="What the client calls that line.")
+    #: Where to go from here.
     links: LinksView
 
 
@@ -206,17 +203,22 @@ class TryView(Outgoing):
     at: datetime
     status: int | None
     note: str
+    latency_ms: float | None = Field(description="Null where the receiver was not asked.")
+    answer: str = Field(description="The beginning of what the receiver answered.")
 
 
 class DeliveryView(Outgoing):
     """A webhook delivery: one event to one receiver. `id` is its `webhook-id`."""
 
     id: str
+    job: str | None = Field(description="Null where the event is of no job.")
+    endpoint: str | None = Field(description="Null where the job asked for it itself.")
     event: str
     url: str
     state: Delivery
     created_at: datetime
     tries: int
+    next_attempt_at: datetime | None = Field(description="Null when it is settled, and while a try is under way.")
     log: list[TryView]
 
 
@@ -232,50 +234,25 @@ class ModelList(Outgoing):
     models: list[CatalogueEntry]
 
 
-class QueueView(Outgoing):
-    """A queue's depth and speed: the signal for autoscaling."""
+class Ready(Outgoing):
+    """The service accepts jobs. `job_store` is the same for all APIs on one Redis, null until a keeper looked at it."""
 
-    name: str
-    queued: int
-    running: int
-    oldest_age_s: float
-    throughput_per_s: float
-    workers: int
-    slots: int
-    eta_s: float | None
-    #: `paused`: no job is given to workers; `draining`: no job is accepted.
-    mode: QueueMode
-    #: Jobs that failed because their workers died too often, and that nobody retried.
-    dead_letters: int
+    status: Literal["ready"] = "ready"
+    job_store: str | None
 
 
-class Purged(Outgoing):
-    """How many waiting jobs were canceled, and whether more wait."""
-
-    canceled: int
-    more: bool
-
-
-class DeadLetters(Outgoing):
-    """Jobs whose workers died too often, newest first."""
-
-    jobs: list[JobView]
-
-
-class Requeued(Outgoing):
-    """The new jobs, and whether more dead letters are there."""
-
-    jobs: list[JobView]
-    more: bool
-
-
-def job_view(job: Job, *, base_url: str, uri: Callable[[str], str]) -> JobView:
-    """Return the job as the public sees it. `uri` names an object of the store."""
+def job_view(job: Job, *, base_url: str, uri: NameOf) -> JobView:
+    """Return the job as the public sees it."""
     here = f"{base_url}/v1/jobs/{job.key.id}"
     wanted = job.submission
     return JobView(
         id=job.key.id,
+        tenant=job.key.tenant,
         model=wanted.model,
+        queue=wanted.queue,
+        priority=_priority(wanted.priority),
+        idempotency_key=wanted.idempotency_key,
+        traceparent=wanted.traceparent,
         status=job.status,
         phase=None if job.status.terminal else job.phase,
         attempt=job.attempt,
@@ -289,12 +266,15 @@ def job_view(job: Job, *, base_url: str, uri: Callable[[str], str]) -> JobView:
         expires_at=_maybe(job.expires_s),
         input=dict(wanted.input),
         output=_output(job),
-        artifacts=_artifacts(job, here, uri),
+        artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
         error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
         metrics=_metrics(job),
         metadata=dict(wanted.metadata),
         delivery=job.delivery,
         retry_of=wanted.retry_of,
+        batch_id=wanted.batch_id,
+        batch_line=wanted.batch_line,
+        custom_id=wanted.custom_id,
         links=LinksView(self=here, events=f"{here}/events", cancel=f"{here}/cancel", deliveries=f"{here}/deliveries"),
     )
 
@@ -306,26 +286,22 @@ def event_view(event: JobEvent) -> EventView:
 
 def delivery_view(row: DeliveryRecord) -> DeliveryView:
     """Return the delivery as the public sees it."""
-    tries = [TryView(number=t.number, at=moment(t.at_s), status=t.status, note=t.note) for t in row.log]
-    created = moment(row.created_s)
+    tries = [
+        TryView(number=t.number, at=moment(t.at_s), status=t.status, note=t.note, latency_ms=t.latency_ms,
+                answer=t.answer)
+        for t in row.log
+    ]  # fmt: skip
     return DeliveryView(
-        id=row.id, event=row.event, url=row.url, state=row.state, created_at=created, tries=row.tries, log=tries
-    )
-
-
-def queue_view(name: str, stats: QueueStats) -> QueueView:
-    """Return the queue as the public sees it."""
-    return QueueView(
-        name=name,
-        queued=stats.queued,
-        running=stats.running,
-        oldest_age_s=stats.oldest_age_s,
-        throughput_per_s=stats.throughput_per_s,
-        workers=stats.workers,
-        slots=stats.slots,
-        eta_s=stats.eta_s,
-        mode=stats.mode,
-        dead_letters=stats.dead_letters,
+        id=row.id,
+        job=row.key.id or None,
+        endpoint=row.endpoint,
+        event=row.event,
+        url=row.url,
+        state=row.state,
+        created_at=moment(row.created_s),
+        tries=row.tries,
+        next_attempt_at=_maybe(row.due_s),
+        log=tries,
     )
 
 
@@ -336,6 +312,12 @@ def moment(seconds: float) -> datetime:
 
 def _maybe(seconds: float | None) -> datetime | None:
     return None if seconds is None else moment(seconds)
+
+
+def _priority(head_starts: int) -> Literal["low", "normal", "high"]:
+    if head_starts == 0:
+        return "normal"
+    return "high" if head_starts > 0 else "low"
 
 
 def _metrics(job: Job) -> dict[str, float]:
@@ -350,16 +332,14 @@ def _output(job: Job) -> OutputView | None:
     return OutputView(text=job.text, data=None if job.data is None else dict(job.data))
 
 
-def _artifacts(job: Job, here: str, uri: Callable[[str], str]) -> list[ArtifactView]:
-    return [
-        ArtifactView(
-            name=artifact.name,
-            content_type=artifact.content_type,
-            size_bytes=artifact.size_bytes,
-            sha256=artifact.sha256,
-            uri=uri(artifact.key),
-            url=f"{here}/artifacts/{quote(artifact.name)}",
-            url_expires_at=None,
-        )
-        for artifact in job.artifacts
-    ]
+def artifact_view(artifact: Artifact, owner: str, here: str, uri: NameOf) -> ArtifactView:
+    """Return a file as the public sees it; `owner` is the id of its job or batch, `here` that one's address."""
+    return ArtifactView(
+        name=artifact.name,
+        content_type=artifact.content_type,
+        size_bytes=artifact.size_bytes,
+        sha256=artifact.sha256,
+        uri=f"artifact://{owner}/{quote(artifact.name)}" if uri is None else uri(artifact.key),
+        url=f"{here}/artifacts/{quote(artifact.name)}",
+        url_expires_at=None,
+    )

@@ -12,7 +12,10 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from fastapi import Depends, Request
 
-from penstock.api.schemas import JobView, job_view
+from penstock.api.fullness import Fullness
+from penstock.api.keyring import KeyRing
+from penstock.api.schemas import JobView, NameOf, job_view
+from penstock.api.turns import Turns
 from penstock.config import Settings
 from penstock.jobs import Job
 from penstock.storage.base import ObjectStore
@@ -59,6 +62,14 @@ class Services:
     jobs: AsyncJobStore
     objects: ObjectStore
     hints: Hints
+    #: Of submissions.
+    turns: Turns
+    #: Of batches whose requests are taken in.
+    batch_turns: Turns
+    #: Of tenants, as far as submissions have met it.
+    fullness: Fullness
+    #: None = open mode.
+    keys: KeyRing | None = None
 
     @property
     def limits(self) -> QueueLimits:
@@ -79,9 +90,14 @@ class Services:
         """Return where the local store keeps an object."""
         return Path(unquote(urlsplit(self.objects.uri(key)).path))
 
+    @property
+    def uri(self) -> NameOf:
+        """How people and tools name an object; None where it is a file of this machine, whose place is its own."""
+        return None if self.store_is_local else self.objects.uri
+
     def view(self, job: Job) -> JobView:
         """Return the job as the public sees it."""
-        return job_view(job, base_url=self.settings.base_url, uri=self.objects.uri)
+        return job_view(job, base_url=self.settings.base_url, uri=self.uri)
 
 
 async def _services(request: Request) -> Services:

@@ -1,0 +1,128 @@
+"""What each route asks of an API key: one table, for the whole API.
+
+A route that is not in it is refused to everybody with a key, and a test fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from penstock.api_keys import Scope
+
+#: Of routes that anybody may ask, with or without a key.
+OPEN = None
+
+#: (verb, path) -> the scope that a key needs. HEAD is as GET.
+SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
+    {
+        ("GET", "/"): OPEN,
+        ("GET", "/docs"): OPEN,
+        ("GET", "/docs/oauth2-redirect"): OPEN,
+        ("GET", "/livez"): OPEN,
+        ("GET", "/readyz"): OPEN,
+        # A link carries its own signature.
+        ("GET", "/v1/local/{key}"): OPEN,
+        ("PUT", "/v1/local/{key}"): OPEN,
+        ("GET", "/v1/models"): Scope.READ,
+        ("GET", "/v1/models/{name}"): Scope.READ,
+        ("GET", "/v1/jobs"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}/events"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}/deliveries"): Scope.READ,
+        ("POST", "/v1/jobs"): Scope.SUBMIT,
+        ("PUT", "/v1/jobs/{job_id}"): Scope.SUBMIT,
+        ("DELETE", "/v1/jobs/{job_id}"): Scope.SUBMIT,
+        ("POST", "/v1/jobs/{job_id}/cancel"): Scope.SUBMIT,
+        ("POST", "/v1/jobs/{job_id}/retry"): Scope.SUBMIT,
+        ("POST", "/v1/uploads"): Scope.SUBMIT,
+        ("GET", "/v1/uploads/{upload_id}/{name}"): Scope.SUBMIT,
+        ("DELETE", "/v1/uploads/{upload_id}/{name}"): Scope.SUBMIT,
+        ("POST", "/v1/uploads/{upload_id}/{name}/parts"): Scope.SUBMIT,
+        ("POST", "/v1/uploads/{upload_id}/{name}/complete"): Scope.SUBMIT,
+        ("GET", "/v1/batches"): Scope.READ,
+        ("GET", "/v1/batches/{batch_id}"): Scope.READ,
+        ("GET", "/v1/batches/{batch_id}/artifacts/{name}"): Scope.READ,
+        ("POST", "/v1/batches"): Scope.SUBMIT,
+        ("POST", "/v1/batches/{batch_id}/cancel"): Scope.SUBMIT,
+        ("DELETE", "/v1/batches/{batch_id}"): Scope.SUBMIT,
+        ("POST", "/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver"): Scope.WEBHOOKS,
+        ("GET", "/v1/deliveries/dead-letters"): Scope.WEBHOOKS,
+        ("POST", "/v1/deliveries/dead-letters/redeliver"): Scope.WEBHOOKS,
+        ("GET", "/v1/deliveries/{delivery_id}"): Scope.WEBHOOKS,
+        ("POST", "/v1/deliveries/{delivery_id}/redeliver"): Scope.WEBHOOKS,
+        ("POST", "/v1/webhook-endpoints"): Scope.WEBHOOKS,
+        ("GET", "/v1/webhook-endpoints"): Scope.WEBHOOKS,
+        ("GET", "/v1/webhook-endpoints/{endpoint_id}"): Scope.WEBHOOKS,
+        ("PATCH", "/v1/webhook-endpoints/{endpoint_id}"): Scope.WEBHOOKS,
+        ("DELETE", "/v1/webhook-endpoints/{endpoint_id}"): Scope.WEBHOOKS,
+        ("POST", "/v1/webhook-endpoints/{endpoint_id}/rotate"): Scope.WEBHOOKS,
+        ("POST", "/v1/webhook-endpoints/{endpoint_id}/test"): Scope.WEBHOOKS,
+        ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Scope.WEBHOOKS,
+        # Facades: what they make are jobs, uploads and batches.
+        ("POST", "/pooling"): Scope.SUBMIT,
+        ("GET", "/openai/v1/models"): Scope.READ,
+        ("GET", "/openai/v1/models/{name}"): Scope.READ,
+        ("POST", "/openai/v1/chat/completions"): Scope.SUBMIT,
+        ("POST", "/openai/v1/completions"): Scope.SUBMIT,
+        ("POST", "/openai/v1/embeddings"): Scope.SUBMIT,
+        ("POST", "/openai/v1/images/generations"): Scope.SUBMIT,
+        ("POST", "/openai/v1/audio/transcriptions"): Scope.SUBMIT,
+        ("POST", "/openai/v1/audio/translations"): Scope.SUBMIT,
+        ("POST", "/openai/v1/files"): Scope.SUBMIT,
+        ("GET", "/openai/v1/files"): Scope.READ,
+        ("GET", "/openai/v1/files/{file_id}"): Scope.READ,
+        ("GET", "/openai/v1/files/{file_id}/content"): Scope.READ,
+        ("DELETE", "/openai/v1/files/{file_id}"): Scope.SUBMIT,
+        ("POST", "/openai/v1/batches"): Scope.SUBMIT,
+        ("GET", "/openai/v1/batches"): Scope.READ,
+        ("GET", "/openai/v1/batches/{batch_id}"): Scope.READ,
+        ("POST", "/openai/v1/batches/{batch_id}/cancel"): Scope.SUBMIT,
+        # What they say is the same for everybody.
+        ("GET", "/ogc"): OPEN,
+        ("GET", "/ogc/"): OPEN,
+        ("GET", "/ogc/conformance"): OPEN,
+        ("GET", "/ogc/processes"): Scope.READ,
+        ("GET", "/ogc/processes/{process_id}"): Scope.READ,
+        ("GET", "/ogc/jobs"): Scope.READ,
+        ("GET", "/ogc/jobs/{job_id}"): Scope.READ,
+        ("GET", "/ogc/jobs/{job_id}/results"): Scope.READ,
+        ("GET", "/ogc/jobs/{job_id}/results/{output}"): Scope.READ,
+        ("POST", "/ogc/processes/{process_id}/execution"): Scope.SUBMIT,
+        ("DELETE", "/ogc/jobs/{job_id}"): Scope.SUBMIT,
+        ("POST", "/v1/events/s3"): Scope.EVENTS,
+        ("GET", "/metrics"): Scope.MONITOR,
+        ("GET", "/v1/workers"): Scope.MONITOR,
+        ("GET", "/v1/queues"): Scope.MONITOR,
+        ("GET", "/v1/queues/{name}"): Scope.MONITOR,
+        ("POST", "/v1/queues/{name}/pause"): Scope.ADMIN,
+        ("POST", "/v1/queues/{name}/drain"): Scope.ADMIN,
+        ("POST", "/v1/queues/{name}/resume"): Scope.ADMIN,
+        ("POST", "/v1/queues/{name}/purge"): Scope.ADMIN,
+        ("GET", "/v1/queues/{name}/dead-letters"): Scope.ADMIN,
+        ("POST", "/v1/queues/{name}/dead-letters/requeue"): Scope.ADMIN,
+    }
+)
+
+#: Where the key may also come as the password of basic authentication: Ceph's gateway sends nothing else.
+BASIC = frozenset({("POST", "/v1/events/s3")})
+
+
+def is_declared(verb: str, path: str) -> bool:
+    """Whether the table says who may ask this."""
+    return _row(verb, path) in SCOPES
+
+
+def scope_of(verb: str, path: str) -> Scope | None:
+    """Return the scope that a declared route asks for, or `OPEN`."""
+    return SCOPES[_row(verb, path)]
+
+
+def takes_basic(verb: str, path: str) -> bool:
+    """Whether a route takes its key as a password, too."""
+    return _row(verb, path) in BASIC
+
+
+def _row(verb: str, path: str) -> tuple[str, str]:
+    return ("GET" if verb == "HEAD" else verb), path

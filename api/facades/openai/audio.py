@@ -1,0 +1,140 @@
+"""OpenAI's transcriptions and translations: a recording comes in a form, its words go back as they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import uuid_utils
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import Field
+from starlette.datastructures import FormData, UploadFile
+
+from penstock.api.body import read_form
+from penstock.api.facades.abilities import Ability
+from penstock.api.facades.calls import Call, TheCall
+from penstock.api.facades.openai.answers import Result
+from penstock.api.facades.openai.files import FORM_BYTES
+from penstock.api.facades.openai.requests import Body, ModelName
+from penstock.api.services import Services
+from penstock.documents import validated
+from penstock.errors import InvalidRequest, Issue, MediaTooLarge
+from penstock.requests import JobRequest
+from penstock.storage.media import safe_name, upload_key
+from penstock.subtitles import srt, vtt
+
+Task = Literal["transcribe", "translate"]
+_GRANULARITIES = "timestamp_granularities[]"
+
+router = APIRouter(prefix="/openai/v1/audio", tags=["facades"], include_in_schema=False)
+
+
+class AudioRequest(Body):
+    """The form of `POST /v1/audio/transcriptions` and `/translations` without its file."""
+
+    model: ModelName
+    language: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+
+
+@router.post("/transcriptions")
+async def create_transcription(call: TheCall) -> Response:
+    """Write down what is said in a file."""
+    return await _answer(call, "transcribe")
+
+
+@router.post("/translations")
+async def create_translation(call: TheCall) -> Response:
+    """Write down in English what is said in a file."""
+    return await _answer(call, "translate")
+
+
+def read_audio(form: FormData, task: Task) -> AudioRequest:
+    """Return what a form asks for; raise `InvalidRequest`, for what would change the answer and cannot be done too."""
+    fields: dict[str, Any] = {
+        name: form.get(name) for name in AudioRequest.model_fields if form.get(name) not in (None, "")
+    }
+    if "temperature" in fields:
+        fields["temperature"] = _number(str(fields["temperature"]))
+    if task == "translate":
+        fields.pop("language", None)
+    if form.get("prompt"):
+        raise _refusal("prompt", "is not supported by the models of this service")
+    if str(form.get("stream", "false")).lower() not in ("", "false", "0"):
+        raise _refusal("stream", "is not supported here: POST /v1/jobs, whose events tell the text while it is made")
+    if "word" in form.getlist(_GRANULARITIES):
+        raise _refusal("timestamp_granularities", "can be 'segment': the models of this service time no words")
+    return validated(AudioRequest, fields)
+
+
+def audio_answer(result: Result, wanted: AudioRequest, task: Task) -> Response:
+    """Return a finished job as it was asked for. What no model here tells of a segment is left out."""
+    segments = result.data.get("segments") or []
+    match wanted.response_format:
+        case "text":
+            return PlainTextResponse(result.text + "\n")
+        case "srt":
+            return PlainTextResponse(srt(segments))
+        case "vtt":
+            return PlainTextResponse(vtt(segments))
+    seconds = float(result.data.get("duration") or 0)
+    answer: dict[str, Any] = {"text": result.text, "usage": {"type": "duration", "seconds": math.ceil(seconds)}}
+    if wanted.response_format == "verbose_json":
+        told: Mapping[str, Any] = {"task": task, "language": result.data.get("language"), "duration": seconds}
+        answer = {**told, **answer, "segments": segments}
+    return JSONResponse(answer)
+
+
+async def _answer(call: Call, task: Task) -> Response:
+    limit_bytes = call.api.settings.upload_limit_bytes(call.tenant)
+    async with read_form(call.request, limit_bytes=limit_bytes + FORM_BYTES, settings=call.api.settings) as form:
+        wanted, file = read_audio(form, task), form.get("file")
+        if not isinstance(file, UploadFile):
+            raise InvalidRequest(errors=[Issue("/file", "is required, as a file")])
+        if (file.size or 0) > limit_bytes:
+            raise MediaTooLarge(f"an upload may have {limit_bytes} bytes")
+        entry = await call.model(wanted.model, Ability.TRANSCRIPTION)
+        reference, digest = await asyncio.to_thread(_keep, call.api, call.tenant, file)
+    given = {"language": wanted.language, "temperature": wanted.temperature, "task": task}
+    value = {name: each for name, each in given.items() if each is not None}
+    job = await call.submit(
+        {**value, "model": wanted.model, "sha256": digest},
+        JobRequest(model=entry.name, input={"audio": reference, **value}),
+    )
+    answer = audio_answer(Result.of(await call.succeeded(job)), wanted, task)
+    answer.headers["x-request-id"] = job.key.id
+    return answer
+
+
+def _keep(api: Services, tenant: str, file: UploadFile) -> tuple[str, str]:
+    """Store a file of a form as an upload; return its reference and the hash of its bytes."""
+    api.settings.spool_dir.mkdir(parents=True, exist_ok=True)
+    upload_id, name = str(uuid_utils.uuid7()), safe_name(file.filename or "recording")
+    digest = hashlib.sha256()
+    with tempfile.TemporaryDirectory(dir=api.settings.spool_dir) as folder:
+        path = Path(folder) / "file"
+        with path.open("xb") as out:
+            while piece := file.file.read(2**20):
+                digest.update(piece)
+                out.write(piece)
+        key = upload_key(tenant, upload_id, name)
+        api.objects.put_file(key, path, content_type=file.content_type or "application/octet-stream")
+    return f"media://{upload_id}/{name}", digest.hexdigest()
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise _refusal("temperature", "is not a number") from error
+
+
+def _refusal(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{name!r} {why}", errors=[Issue(f"/{name}", why)])
