@@ -1,67 +1,76 @@
-"""How fast the API takes jobs over HTTP: at a fixed rate, and as fast as it can."""
+"""How fast the API takes jobs over HTTP: at a fixed rate, and as fast as it can.
+
+Alone: `python -m benchmarks.http_submit`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-import httpx
+import psutil
 
-from tests.chaos.arena import open_arena
+from benchmarks.flood import Load, Sent, in_a_process
+from tests.chaos.arena import Arena, open_arena
 
 RATE_PER_S = 200
 SECONDS = 10
-CONNECTIONS = 16
-BODY = {"model": "chaos", "input": {"text": "bench"}}
+#: Connections of the fixed rate, and of the highest.
+MANY, FEW = 64, 16
+#: Where the limits refuse all.
+REFUSALS = 5000
 
 
 def http_rates(durability: str) -> Iterator[str]:
     """Yield the table's lines; the worker is stopped meanwhile, so that the API alone is measured."""
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-http-", ignore_cleanup_errors=True) as folder,
-        open_arena(Path(folder), seed=0, workers=1, durability=durability, proxied=False) as arena,
-    ):
-        arena.fleet.one("worker0").stop()
-        at_rate = quantiles(asyncio.run(_at_rate(arena.fleet.url)), n=100)
+    with _arena(durability) as arena:
+        posts = RATE_PER_S * SECONDS
+        _run(arena, posts=FEW, seconds=1, connections=FEW)
+        sent, _ = _run(arena, posts=posts, seconds=SECONDS, connections=MANY)
+        at_rate = quantiles(sent.latencies_s, n=100)
         figures = f"{at_rate[49] * 1000:.1f} / {at_rate[98] * 1000:.1f} ms"
         yield f"| HTTP submit at {RATE_PER_S}/s, p50 / p99, durability {durability} | {figures} | |"
-        fastest = asyncio.run(_max(arena.fleet.url))
-        yield f"| HTTP submit, most that one API process takes, durability {durability} | {fastest:.0f}/s | |"
+        sent, cpu_ms = _run(arena, posts=posts, seconds=0, connections=FEW)
+        figures = f"{posts / sent.took_s:.0f}/s, {cpu_ms:.2f} ms"
+        yield f"| HTTP submit, most that one API process takes, durability {durability} | {figures} | |"
 
 
-async def _submit(client: httpx.AsyncClient) -> float:
-    begun = time.perf_counter()
-    answer = await client.post("/v1/jobs", json=BODY)
-    assert answer.status_code == 202, answer.text  # noqa: S101
-    return time.perf_counter() - begun
+def refusals() -> Iterator[str]:
+    """Yield the line of submits that are over their tenant's limit."""
+    with _arena("manifest", max_tenant_jobs=1) as arena:
+        _run(arena, posts=1, seconds=0, connections=1)
+        sent, cpu_ms = _run(arena, posts=REFUSALS, seconds=0, connections=MANY)
+        assert set(sent.statuses) <= {429, 503}, sent.statuses  # noqa: S101
+        figures = f"{REFUSALS / sent.took_s:.0f}/s, {cpu_ms:.2f} ms"
+        yield f"| HTTP submits over the tenant's limit, most that one API process refuses | {figures} | |"
 
 
-async def _at_rate(base_url: str) -> list[float]:
-    """Send at fixed times, whether or not the answers came; return how long each took."""
-    limits = httpx.Limits(max_connections=64)
-    async with httpx.AsyncClient(base_url=base_url, timeout=30, limits=limits) as client:
-        await _submit(client)
-        begun, sent = time.perf_counter(), []
-        for number in range(RATE_PER_S * SECONDS):
-            await asyncio.sleep(max(0.0, begun + number / RATE_PER_S - time.perf_counter()))
-            sent.append(asyncio.create_task(_submit(client)))
-        return list(await asyncio.gather(*sent))
+@contextmanager
+def _arena(durability: str, **settings: object) -> Iterator[Arena]:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-http-", ignore_cleanup_errors=True) as folder,
+        open_arena(Path(folder), seed=0, workers=1, durability=durability, proxied=False, **settings) as arena,
+    ):
+        arena.fleet.one("worker0").stop()
+        yield arena
 
 
-async def _max(base_url: str) -> float:
-    """Keep some connections busy; return how many were accepted per second."""
-    ends = time.perf_counter() + SECONDS
+def _run(arena: Arena, *, posts: int, seconds: float, connections: int) -> tuple[Sent, float]:
+    """Return what became of the posts, and the API's processor time for each, in ms."""
+    api = psutil.Process(arena.fleet.one("api").pid)
+    before = api.cpu_times()
+    load = Load(arena.fleet.port, "", posts=posts, seconds=seconds, connections=connections, takes_s=0)
+    sent = asyncio.run(in_a_process(load))
+    after = api.cpu_times()
+    return sent, (after.user + after.system - before.user - before.system) * 1000 / posts
 
-    async def press(client: httpx.AsyncClient) -> int:
-        done = 0
-        while time.perf_counter() < ends:
-            await _submit(client)
-            done += 1
-        return done
 
-    async with httpx.AsyncClient(base_url=base_url, timeout=30) as client:
-        return sum(await asyncio.gather(*(press(client) for _ in range(CONNECTIONS)))) / SECONDS
+if __name__ == "__main__":
+    for line in (*http_rates("redis"), *http_rates("manifest"), *refusals()):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()

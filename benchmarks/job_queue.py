@@ -1,7 +1,4 @@
-"""What the job core costs, beside raw Celery on the same broker in the same run: `python -m benchmarks.job_queue`.
-
-Not `queue.py`: beside `scenes.py`, which is run as a script, it would hide Python's own `queue`.
-"""
+"""What the job core costs, beside raw Celery on the same broker in the same run: `python -m benchmarks.job_queue`."""
 
 from __future__ import annotations
 
@@ -17,20 +14,26 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
+import psutil
 from redis import Redis
 
 from benchmarks.http_submit import http_rates
 from benchmarks.rivals import DONE, MODEL, QUEUE, THREADS, celery_app
+from penstock.config import S3, load_settings
 from penstock.jobs import JobKey, Submission, Webhook
 from penstock.queue import HintSender
 from penstock.storage import journal, records
+from penstock.storage.base import ObjectStore
 from penstock.storage.journal import Journal
-from penstock.storage.local import LocalStore
+from penstock.storage.objects import open_store
 from penstock.storage.records import JobStore
 from penstock.storage.scripts import source
+from penstock.valkey import SMALL_RECORDS
+from tests.ceph import missing_binaries, start_ceph
 from tests.valkey import ValkeyProcess, start_valkey
 
 ROOT = Path(__file__).parents[1]
@@ -46,19 +49,29 @@ class Kind:
 
     claims: int
     hook: Webhook | None = None
-    durable: bool = False
+    #: Where the manifests of durable jobs lie: `local` or `s3`.
+    manifests: str | None = None
     #: Every how many submits send a hint. The API sends one after each.
     hint_every: int = 1
 
     def __str__(self) -> str:
         words = [f"jobs, {self.claims} a claim"]
         words += ["each with a webhook row"] if self.hook else []
-        words += ["manifests on the local store"] if self.durable else []
+        words += (
+            [f"manifests on {'S3 (Ceph)' if self.manifests == 's3' else 'the local store'}"] if self.manifests else []
+        )
         words += [f"a hint for every {self.hint_every}th"] if self.hint_every > 1 else []
         return ", ".join(words)
 
 
-KINDS = (Kind(1), Kind(16), Kind(16, HOOK), Kind(16, HOOK, hint_every=16), Kind(16, durable=True))
+KINDS = (
+    Kind(1),
+    Kind(16),
+    Kind(16, HOOK),
+    Kind(16, HOOK, hint_every=16),
+    Kind(16, manifests="local"),
+    Kind(16, manifests="s3"),
+)
 LIVE = "penstock:tenant:default:live"
 
 
@@ -77,7 +90,13 @@ def main(arguments: list[str]) -> None:
     costs(chosen.depths)
     with fresh_valkey() as valkey:
         queued, finished = memory_bytes(valkey, 2000)
-        say(f"| Redis memory of a queued / finished job | {queued:.0f} / {finished:.0f} bytes | |")
+        say(f"| memory of a queued / finished job | {queued / 1000:.1f} / {finished / 1000:.1f} kB | |")
+    with fresh_valkey() as valkey:
+        with Redis.from_url(valkey.url) as client:
+            for name, value in SMALL_RECORDS.items():
+                client.config_set(name, value)
+        queued, finished = memory_bytes(valkey, 2000)
+        say(f"| the same with the bundled Valkey's settings | {queued / 1000:.1f} / {finished / 1000:.1f} kB | |")
     if not chosen.no_http:
         for durability in ("redis", "manifest"):
             for line in http_rates(durability):
@@ -86,20 +105,93 @@ def main(arguments: list[str]) -> None:
 
 def throughputs(count: int, profile: Path | None) -> None:
     """Print how fast one producer and one worker are together, and the worker alone on a full queue."""
+    kinds = [kind for kind in KINDS if kind.manifests != "s3" or not missing_binaries()]
+    together = "one producer, one worker"
+    compare(together, celery_rate, penstock_rate, kinds, count)
+    kinds = [kind for kind in kinds if kind.hint_every == 1]
+    profiled = partial(penstock_drain_rate, profile=profile)
+    compare("worker alone on a full queue", celery_drain_rate, profiled, kinds, count)
+
+
+def compare(
+    how: str,
+    celery: Callable[[ValkeyProcess, int], Rate],
+    penstock: Callable[[ValkeyProcess, int, Kind], Rate],
+    kinds: Sequence[Kind],
+    count: int,
+) -> None:
+    """Print each kind's rate beside Celery's, which is the mean of a run before and one after all others."""
+    before = _with_valkey(celery, count)
+    rates = {str(kind): _with_valkey(penstock, count, kind) for kind in kinds}
+    after = _with_valkey(celery, count)
+    raw = Rate((before.per_s + after.per_s) / 2, (before.cpu_ms + after.cpu_ms) / 2)
+    say(f"| raw Celery: no-op tasks, {how} | {raw.per_s:.0f}/s, {raw.cpu_ms:.2f} ms | 1.00 |")
+    for name, rate in rates.items():
+        ratios = f"{rate.per_s / raw.per_s:.2f} (by processor time {raw.cpu_ms / rate.cpu_ms:.2f})"
+        say(f"| {name}, {how} | {rate.per_s:.0f}/s, {rate.cpu_ms:.2f} ms | {ratios} |")
+
+
+def _with_valkey(measure: Callable[..., Rate], *given: object) -> Rate:
     with fresh_valkey() as valkey:
-        raw = celery_rate(valkey, count)
-        say(f"| raw Celery: no-op tasks, one producer, one worker | {raw:.0f}/s | 1.00 |")
-    for kind in KINDS:
-        with fresh_valkey() as valkey:
-            rate = penstock_rate(valkey, count, kind)
-            say(f"| {kind}, one producer, one worker | {rate:.0f}/s | {rate / raw:.2f} |")
-    with fresh_valkey() as valkey:
-        raw = celery_drain_rate(valkey, count)
-        say(f"| raw Celery: worker alone on a full queue | {raw:.0f}/s | 1.00 |")
-    for kind in (kind for kind in KINDS if kind.hint_every == 1):
-        with fresh_valkey() as valkey:
-            rate = penstock_drain_rate(valkey, count, kind, profile if kind == KINDS[1] else None)
-            say(f"| {kind}, worker alone on a full queue | {rate:.0f}/s | {rate / raw:.2f} |")
+        return measure(valkey, *given)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Jobs per second, and the processor time of all processes for one, which a busy machine changes less."""
+
+    per_s: float
+    cpu_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """The processor time of a Valkey, a worker and perhaps this process, from now on."""
+
+    valkey: ValkeyProcess
+    worker: psutil.Process
+    producing: bool
+
+    def cpu_s(self) -> float:
+        """Return what they used until now."""
+        used = [psutil.Process(self.valkey.pid).cpu_times(), self.worker.cpu_times()]
+        return sum(times.user + times.system for times in used) + (time.process_time() if self.producing else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the manifests of a run lie, and the variables with which a worker finds them."""
+
+    url: str
+    s3: S3
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The object store."""
+        return open_store(self.url, load_settings(s3=self.s3))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a worker reads as its settings."""
+        secret = self.s3.secret_access_key
+        said = self.s3.model_dump(exclude_none=True) | (
+            {"secret_access_key": secret.get_secret_value()} if secret else {}
+        )
+        return {f"PENSTOCK_S3__{name.upper()}": str(value) for name, value in said.items()}
+
+
+@contextmanager
+def place(valkey: ValkeyProcess, kind: Kind) -> Iterator[Place]:
+    """Give a run's object store; that on S3 is a Ceph cluster of this machine."""
+    if kind.manifests != "s3":
+        yield Place((valkey.folder / "objects").as_uri(), S3())
+        return
+    with tempfile.TemporaryDirectory(prefix="ceph-", ignore_cleanup_errors=True) as folder:
+        ceph = start_ceph(Path(folder))
+        try:
+            yield Place(f"s3://{ceph.bucket()}", ceph.s3)
+        finally:
+            ceph.stop()
 
 
 @contextmanager
@@ -114,22 +206,22 @@ def fresh_valkey() -> Iterator[ValkeyProcess]:
 
 
 @contextmanager
-def rival(*words: str, **environment: str) -> Iterator[None]:
+def rival(*words: str, **environment: str) -> Iterator[psutil.Process]:
     """Run a worker inside the block."""
     variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}
     command = [sys.executable, "-m", "benchmarks.rivals", *words]
     process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield
+        yield psutil.Process(process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
 
 
-def celery_rate(valkey: ValkeyProcess, count: int) -> float:
+def celery_rate(valkey: ValkeyProcess, count: int) -> Rate:
     """Return tasks per second from the first send to the last acknowledgement."""
     app = celery_app(valkey.url)
-    with Redis.from_url(valkey.url) as client, rival("celery", valkey.url):
+    with Redis.from_url(valkey.url) as client, rival("celery", valkey.url) as worker:
         app.send_task("noop", queue="noop")
         _wait_until(lambda: not client.exists("noop", "unacked"), pause_s=0.5)
 
@@ -137,66 +229,71 @@ def celery_rate(valkey: ValkeyProcess, count: int) -> float:
             for _ in range(count):
                 app.send_task("noop", queue="noop")
 
-        return count / _timed(produce, lambda: not client.exists("noop", "unacked"))
+        return _timed(count, produce, lambda: not client.exists("noop", "unacked"), Meter(valkey, worker, True))
 
 
-def penstock_rate(valkey: ValkeyProcess, count: int, kind: Kind) -> float:
+def penstock_rate(valkey: ValkeyProcess, count: int, kind: Kind) -> Rate:
     """Return jobs per second from the first submit to the last completion; every submit sends its hint."""
-    hints, folder = HintSender(valkey.url), str(valkey.folder / "objects")
-    store = JobStore.open(valkey.url)
-    with store.client as client, rival("penstock", valkey.url, str(kind.claims), folder):
+    hints, store = HintSender(valkey.url), JobStore.open(valkey.url)
+    with (
+        place(valkey, kind) as at,
+        store.client as client,
+        rival("penstock", valkey.url, str(kind.claims), at.url, **at.environment) as worker,
+    ):
+        desk = Journal(store, at.objects)
 
         def produce(number: int = count) -> None:
-            submit_many(store, folder, number, kind, hints)
+            submit_many(desk, number, kind, hints)
 
         produce(1)
         _wait_until(lambda: not client.exists(LIVE), pause_s=0.2)
-        return count / _timed(produce, lambda: not client.exists(LIVE))
+        return _timed(count, produce, lambda: not client.exists(LIVE), Meter(valkey, worker, True))
 
 
-def submit_many(store: JobStore, folder: str, count: int, kind: Kind, hints: HintSender | None = None) -> None:
+def submit_many(desk: Journal, count: int, kind: Kind, hints: HintSender | None = None) -> None:
     """Submit jobs one after the other, each with its hint if there is a sender."""
-    desk = Journal(store, LocalStore(Path(folder)))
-    limits = replace(LIMITS, durable=kind.durable)
+    limits = replace(LIMITS, durable=kind.manifests is not None)
     for number in range(count):
         desk.run(journal.submit(job(kind.hook), limits))
         if hints is not None and number % kind.hint_every == 0:
             hints.send(QUEUE)
 
 
-def celery_drain_rate(valkey: ValkeyProcess, count: int) -> float:
+def celery_drain_rate(valkey: ValkeyProcess, count: int) -> Rate:
     """Return tasks per second of a worker that finds its queue full."""
     app = celery_app(valkey.url)
     for _ in range(count):
         app.send_task("noop", queue="noop")
-    with Redis.from_url(valkey.url) as client, rival("celery", valkey.url):
-        return _drain_rate(lambda: int(client.llen("noop")) + int(client.hlen("unacked")))
+    with Redis.from_url(valkey.url) as client, rival("celery", valkey.url) as worker:
+        left = lambda: int(client.llen("noop")) + int(client.hlen("unacked"))  # noqa: E731
+        return _drain_rate(left, Meter(valkey, worker, False))
 
 
-def penstock_drain_rate(valkey: ValkeyProcess, count: int, kind: Kind, profile: Path | None) -> float:
+def penstock_drain_rate(valkey: ValkeyProcess, count: int, kind: Kind, *, profile: Path | None = None) -> Rate:
     """Return jobs per second of a worker that finds its queue full and has a hint for each of its threads."""
-    store, hints, folder = JobStore.open(valkey.url), HintSender(valkey.url), str(valkey.folder / "objects")
-    submit_many(store, folder, count, kind)
-    for _ in range(THREADS):
-        hints.send(QUEUE)
-    environment = {"BENCH_PROFILE": str(profile)} if profile else {}
-    with store.client as client, rival("penstock", valkey.url, str(kind.claims), folder, **environment):
-        return _drain_rate(lambda: int(client.scard(LIVE)))
+    store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
+    with place(valkey, kind) as at, store.client as client:
+        submit_many(Journal(store, at.objects), count, kind)
+        for _ in range(THREADS):
+            hints.send(QUEUE)
+        environment = at.environment | ({"BENCH_PROFILE": str(profile)} if profile and kind == KINDS[1] else {})
+        with rival("penstock", valkey.url, str(kind.claims), at.url, **environment) as worker:
+            return _drain_rate(lambda: int(client.scard(LIVE)), Meter(valkey, worker, False))
 
 
-def _drain_rate(left: Callable[[], int]) -> float:
+def _drain_rate(left: Callable[[], int], meter: Meter) -> Rate:
     full = left()
     _wait_until(lambda: left() < full)
-    begun, at_begin = time.perf_counter(), left()
+    begun, at_begin, used = time.perf_counter(), left(), meter.cpu_s()
     _wait_until(lambda: left() == 0)
-    return at_begin / (time.perf_counter() - begun)
+    return Rate(at_begin / (time.perf_counter() - begun), (meter.cpu_s() - used) * 1000 / at_begin)
 
 
 def start_p50_ms(valkey: ValkeyProcess) -> float:
     """Return the median time between a submit and its start by Redis' clock, one job at a time."""
     store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
     took: list[float] = []
-    with store.client as client, rival("penstock", valkey.url, "1", str(valkey.folder)):
+    with store.client as client, rival("penstock", valkey.url, "1", valkey.folder.as_uri()):
         for _ in range(60):
             wanted = job()
             store.run(records.submit(wanted, LIMITS))
@@ -268,11 +365,11 @@ def job(hook: Webhook | None = None) -> Submission:
     return Submission(key, MODEL, QUEUE, wanted, "f" * 64, webhook=hook)
 
 
-def _timed(produce: Callable[[], None], over: Callable[[], bool]) -> float:
-    begun = time.perf_counter()
+def _timed(count: int, produce: Callable[[], None], over: Callable[[], bool], meter: Meter) -> Rate:
+    begun, used = time.perf_counter(), meter.cpu_s()
     produce()
     _wait_until(over)
-    return time.perf_counter() - begun
+    return Rate(count / (time.perf_counter() - begun), (meter.cpu_s() - used) * 1000 / count)
 
 
 def _once_ms(act: Callable[[], object]) -> float:

@@ -1,7 +1,8 @@
 """The two workers that `benchmarks.job_queue` compares, each as a process of its own.
 
-`python -m benchmarks.rivals celery URL` runs no-op tasks; `... penstock URL N FOLDER` runs no-op jobs, claiming up to N
-at a time; FOLDER is the object store of durable ones. Both have two threads and the product's Celery settings.
+`python -m benchmarks.rivals celery URL` runs no-op tasks; `... penstock URL N STORE` runs no-op jobs, claiming up to N
+at a time; STORE is the URL of the object store of durable ones, `PENSTOCK_S3__*` say how to reach it. Both have two
+threads and the product's Celery settings.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import pstats
 import sys
 import threading
 import uuid
-from pathlib import Path
 
 from celery import Celery, signals
 
+from penstock.config import load_settings
 from penstock.jobs import Claim, State
 from penstock.queue import TASK, celery_queue, celery_settings
 from penstock.storage import journal, records
+from penstock.storage.base import ObjectStore
 from penstock.storage.journal import Journal
-from penstock.storage.local import LocalStore
+from penstock.storage.objects import open_store
 from penstock.storage.records import JobStore, Outcome
 
 THREADS = 2
@@ -53,9 +55,9 @@ def consume(app: Celery, queue: str) -> None:
 class NoopSlots:
     """Slots that claim `n` jobs at a time and complete each at once."""
 
-    def __init__(self, url: str, n: int, folder: str) -> None:
+    def __init__(self, url: str, n: int, objects: ObjectStore) -> None:
         self._store = JobStore.open(url)
-        self._journal = Journal(self._store, LocalStore(Path(folder)))
+        self._journal = Journal(self._store, objects)
         self._n = n
         self._worker = uuid.uuid4().hex
         self._ended = threading.Event()
@@ -82,9 +84,9 @@ class NoopSlots:
         )  # fmt: skip
 
 
-def penstock_worker(url: str, n: int, folder: str) -> None:
+def penstock_worker(url: str, n: int, store_url: str) -> None:
     """Answer hints with claims until SIGTERM; with `BENCH_PROFILE`, write a profile of one slot there."""
-    slots = NoopSlots(url, n, folder)
+    slots = NoopSlots(url, n, open_store(store_url, load_settings()))
     app = celery_app(url)
     profile = os.environ.get("BENCH_PROFILE")
 

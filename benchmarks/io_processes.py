@@ -1,0 +1,287 @@
+"""Processors in threads of the worker against IO processes, in one run: `python -m benchmarks.io_processes`.
+
+What is compared is how fast prompts arrive in the worker when 1, 2 or 4 jobs make them at once. All rows of a round are
+taken one after the other and rounds are repeated, so that a busy machine is busy for all of them; the medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import psutil
+from PIL import Image
+from pydantic import BaseModel
+
+from penstock.models import MediaReference, Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Prompt, Result
+from penstock.processors.registry import Registry
+from penstock.storage.media import LocalMedia
+from penstock.workers.io.forks import ForkOptions
+from penstock.workers.io.pool import IOPool
+from penstock.workers.processing import InThread, Processing, Work
+
+JOBS = (1, 2, 4)
+MEAN, STD = np.float32(0.4), np.float32(0.2)
+TILE_PX, BANDS = 768, 6
+
+
+class Request(BaseModel):
+    """A file, how many prompts to make of it, and for plain arrays how large they are."""
+
+    file: MediaReference = "media://file"
+    prompts: int
+    size_bytes: int = 0
+
+
+class Maker(ABC):
+    """Makes prompts and does nothing with what comes back."""
+
+    request = Request
+    outputs = ()
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def pre_process(self, request: Request, media: Media) -> Prepared[None]:
+        prompts = (Prompt({"pixels": array}) for array in self.make(request, media.path(request.file)))
+        return Prepared(prompts, request.prompts, request.prompts, None)
+
+    def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002
+        return Result(text=str(sum(1 for _ in outputs)))
+
+    @abstractmethod
+    def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:
+        """Yield the arrays of a job's prompts."""
+
+
+class Pictures(Maker):
+    """JPEG -> 224 x 224, normalised, float32 (3, 224, 224): 0.6 MB."""
+
+    def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:
+        for _ in range(request.prompts):
+            with Image.open(path) as image:
+                small = image.convert("RGB").resize((224, 224), Image.Resampling.BICUBIC)
+            yield (np.asarray(small, np.float32).transpose(2, 0, 1) / 255 - MEAN) / STD
+
+
+class Tiles(Maker):
+    """Windows of a GeoTIFF, normalised, float32 (6, 768, 768): 14 MB."""
+
+    def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:
+        from penstock.processors.geo.gdal import rasterio
+
+        with rasterio.open(path) as scene:
+            for number in range(request.prompts):
+                window = rasterio.windows.Window(TILE_PX * (number % 2), TILE_PX * (number // 2 % 2), TILE_PX, TILE_PX)
+                yield (scene.read(window=window).astype(np.float32) * np.float32(1e-4) - MEAN) / STD
+
+
+class Words(Maker):
+    """Work that is all Python: a few thousand words counted, int64 (n,)."""
+
+    def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:  # noqa: ARG002
+        text = "the quick brown fox jumps over the lazy dog " * 500
+        for _ in range(request.prompts):
+            seen: dict[str, int] = {}
+            for word in text.split():
+                seen[word] = seen.get(word, 0) + sum(map(ord, word))
+            yield np.array(list(seen.values()))
+
+
+class Arrays(Maker):
+    """The same array again and again: what is left is the crossing."""
+
+    def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:  # noqa: ARG002
+        array = np.ones(request.size_bytes, np.uint8)
+        for _ in range(request.prompts):
+            yield array
+
+
+MAKERS = {"pictures": Pictures, "tiles": Tiles, "words": Words, "arrays": Arrays}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print tables in Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.io_processes", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args(arguments).rounds
+    processors = {name: f"benchmarks.io_processes:{maker.__name__}" for name, maker in MAKERS.items()}
+    registry = Registry()
+    for name, maker in MAKERS.items():
+        registry = registry.register(name, maker)
+    begun = time.monotonic()
+    pool, threads = IOPool(max(JOBS), ForkOptions(4 * 2**30, processors=processors)), InThread(registry)
+    with tempfile.TemporaryDirectory() as folder:
+        files = make_files(Path(folder))
+        run(pool, work_of("pictures", files, 1), 1)
+        say(f"the first job ends {time.monotonic() - begun:.2f} s after the pool was made\n")
+        throughput(pool, threads, files, rounds)
+        lateness(pool, threads, files, rounds)
+        crossing(pool, threads, files, rounds)
+        processes(pool, rounds)
+    pool.close()
+
+
+def throughput(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: int) -> None:
+    """Print how many prompts a second arrive, and what one costs of the processor's time."""
+    columns = " | ".join(f"{jobs} job{'s' * (jobs > 1)}" for jobs in JOBS)
+    say(f"| prompts/s and CPU ms each, threads -> IO processes (ratio) | {columns} |\n| --- | --- | --- | --- |")
+    for name, prompts in (("pictures", 60), ("tiles", 12), ("words", 60)):
+        cells = []
+        for jobs in JOBS:
+            work = work_of(name, files, prompts)
+            (a, cpu_a), (b, cpu_b) = interleaved(rounds, (threads, pool), pool, work, jobs)
+            cells.append(f"{a:.0f} -> {b:.0f} ({b / a:.2f}), {cpu_a:.1f} -> {cpu_b:.1f} ms ({cpu_b / cpu_a:.2f})")
+        say(f"| {MAKERS[name].__doc__} | {' | '.join(cells)} |")
+    say("")
+
+
+def lateness(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: int) -> None:
+    """Print how late a thread of the worker gets its turn meanwhile: the engine's scheduler is one."""
+    say("| a thread that sleeps 1 ms comes late by, p50 / p99 | threads | IO processes |\n| --- | --- | --- |")
+    for name, prompts in (("pictures", 60), ("tiles", 12), ("words", 60)):
+        work = work_of(name, files, prompts)
+        late: list[list[float]] = [[], []]
+        for _ in range(rounds):
+            for place, found in zip((threads, pool), late, strict=True):
+                found += late_ms(lambda place=place, work=work: run(place, work, 2))
+        cells = [f"{np.percentile(found, 50):.1f} / {np.percentile(found, 99):.1f} ms" for found in late]
+        say(f"| beside 2 jobs of {name} | {' | '.join(cells)} |")
+    say("")
+
+
+def late_ms(busy: Callable[[], object]) -> list[float]:
+    """Return how late a sleeper woke, again and again, until something was done."""
+    late, done = [], threading.Event()
+
+    def sleep() -> None:
+        while not done.is_set():
+            begun = time.perf_counter()
+            time.sleep(0.001)
+            late.append((time.perf_counter() - begun) * 1000 - 1)
+
+    sleeper = threading.Thread(target=sleep)
+    sleeper.start()
+    busy()
+    done.set()
+    sleeper.join()
+    return late
+
+
+def crossing(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: int) -> None:
+    """Print what it costs that a prompt comes from another process."""
+    say("| one prompt of | takes longer by | CPU | per MB, CPU |\n| --- | --- | --- | --- |")
+    for size in (2**10, 2**16, 2**19, 2**22, 2**24):
+        work = work_of("arrays", files, 100, size)
+        (a, cpu_a), (b, cpu_b) = interleaved(rounds, (threads, pool), pool, work, 1)
+        cost_us, cpu_us, mb = (1 / b - 1 / a) * 1e6, (cpu_b - cpu_a) * 1e3, size / 2**20
+        say(f"| {mb:.3f} MB | {cost_us:.0f} us | {cpu_us:.0f} us | {cpu_us / mb:.0f} us |")
+    say("")
+
+
+def processes(pool: IOPool, rounds: int) -> None:
+    """Print what a process costs."""
+    forks, ends = [], []
+    for _ in range(rounds):
+        begun = time.monotonic()
+        process = pool.server.fork()
+        forks.append(time.monotonic() - begun)
+        begun = time.monotonic()
+        process.close()
+        ends.append(time.monotonic() - begun)
+    say(f"a fork takes {median(forks) * 1000:.1f} ms, an end {median(ends) * 1000:.1f} ms")
+    server = pool.server.pid
+    used = ", ".join(f"{pss_mb(child.pid):.0f}" for child in psutil.Process(server).children())
+    say(f"PSS: fork server {pss_mb(server):.0f} MB, IO processes after these jobs {used} MB")
+
+
+def interleaved(
+    rounds: int, places: Sequence[Processing], pool: IOPool, work: Work, jobs: int
+) -> list[tuple[float, float]]:
+    """Return the medians of prompts/s and CPU ms a prompt for each place; they take turns."""
+    rows = []
+    for _ in range(rounds):
+        for place in places:
+            before = cpu_s(pool)
+            rate = run(place, work, jobs)
+            rows.append((rate, (cpu_s(pool) - before) / jobs / work.input["prompts"] * 1000))
+    columns = [rows[number :: len(places)] for number in range(len(places))]
+    return [(median(rate for rate, _ in column), median(cpu for _, cpu in column)) for column in columns]
+
+
+def cpu_s(pool: IOPool) -> float:
+    """Return the processor's time that this process and the IO processes have taken."""
+    times = [child.cpu_times() for child in psutil.Process(pool.server.pid).children()]
+    return time.process_time() + sum(spent.user + spent.system for spent in times)
+
+
+def run(processing: Processing, work: Work, jobs: int) -> float:
+    """Return how many prompts a second arrive from so many jobs at once, each drawn by a thread of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        works = [replace(work, folder=Path(folder, str(number))) for number in range(jobs)]
+        begun = time.monotonic()
+        threads = [threading.Thread(target=drain, args=(processing, work)) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return jobs * work.input["prompts"] / (time.monotonic() - begun)
+
+
+def drain(processing: Processing, work: Work) -> None:
+    """Run one job: an engine that answers at once."""
+    with processing.open(work, check=lambda: None, say=lambda _: None) as session:
+        session.finish(Output({}) for _ in session.prompts)
+
+
+def work_of(name: str, files: dict[str, Path], prompts: int, size_bytes: int = 0) -> Work:
+    """Return a job of one of the makers."""
+    model = Model(name=name, title=name, runner="fake", processor=name, source=".", revision="1")
+    path = files.get(name, files["pictures"])
+    return Work(model, {"prompts": prompts, "size_bytes": size_bytes}, {"media://file": LocalMedia(path)}, path.parent)
+
+
+def make_files(folder: Path) -> dict[str, Path]:
+    """Write a picture of 1024 x 768 and a scene of 1536 x 1536 with 6 bands."""
+    from penstock.processors.geo.gdal import rasterio, without_georeference
+
+    draw = np.random.default_rng(1)
+    smooth = Image.fromarray(draw.integers(0, 255, (48, 64, 3), np.uint8)).resize((1024, 768), Image.Resampling.BICUBIC)
+    smooth.save(folder / "picture.jpg", quality=90)
+    side = 2 * TILE_PX
+    band = np.asarray(smooth.resize((side, side)).convert("L"), np.uint16) * 39
+    with without_georeference():
+        options = {"tiled": True, "blockxsize": 256, "blockysize": 256, "compress": "deflate", "predictor": 2}
+        scene = rasterio.open(
+            folder / "scene.tif", "w", driver="GTiff", width=side, height=side, count=BANDS, dtype="uint16", **options
+        )
+        with scene:
+            for number in range(BANDS):
+                scene.write(band + draw.integers(0, 50, band.shape, np.uint16), number + 1)
+    return {"pictures": folder / "picture.jpg", "tiles": folder / "scene.tif"}
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def pss_mb(pid: int) -> float:
+    """Return a process' share of the memory."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

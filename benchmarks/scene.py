@@ -1,0 +1,316 @@
+"""Scenes through the whole service, beside the bare loop: `python -m benchmarks.scene [device] [cpu] [memory] [busy]`.
+
+`device`: the runner waits as long as a batch takes and does not use the processor. `cpu`: a cheap network and csmask
+compute here. Service and loop (`bare_scene`) take turns in one run: same runner, same tiles, same threads, classes
+only. `memory`: the worker and its IO process together. `busy`: when the device works, as a timeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import structlog
+
+from benchmarks.scenery import cheap_network, record, write_scene, write_sparse
+from penstock.client import Client, Job
+from penstock.config import Settings
+from penstock.installation import processing_here
+from penstock.models import Model, read_catalogue
+from penstock.storage.catalogues import CHECKING
+from penstock.storage.media import LocalMedia
+from penstock.workers.engine.base import Runner, RunnerFactory, Step
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.processing import Work
+from tests.acceptance.stack import Stack, running, wait_for
+
+FULL_PX = 10_980
+#: Devices: seconds that a tile of 768 px with its halo takes, and how many share a batch.
+DEVICES = ((0.4, 1), (0.1, 1), (0.1, 4))
+LOOK_EVERY_S = 0.1
+COLUMNS = 100
+PARTS = ("device", "cpu", "memory", "busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where everything lies, and how large it is."""
+
+    folder: Path
+    size_px: int
+    crop_px: int
+    sparse_px: tuple[int, int]
+    rounds: int
+
+    @property
+    def catalogue(self) -> Path:
+        """The file of the models."""
+        return self.folder / "models.toml"
+
+    def scene(self, name: str, size_px: int, **how: Any) -> Path:
+        """Return a scene, which is made once."""
+        path = self.folder / f"{name}-{size_px}.tif"
+        return path if path.exists() else write_scene(path, size_px, **how)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scene", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure (all)")
+    parser.add_argument("--size", type=int, default=4096, help="of the scenes, in pixels")
+    parser.add_argument("--crop", type=int, default=1536, help="of the scene for csmask")
+    parser.add_argument("--sparse", type=int, nargs=2, default=(4096, 100_000), help="rows and columns")
+    parser.add_argument("--rounds", type=int, default=1, help="of service and loop in turns")
+    parser.add_argument("--full", action="store_true", help="10,980 px, csmask on 4096 px, sparse 100,000 x 100,000")
+    chosen = parser.parse_args(arguments)
+    if chosen.full:
+        chosen.size, chosen.crop, chosen.sparse, chosen.rounds = FULL_PX, 4096, (100_000, 100_000), 1
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    say("| what | service | bare loop | figure | goal |\n| --- | --- | --- | --- | --- |")
+    measured = {"device": on_a_device, "cpu": on_the_processor, "memory": in_memory, "busy": over_time}
+    with tempfile.TemporaryDirectory(prefix="bench-scene-", ignore_cleanup_errors=True) as folder:
+        bench = Bench(Path(folder), chosen.size, chosen.crop, tuple(chosen.sparse), chosen.rounds)
+        for part in chosen.parts or PARTS:
+            write_catalogue(bench, part)
+            for line in measured[part](bench):
+                say(line)
+
+
+def write_catalogue(bench: Bench, part: str) -> None:
+    """Write a part's models: few enough to stay loaded beside csmask."""
+    records = {
+        "device": [
+            record(
+                f"device-{number}", runner="fake", source=bench.folder, max_batch=size, options=f"step_s = {s * size}"
+            )
+            for number, (s, size) in enumerate(DEVICES)
+        ],
+        "cpu": [record("cheap", runner="torch", source=cheap_network(bench.folder))],
+        "memory": [record("instant", runner="fake", source=bench.folder)],
+    }
+    bench.catalogue.write_text("".join(records["device" if part == "busy" else part]))
+
+
+def on_a_device(bench: Bench) -> Iterator[str]:
+    """Compare where the processor is free."""
+    scenes = {"": bench.scene("whole", bench.size_px), ", 40 % nodata": bench.scene("part", bench.size_px, empty=0.4)}
+    with serving(bench) as stack:
+        for number, (step_s, size) in enumerate(DEVICES):
+            for what, scene in scenes.items():
+                goal = "<= 0.75" if what else "<= 1.00"
+                title = f"{bench.size_px} px{what}, a device of {step_s} s a tile, batches of {size}"
+                yield compare(bench, stack, f"device-{number}", scene, title, goal)
+
+
+def on_the_processor(bench: Bench) -> Iterator[str]:
+    """Compare where the network takes the processor too."""
+    with serving(bench) as stack:
+        scene, crop = bench.scene("whole", bench.size_px), bench.scene("crop", bench.crop_px)
+        yield compare(bench, stack, "cheap", scene, f"{bench.size_px} px, three convolutions here", "<= 1.05")
+        yield compare(bench, stack, "csmask", crop, f"{bench.crop_px} px, csmask here", "<= 1.05")
+
+
+def compare(bench: Bench, stack: Stack, model: str, scene: Path, title: str, goal: str) -> str:
+    """Return a line: service and bare loop in turns, medians."""
+    served, bare = [], []
+    with stack.client() as client:
+        serve(client, model, client.upload(bench.scene("small", 512)))
+        media = client.upload(scene)
+        for _ in range(bench.rounds):
+            served.append(serve(client, model, media))
+            bare.append(run_bare(bench, model, scene)["seconds"])
+    ours, theirs = median(served), median(bare)
+    return f"| {title} | {ours:.1f} s | {theirs:.1f} s | {ours / theirs:.2f} | {goal} |"
+
+
+def in_memory(bench: Bench) -> Iterator[str]:
+    """Tell peaks above the loaded model and a batch, each in a service of its own."""
+    small = bench.scene("small", 1024)
+    large = bench.scene("whole", bench.size_px)
+    sparse = write_sparse(bench.folder / "sparse.tif", *bench.sparse_px)
+    bare = run_bare(bench, "instant", large)
+    batch_mb, whole_mb = bare["batch_mb"] - bare["idle_mb"], bare["peak_mb"] - bare["batch_mb"]
+    for scene, title in ((large, f"{bench.size_px} px"), (sparse, f"{'{} x {}'.format(*bench.sparse_px)} px, sparse")):
+        with serving(bench) as stack, stack.client() as client:
+            # What a first job leaves behind belongs to the service and not to the scene.
+            serve(client, "instant", client.upload(small))
+            with Peak(stack.pid("worker")) as peak:
+                seconds = serve(client, "instant", client.upload(scene))
+        above = sum(peak.most) - sum(peak.first) - batch_mb
+        idle, most = ("{:.0f} + {:.0f} MB".format(*each) for each in (peak.first, peak.most))
+        ours = f"worker + IO processes: {idle} idle, {most} at most, {seconds:.0f} s"
+        theirs = f"{whole_mb:.0f} MB above a batch" if scene == large else ""
+        yield f"| {title}: memory above a batch ({batch_mb:.0f} MB) | {ours} | {theirs} | {above:.0f} MB | <= 600 MB |"
+
+
+def over_time(bench: Bench) -> Iterator[str]:
+    """Tell when the device works, through the engine and an IO process, without the queue."""
+    models = read_catalogue(bench.catalogue)
+    for name, scene in (
+        ("device-0", bench.scene("whole", bench.size_px)),
+        ("device-2", bench.scene("whole", bench.size_px)),
+        ("csmask", bench.scene("crop", bench.crop_px)),
+    ):
+        watch = Watch()
+        begun, inferred, ended = watch.run(models[name], bench.scene("small", 512), scene, bench.folder / name)
+        busy = sum(stop - start for start, stop in watch.steps)
+        shares = f"{busy / (inferred - begun):.2f} of its way to the last tile, {busy / (ended - begun):.2f} of all"
+        yield f"| {name}: device busy, {len(watch.steps)} batches | {ended - begun:.1f} s | | {shares} | >= 0.95 |"
+        yield f"<!-- {name} `{timeline(watch.steps, begun, ended)}` -->"
+
+
+def timeline(steps: Sequence[tuple[float, float]], begun: float, ended: float) -> str:
+    """Return a line of characters, one for each hundredth: `#` nearly all of it busy, `+` half, `.` nearly none."""
+    each = (ended - begun) / COLUMNS
+    marks = []
+    for column in range(COLUMNS):
+        start, stop = begun + column * each, begun + (column + 1) * each
+        share = sum(max(0.0, min(stop, b) - max(start, a)) for a, b in steps) / each
+        marks.append("#" if share > 0.9 else "+" if share > 0.1 else ".")
+    return "".join(marks)
+
+
+@contextmanager
+def serving(bench: Bench) -> Iterator[Stack]:
+    """Start a service with the models, warmed up."""
+    data = Path(tempfile.mkdtemp(dir=bench.folder))
+    names = set(read_catalogue(bench.catalogue))
+    with running(data, config=f'models = ["{bench.catalogue}"]\n') as stack, stack.client() as client:
+        wait_for(lambda: names <= _ready(client), "the models are not served")
+        yield stack
+
+
+def _ready(client: Client) -> set[str]:
+    models = client.models()
+    for model in models:
+        if model.problem not in (None, CHECKING):
+            raise RuntimeError(f"{model.name}: {model.problem}")
+    return {model.name for model in models if model.problem is None and model.raw.get("ready", True)}
+
+
+def serve(client: Client, model: str, media: str) -> float:
+    """Return the seconds from a job's submission to its visible result."""
+    begun = time.perf_counter()
+    job: Job = client.wait(client.submit(model, {"scene": media, "outputs": ["classes"]}).id)
+    if not job.succeeded:
+        raise RuntimeError(str(job.error))
+    return time.perf_counter() - begun
+
+
+def run_bare(bench: Bench, model: str, scene: Path) -> dict[str, float]:
+    """Return what the bare loop tells of a scene."""
+    command = [sys.executable, "-m", "benchmarks.bare_scene", str(bench.catalogue), model, str(scene)]
+    done = subprocess.run([*command, str(bench.folder / "bare.tif")], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
+class Peak:
+    """Looks at the proportional memory (PSS) of a process and all below it. A context manager."""
+
+    def __init__(self, pid: int) -> None:
+        self._root, self._over = psutil.Process(pid), threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        #: The process itself and all below it, in MB: at first, and when both together were at most.
+        self.first = self.most = self._pss_mb()
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            self.most = max(self.most, self._pss_mb(), key=sum)
+
+    def _pss_mb(self) -> tuple[float, float]:
+        return _pss_mb(self._root), sum(_pss_mb(process) for process in self._root.children(recursive=True))
+
+
+def _pss_mb(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_full_info().pss) / 1e6
+    except psutil.Error:  # it has just ended
+        return 0.0
+
+
+@dataclass
+class Watch:
+    """Runs a scene and notes when the runner worked."""
+
+    steps: list[tuple[float, float]] = field(default_factory=list)
+
+    def run(self, model: Model, first: Path, scene: Path, folder: Path) -> tuple[float, float, float]:
+        """Return when the job began, when its last tile was answered, and when the result was there.
+
+        The `first` scene starts everything.
+        """
+        factories: Mapping[str, RunnerFactory] = {name: self._watched(make) for name, make in FACTORIES.items()}
+        request = {"scene": "media://scene", "outputs": ["classes"]}
+        with (
+            closing(processing_here(Settings(), isolated=True)) as processing,
+            closing(BatchingEngine(factories)) as engine,
+        ):
+            for each in (first, scene):
+                self.steps.clear()
+                begun = time.perf_counter()
+                work = Work(model, request, {"media://scene": LocalMedia(each)}, folder / each.stem)
+                with processing.open(work, check=_never, say=_say) as session:
+                    session.finish(engine.run(model, session.prompts, check=_never, cost=session.cost))
+            return begun, self.steps[-1][1], time.perf_counter()
+
+    def _watched(self, make: RunnerFactory) -> Callable[[Model], Runner]:
+        return lambda model: _Watched(make(model), self.steps)  # type: ignore[return-value]
+
+
+class _Watched:
+    """A runner whose steps are noted."""
+
+    def __init__(self, runner: Runner, steps: list[tuple[float, float]]) -> None:
+        self._runner, self._steps = runner, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def step(self, states: Sequence[Any]) -> Sequence[Step]:
+        begun = time.perf_counter()
+        done = self._runner.step(states)
+        self._steps.append((begun, time.perf_counter()))
+        return done
+
+
+def _never() -> None:
+    """Nobody asks a job to stop."""
+
+
+def _say(_: str) -> None:
+    """Nobody reads along."""
+
+
+def say(line: str) -> None:
+    """Print at once: the whole takes minutes."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,191 @@
+"""Two tenants, one of which sends a hundred times as much: how long the other waits, and what it costs the service.
+
+    python -m benchmarks.two_tenants [--posts 10000] [--seconds 10]
+
+The small one's load runs alone first and then beside the flood; both are sent at fixed times, whether or not answers
+came, each by a process of its own (`flood.py`) and with an API key of its own. Real processes: API, two workers,
+keeper, Valkey. A wait is from the job's creation to its start, by Redis' clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from redis import Redis
+
+from benchmarks.flood import Load, Sent, in_a_process
+from tests.chaos.arena import Arena, open_arena, percentile
+
+#: The flood sends so many posts for one of the small tenant's.
+RATIO = 100
+#: How long a job works: with four slots 80 a second.
+TAKES_S = 0.05
+#: Live jobs of one tenant: past them it is told 429.
+MAX_TENANT_JOBS = 2000
+#: Connections of each tenant's client.
+SMALL_CONNECTIONS, FLOOD_CONNECTIONS = 32, 256
+#: Between two looks at memory.
+SAMPLE_S = 1.0
+SMALL, FLOOD = "small", "flood"
+
+
+@dataclass
+class Memory:
+    """Bytes of the API and of Valkey, from the beginning on."""
+
+    api: list[int] = field(default_factory=list)
+    valkey: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the whole run showed."""
+
+    alone: Sent
+    beside: Sent
+    flood: Sent
+    alone_waits_s: Sequence[float]
+    beside_waits_s: Sequence[float]
+    memory: Memory
+    #: Processor time of the service's processes while both loads were sent.
+    cpu_s: Mapping[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """The small tenant's p95 wait beside the flood, by that alone."""
+        return percentile(self.beside_waits_s, 0.95) / max(1e-9, percentile(self.alone_waits_s, 0.95))
+
+
+async def measure(arena: Arena, *, posts: int, seconds: float, takes_s: float) -> Measured:
+    """Send both loads and return what came of them; the flood's jobs that still wait then are canceled."""
+    few = max(1, posts // (RATIO + 1))
+    port, memory = arena.fleet.port, Memory()
+    small_load = Load(port, arena.keys[SMALL], few, seconds, SMALL_CONNECTIONS, takes_s)
+    flood_load = Load(port, arena.keys[FLOOD], posts - few, seconds, FLOOD_CONNECTIONS, takes_s)
+    async with _client(arena, SMALL) as small, _client(arena, FLOOD) as flooding:
+        alone = await in_a_process(small_load)
+        alone_waits = await _waits(small, alone)
+        watching = asyncio.create_task(_watch(arena, memory))
+        used = _cpu_s(arena)
+        beside, flood = await asyncio.gather(in_a_process(small_load), in_a_process(flood_load))
+        cpu_s = {name: after - used[name] for name, after in _cpu_s(arena).items()}
+        beside_waits = await _waits(small, beside)
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await _purge(flooding)
+    return Measured(alone, beside, flood, alone_waits, beside_waits, memory, cpu_s)
+
+
+def report(found: Measured) -> str:
+    """Return the figures as lines."""
+    lines = [f"{name}: {_sent(sent)}" for name, sent in _tenants(found)]
+    for name, waits in (("alone", found.alone_waits_s), ("beside the flood", found.beside_waits_s)):
+        p50, p95 = percentile(waits, 0.5), percentile(waits, 0.95)
+        figures = f"p50 {p50 * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms"
+        lines.append(f"small tenant's jobs {name}, wait: {figures} ({len(waits)} jobs)")
+    lines.append(f"p95 beside / alone: {found.ratio:.2f}")
+    sent = sum(found.flood.statuses.values())
+    lines.append(f"{sent} posts of the flood answered in {found.flood.took_s:.1f} s: {sent / found.flood.took_s:.0f}/s")
+    each = ", ".join(f"{name} {cpu_s * 1000 / sent:.2f} ms" for name, cpu_s in found.cpu_s.items())
+    lines.append(f"processor time for each of them: {each}")
+    for name, sizes in (("API, resident", found.memory.api), ("Valkey, used", found.memory.valkey)):
+        middle = sizes[len(sizes) // 2 :]
+        half = f"{_mb(middle[0])} -> {_mb(middle[-1])} in the second half"
+        lines.append(f"{name}: {_mb(sizes[0])} at first, {_mb(max(sizes))} at most, {half}")
+    return "\n".join(lines)
+
+
+def _tenants(found: Measured) -> Sequence[tuple[str, Sent]]:
+    return ("small alone", found.alone), ("small beside", found.beside), ("flood", found.flood)
+
+
+def _sent(sent: Sent) -> str:
+    statuses = ", ".join(f"{count} x {status}" for status, count in sorted(sent.statuses.items()))
+    p50, p95 = (percentile(sent.latencies_s, share) * 1000 for share in (0.5, 0.95))
+    refused = sum(sent.statuses.values()) - len(sent.accepted)
+    timely = f"with Retry-After: {refused - sent.impatient} of {refused} refusals"
+    return f"{statuses}; answered in p50 {p50:.0f} ms, p95 {p95:.0f} ms; {timely}"
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB"
+
+
+def _client(arena: Arena, tenant: str) -> httpx.AsyncClient:
+    # The server closes idle connections after 5 s, httpx too: one must be first.
+    headers = {"Authorization": f"Bearer {arena.keys[tenant]}"}
+    limits = httpx.Limits(keepalive_expiry=1)
+    return httpx.AsyncClient(base_url=arena.fleet.url, headers=headers, timeout=httpx.Timeout(120), limits=limits)
+
+
+async def _ask(client: httpx.AsyncClient, method: str, path: str, **options: Any) -> httpx.Response:
+    """Send a request that is safe to repeat until it is answered: on a busy machine connections end in between."""
+    while True:
+        with suppress(httpx.TransportError):
+            return await client.request(method, path, **options)
+
+
+async def _waits(client: httpx.AsyncClient, sent: Sent) -> list[float]:
+    """Return how long each accepted job waited for its start, when all are over."""
+    return [await _wait(client, job_id) for job_id in sent.accepted]
+
+
+async def _wait(client: httpx.AsyncClient, job_id: str) -> float:
+    job: Mapping[str, Any] = {}
+    while job.get("completed_at") is None:
+        answer = await _ask(client, "GET", f"/v1/jobs/{job_id}", params={"wait": 30})
+        job = answer.json() if answer.status_code == 200 else {}
+    return float(job["metrics"]["queue_ms"]) / 1000
+
+
+def _cpu_s(arena: Arena) -> Mapping[str, float]:
+    """Return the processor time that each of the service's processes has used."""
+    pids = {kept.name: kept.pid for kept in arena.fleet.kept} | {"valkey": arena.valkey.pid}
+    used = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
+    return {name: times.user + times.system for name, times in used.items()}
+
+
+async def _watch(arena: Arena, memory: Memory) -> None:
+    api = psutil.Process(arena.fleet.one("api").pid)
+    with Redis.from_url(arena.valkey.url) as client:
+        while True:
+            memory.api.append(api.memory_info().rss)
+            memory.valkey.append(int(client.info("memory")["used_memory"]))
+            await asyncio.sleep(SAMPLE_S)
+
+
+async def _purge(client: httpx.AsyncClient) -> None:
+    more = True
+    while more:
+        answer = await _ask(client, "POST", "/v1/queues/default/purge")
+        more = answer.status_code != 200 or (answer.json()["more"] and answer.json()["canceled"] > 0)
+
+
+def run(*, posts: int, seconds: float, takes_s: float = TAKES_S, max_tenant_jobs: int = MAX_TENANT_JOBS) -> Measured:
+    """Start a service, send both loads, and return what was measured."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-tenants-", ignore_cleanup_errors=True) as folder,
+        open_arena(
+            Path(folder), seed=0, workers=2, proxied=False, max_tenant_jobs=max_tenant_jobs, tenants=(SMALL, FLOOD)
+        ) as arena,
+    ):  # fmt: skip
+        return asyncio.run(measure(arena, posts=posts, seconds=seconds, takes_s=takes_s))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--posts", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=10)
+    wanted = parser.parse_args()
+    sys.stdout.write(report(run(posts=wanted.posts, seconds=wanted.seconds)) + "\n")
