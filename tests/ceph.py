@@ -11,6 +11,7 @@ import subprocess
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -59,6 +60,8 @@ osd data = {folder}/osd
 osd objectstore = bluestore
 bluestore block size = 10737418240
 [client.rgw]
+# Requests may say that they came by https: a topic whose address holds a password is made by no others.
+rgw trust forwarded https = true
 rgw frontends = beast endpoint=127.0.0.1:{ports[2]}
 """
 
@@ -86,6 +89,18 @@ class Ceph:
         name = f"test-{uuid.uuid4().hex[:12]}"
         s3_client(self.s3).create_bucket(Bucket=name)
         return name
+
+    def client(self, service: str) -> Any:
+        """Return boto3's client of `s3`, or of `sns` for topics of notifications."""
+        client = boto3.session.Session().client(
+            service,
+            endpoint_url=self.s3.endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+        client.meta.events.register("before-sign", _say_https)
+        return client
 
     def start_gateway(self) -> None:
         """Start the gateway; return when it answers."""
@@ -153,6 +168,10 @@ def start_ceph(folder: Path) -> Ceph:
         cluster.stop()
         raise
     return cluster
+
+
+def _say_https(request: Any, **_: object) -> None:
+    request.headers["X-Forwarded-Proto"] = "https"
 
 
 def _make_keys(cluster: Ceph) -> None:

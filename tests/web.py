@@ -35,6 +35,8 @@ class Server:
         #: What came in, head and body as far as it had come.
         self.requests: list[bytes] = []
         self.tls: ssl.SSLContext | None = None
+        #: What it does with a connection before it reads anything.
+        self.before: Callable[[], None] = lambda: None
         #: Set when the test is over: handlers that wait, wait for this.
         self.over = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -63,6 +65,7 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(10)
+        self.before()
         if self.tls is not None:
             connection = self.tls.wrap_socket(connection, server_side=True)
         with connection:

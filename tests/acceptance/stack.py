@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ import psutil
 import redis
 
 from penstock.client import Client, ClientError
+from tests.waiting import wait_for
 
-START_TIMEOUT_S = 120.0
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -31,6 +30,8 @@ class Stack:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    #: Of a service that asks for keys: one that may do everything.
+    api_key: str | None = None
 
     @property
     def url(self) -> str:
@@ -39,11 +40,11 @@ class Stack:
 
     def client(self) -> Client:
         """Return a client that outlasts the restart of whatever a test kills."""
-        return Client(self.url, patience_s=90)
+        return Client(self.url, patience_s=90, api_key=self.api_key)
 
     def cli(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of the command line against this service."""
-        env = os.environ | {"PENSTOCK_URL": self.url, "COLUMNS": "200"}
+        env = os.environ | {"PENSTOCK_URL": self.url, "COLUMNS": "200", "PENSTOCK_API_KEY": self.api_key or ""}
         command = [sys.executable, "-m", "penstock.cli", *words]
         return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=240)
 
@@ -63,32 +64,27 @@ class Stack:
 
 
 @contextmanager
-def running(data: Path, *, config: str = "") -> Iterator[Stack]:
-    """Start everything on a free port; gives the stack when jobs are accepted, ends it with SIGTERM."""
+def running(data: Path, *, config: str = "", api_key: str | None = None, **variables: str) -> Iterator[Stack]:
+    """Start everything on a free port; gives the stack when jobs are accepted, ends it with SIGTERM.
+
+    `variables` go into the environment. A service that asks for keys is asked with `api_key`.
+    """
     data.mkdir(parents=True, exist_ok=True)
     settings = data / "penstock.toml"
     settings.write_text(config)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    env["PENSTOCK_CONFIG"] = str(settings)
-    port, log = _free_port(), data / "up.log"
+    env |= {"PENSTOCK_CONFIG": str(settings), **variables}
+    port, log = free_port(), data / "up.log"
     command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
     with log.open("ab") as out:
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-    stack = Stack(data, port, process, log)
+    stack = Stack(data, port, process, log, api_key)
     try:
         wait_for(lambda: _has_models(stack), f"the service did not become ready: {log}")
         yield stack
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-
-
-def wait_for(condition: Callable[[], bool], otherwise: str, *, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Look until a condition holds that another process brings about."""
-    ends = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends, otherwise
-        time.sleep(0.05)
 
 
 def scene() -> Path:
@@ -104,13 +100,14 @@ def scene() -> Path:
 def _has_models(stack: Stack) -> bool:
     assert stack.process.poll() is None, f"`penstock up` ended: {stack.log.read_text()}"
     try:
-        with Client(stack.url, patience_s=0) as client:
+        with Client(stack.url, patience_s=0, api_key=stack.api_key) as client:
             return any(model.name == "csmask" and model.problem is None for model in client.models())
     except ClientError:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.jobs import Status
-from tests.acceptance.stack import Stack, wait_for
+from tests.acceptance.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -52,12 +53,23 @@ def test_one_idempotency_key_is_one_job(stack: Stack, small_scene: Path) -> None
     assert first == second
 
 
+def test_one_idempotency_key_and_one_file_are_one_job(stack: Stack, small_scene: Path, tmp_path: Path) -> None:
+    def submit(path: Path) -> subprocess.CompletedProcess[str]:
+        return stack.cli("submit", "csmask", str(path), "--idempotency-key", str(tmp_path), "--json", check=False)
+
+    first, second = (json.loads(submit(small_scene).stdout)["id"] for _ in range(2))
+    assert first == second
+    stack.cli("sample", str(other := tmp_path / "small.tif"), "--size", "64")
+    refused = submit(other)
+    assert (refused.returncode, "used before" in refused.stderr) == (3, True)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
         (["submit", "csmask"], 2, "the model's files are: scene"),
         (["submit", "csmask", "never.tif"], 2, "never.tif"),
-        (["submit", "csmask", "s3://b/k", "--param", "colour=1"], 2, "known are: scene, outputs, radiometry, bands"),
+        (["submit", "csmask", "s3://b/k", "--param", "colour=1"], 2, "known are: scene, files, sidecar, stac"),
         (["submit", "csmask", "s3://b/k", "--param", "radiometry.scale=big"], 2, "'big' is not a number"),
         (["submit", "csmask", "s3://b/k", "--meta", "novalue"], 2, "key=value is meant"),
         (["submit", "csmask", "s3://b/k", "--param", "outputs=colour"], 3, "/input/outputs/0"),

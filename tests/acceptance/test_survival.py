@@ -15,6 +15,8 @@ import pytest
 from penstock.client import Job
 from tests.acceptance.stack import Stack, running, scene
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def undisturbed(stack: Stack, big_scene: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.client import Client, ClientError
 from penstock.jobs import Status
-from tests.acceptance.stack import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ class Up:
         return server
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: self._is_ready(), f"not ready: {self.said}", timeout_s=60)
+        wait_for(lambda: self._is_ready(), f"not ready: {self.said}")
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -61,7 +61,8 @@ class Up:
         assert self.process.poll() is None, self.said
         try:
             with Client(f"http://127.0.0.1:{self.port}", patience_s=0) as client:
-                return bool(client.models()) and client.queue().workers > 0
+                served = [model for model in client.models() if model.problem is None]
+                return bool(served) and client.queue().workers > 0
         except ClientError:
             return False
 
@@ -111,7 +112,7 @@ def test_children_that_die_are_replaced_and_ctrl_c_ends_everything(operator: Ope
 
     for process in before.values():
         process.kill()
-    wait_for(lambda: not set(run.pids().values()) & {p.pid for p in before.values()}, run.said, timeout_s=30)
+    wait_for(lambda: not set(run.pids().values()) & {p.pid for p in before.values()}, run.said)
     run.wait_until_ready()
     assert "worker  ended" in run.said
     assert "worker  runs again" in run.said
@@ -132,7 +133,7 @@ def test_valkey_that_dies_is_replaced_with_its_data(operator: Operator, tmp_path
         valkey.kill()
         psutil.wait_procs([valkey], 10)
 
-        wait_for(lambda: "valkey  runs again" in run.said, run.said, timeout_s=30)
+        wait_for(lambda: "valkey  runs again" in run.said, run.said)
         assert client.job(job).status is Status.FAILED
 
 
@@ -161,7 +162,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_the_next_one_finds_val
     run.process.kill()
     run.process.wait()
     if sys.platform == "linux":  # elsewhere the next supervisor ends them
-        wait_for(lambda: all(map(_gone, children.values())), "the children live on", timeout_s=30)
+        wait_for(lambda: all(map(_gone, children.values())), "the children live on")
     assert valkey.is_running()
 
     run = operator.run()
@@ -221,7 +222,7 @@ def test_an_impatient_operator_ends_it_at_once(operator: Operator) -> None:
     worker.suspend()  # it will not end by itself
 
     run.process.send_signal(signal.SIGINT)
-    wait_for(lambda: "ending" in run.said, run.said, timeout_s=10)
+    wait_for(lambda: "ending" in run.said, run.said)
     assert run.end(signal.SIGINT) == 0
 
     assert "worker  killed" in run.said

@@ -16,13 +16,15 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from penstock.config import S3
+from penstock.api_keys import Scope, new_key
+from penstock.config import S3, Settings
+from penstock.storage.api_keys import put_key
 from penstock.storage.base import ObjectStore
 from penstock.storage.objects import open_store
 from penstock.workers.attempts import BEAT_S
 from tests.ceph import Ceph
 from tests.chaos.checker import PATIENCE_S, check
-from tests.chaos.clients import join_all, submit_all, watch_until_over
+from tests.chaos.clients import Client, join_all, submit_all, watch_until_over
 from tests.chaos.history import History, Wanted
 from tests.chaos.leftovers import collect
 from tests.chaos.processes import Death, Fleet
@@ -35,6 +37,8 @@ LEASE_S = 3.0
 #: An orphaned job must be back within this: lease 30 s, sweep 1 s, hint 2 s, poll 5 s. Leases here are shorter, so the
 #: limit is as well.
 RECOVERY_LIMIT_S = 40.0 - 30.0 + LEASE_S
+#: A keeper that dies in its recovery leaves a place that stays taken for 10 s, and it may die a dozen times.
+RECOVERED_S = 180.0
 
 
 class PromiseBroken(AssertionError):
@@ -72,6 +76,8 @@ class Arena:
     history: History
     draws: random.Random
     patience_s: float
+    #: An API key of each tenant, where the service asks for one.
+    keys: Mapping[str, str] = field(default_factory=dict)
     counts: dict[str, object] = field(default_factory=dict)
     #: Wall-clock times at which something was killed or stopped from outside.
     struck: list[float] = field(default_factory=list)
@@ -88,13 +94,39 @@ class Arena:
             self._watcher = threading.Thread(target=self._watch, args=(until,), name="watcher")
             self._watcher.start()
 
+    def cancel(self, ids: Sequence[str]) -> threading.Thread:
+        """Let a client cancel jobs, in a random order, each once it was accepted or soon after."""
+        until = time.monotonic() + self.patience_s
+        order = self.draws.sample(ids, len(ids))
+
+        def work() -> None:
+            client = Client(self.fleet.url, self.history)
+            for job_id in order:
+                while job_id not in self.history.accepted and time.monotonic() < until:
+                    threading.Event().wait(0.02)  # a client of another process' jobs: nothing tells it
+                client.cancel(job_id, until=until)
+            client.close()
+
+        thread = threading.Thread(target=work, name="canceling")
+        thread.start()
+        return thread
+
     def finish(self) -> None:
-        """Wait until all jobs are accepted, over, and their webhooks delivered, or the time is up."""
+        """Wait until all jobs are accepted, over, and their webhooks delivered, or the time is up.
+
+        And for the end of a keeper's recovery: what is left before it is not what will be left.
+        """
         self._finishing.set()
         if self._watcher is not None:
             self._watcher.join()
             self._watcher = None
         join_all(self._clients)
+        self.until(self._recovered, within_s=RECOVERED_S)
+
+    def _recovered(self) -> bool:
+        with suppress(RedisError), Redis.from_url(self.valkey.url) as client:
+            return bool(client.exists("penstock:alive"))
+        return False
 
     def _watch(self, until: float) -> None:
         watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told)
@@ -141,8 +173,18 @@ class Arena:
         return found
 
     def hurry_webhooks(self, *, waiting_over_s: float = 0) -> None:
-        """Make waiting webhooks due that have longer to go than this: the schedule goes over three days."""
+        """Make waiting webhooks due that have longer to go than this: the schedule goes over three days.
+
+        And let no receiver rest that long.
+        """
         with suppress(RedisError), Redis.from_url(self.valkey.url, decode_responses=True) as client:
+            latest = (time.time() + waiting_over_s) * 1e6
+            for key in client.scan_iter("penstock:tenant:*:receiver:*:health", count=1000):
+                if float(client.hget(key, "open_us") or 0) > latest:
+                    client.delete(key)
+            for key in client.scan_iter("penstock:tenant:*:receivers", count=1000):
+                for name in client.zrangebyscore(key, latest, "+inf"):
+                    client.zadd(key, {name: 0}, xx=True)
             for name in client.zrangebyscore("penstock:outbox", (time.time() + waiting_over_s) * 1e6, "+inf"):
                 client.zadd("penstock:outbox", {name: 0}, xx=True)
 
@@ -188,12 +230,14 @@ def open_arena(
     failpoints: Mapping[str, Any] | None = None,
     ceph: Ceph | None = None,
     proxied: bool = True,
+    tenants: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[Arena]:
     """Set a service up and give it; leaving the block ends everything.
 
     `failpoints` maps a role (`api`, `worker`, `worker0`) to its failpoints; without `ceph` the
-    object store is a folder. Not `proxied`, Redis is reached straight, for measuring.
+    object store is a folder. Not `proxied`, Redis is reached straight, for measuring. With `tenants`, the API asks for
+    keys, and each of them has one.
     """
     with ExitStack() as stack:
         valkey = start_valkey(folder / "valkey")
@@ -211,14 +255,25 @@ def open_arena(
             "max_crashes": 50,
             "max_tenant_jobs": 1_000_000,
         } | settings
+        options |= {"access": "keys"} if tenants else {}
         s3 = stack.enter_context(Proxy(ceph.port if ceph else 1))
         if ceph is not None:
             options |= {"object_store": f"s3://{ceph.bucket()}", "s3": _through(ceph.s3, s3.port)}
         fleet = Fleet(folder / "fleet", workers=workers, failpoints=failpoints or {}, **options)
         direct = fleet.settings.model_copy(update={"s3": ceph.s3}) if ceph else fleet.settings
         objects = open_store(direct.store_url, direct)
+        keys = {tenant: _key(objects, fleet.settings, tenant) for tenant in tenants}
+        fleet.key = next(iter(keys.values()), None)
         stack.enter_context(fleet)
-        yield Arena(fleet, valkey, redis, s3, objects, receiver, History(), random.Random(seed), patience_s)
+        yield Arena(fleet, valkey, redis, s3, objects, receiver, History(), random.Random(seed), patience_s, keys)
+
+
+def _key(objects: ObjectStore, settings: Settings, tenant: str) -> str:
+    record, text = new_key(
+        settings.signing_secret, tenant=tenant, name=tenant, scopes=Scope, created_s=time.time(), expires_s=None
+    )
+    put_key(objects, record)
+    return text
 
 
 def _through(s3: S3, port: int) -> dict[str, Any]:

@@ -13,12 +13,16 @@ from tests.chaos.history import TERMINAL, History, Leftovers, Received
 PATIENCE_S = 5.0
 #: What may be left in Redis when every job is over. Everything else is a leak.
 _KEPT = re.compile(
-    r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+)"
-    r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+)|queues|finished|catalogue|keeper|alive|claim:.+)"
+    r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+"
+    r"|sending|receiver:.+:(busy|health))"
+    r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+|done_us)|queues|finished|keeper|alive|recovering|claim:.+"
+    r"|catalogue(:ranks)?|publishers|published:.+|workers(:seen)?|counts:(ended|tries|phases))"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.
-_FLEETING = re.compile(r"penstock:(claim:.+|tenant:[^:]+:gone:.+|keeper|queue:[^:]+:done:\d+)")
+_FLEETING = re.compile(
+    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|queue:[^:]+:done(:\d+|_us))"
+)
 _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)")
 _DURABLE = ("request.json", "outcome.json")
 

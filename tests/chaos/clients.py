@@ -51,6 +51,14 @@ class Client:
             threading.Event().wait(0.05 if answer.status == 0 else 0.2)  # sooner than asked: the test is short
         return False
 
+    def cancel(self, job_id: str, *, until: float) -> bool:
+        """Ask for a job's end until the service took note; False when the time is over."""
+        while time.monotonic() < until:
+            if self.ask("cancel", job_id, "POST", f"/v1/jobs/{job_id}/cancel")[1] is not None:
+                return True
+            threading.Event().wait(0.05)
+        return False
+
     def ask(
         self, what: str, job_id: str, method: str, path: str, body: Any = None
     ) -> tuple[Answer, dict[str, Any] | None]:

@@ -17,8 +17,8 @@ from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 
 MODEL = Model(
-    name="chaos", title="Chaos", runner="fake", processor="chaos", source="-", revision="1",
-    max_batch=8, max_attempts=20, execution_timeout_s=600,
+    name="chaos", title="Chaos", runner="fake", processor="chaos", source=".", revision="1",
+    max_batch=8, max_attempts=20, execution_timeout_s=600, warm_up=False,
 )  # fmt: skip
 #: Larger than the limit that stands for a full disk.
 ARTIFACT_BYTES = 8192

@@ -1,9 +1,26 @@
-"""The keeper as a process of its own."""
+"""The test build of the keeper: the shipped duties on stores with failpoints."""
+
+from __future__ import annotations
 
 import sys
 
-from penstock.config import load_settings
-from penstock.workers.keeper import main
+from penstock.config import Settings, load_settings
+from penstock.log import configure
+from penstock.storage.objects import open_store
+from penstock.workers.keeper import keep
+from tests.chaos.failpoints import FailingObjects, FailingStore, Failpoints
+
+
+def main(settings: Settings) -> int:
+    """Run a keeper until SIGTERM; return the exit code."""
+    configure(settings.log_level)
+    failpoints = Failpoints.from_environment()
+    store = FailingStore(FailingStore.open(settings.redis_address).client)
+    store.failpoints = failpoints
+    keep(settings, store, FailingObjects(open_store(settings.store_url, settings), failpoints))
+    store.close()
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main(load_settings()))

@@ -73,6 +73,20 @@ MUTANTS = (
         "pass",
         (_chaos("test_no_job_is_lost_doubled_or_changed_under[flushall]"),),
     ),
+    Mutant(
+        "batches end before their lines are through",
+        "workers/completion.py",
+        "elif not batch.reserved and (batch.closing or batch.expanded):",
+        "elif not batch.reserved:",
+        ("tests/integration/test_batch_survival.py::test_no_line_is_lost_or_doubled_however_keepers_die",),
+    ),
+    Mutant(
+        "no limit to a receiver's lane",
+        "storage/lua/deliver.lua",
+        "if redis.call('ZCARD', busy) >= most then",
+        "if false then",
+        ("tests/integration/test_deliverer.py::test_a_tarpit_holds_some_threads_and_nobody_else",),
+    ),
 )
 
 
@@ -100,7 +114,7 @@ def _passes(mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
             **os.environ,
             "PYTHONPATH": f"{root / 'src'}:{root}",
             # The unchanged tree may take its time.
-            "CHAOS_PATIENCE_S": "60" if mutant is None else str(_PATIENCE_S),
+            "CHAOS_PATIENCE_S": "120" if mutant is None else str(_PATIENCE_S),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
         done = subprocess.run(

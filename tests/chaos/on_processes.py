@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from tests.chaos.arena import Arena, Summary
@@ -17,6 +18,9 @@ WORKER_MOMENTS = (
     "after_claim", "before_complete", "after_complete", "before_outcome", "after_outcome", "after_commit",
 )  # fmt: skip
 BEATS = ("before_heartbeat", "after_heartbeat")
+KEEPER_MOMENTS = (
+    "before_sweep", "after_sweep", "before_outcome", "after_outcome", "before_commit", "after_commit",
+)  # fmt: skip
 API_MOMENTS = ("after_submit", "before_request", "after_request", "after_confirm")
 
 
@@ -55,6 +59,37 @@ def worker_kills(run: Run) -> Summary:
             "worker_kills", arena, begun, random_kills=len(struck), worker_deaths=workers,
             **{f"at_{name}": number for name, number in hits.items()},
         )  # fmt: skip
+
+
+def cancels(run: Run) -> Summary:
+    """Clients cancel every third job while workers, API and keeper die: each ends once, canceled or done before it."""
+    count, kills = run.pick(120, 3000), run.pick(4, 40)
+    points = {
+        "worker": deadly(("before_outcome", "after_outcome"), chance=20 / count, limit=3),
+        "api": deadly(("before_outcome", "after_outcome", "after_cancel"), chance=20 / count, limit=3),
+        "keeper": deadly(KEEPER_MOMENTS, chance=0.1, limit=run.pick(1, 2)),
+    }
+    begun = time.monotonic()
+    with run.arena(workers=3, failpoints=points) as arena:
+        wanted = [replace(job, ends=("succeeded", "canceled")) for job in jobs(count, arena.receiver, takes_s=0.3)]
+        arena.submit(wanted)
+        victims = [*arena.fleet.workers, arena.fleet.one("keeper"), arena.fleet.one("api")]
+        killed = 0
+
+        def strike() -> None:
+            nonlocal killed
+            arena.draws.choice(victims).signal(signal.SIGKILL)
+            killed += 1
+
+        canceling = arena.cancel([job.id for job in wanted[::3]])
+        arena.repeat(strike, every_s=(0.3, 1.2), enough=lambda: killed >= kills)
+        canceling.join()
+        arena.finish()
+        ends = [arena.history.end(job.id) for job in wanted]
+        canceled = sum(end is not None and end.status == "canceled" for end in ends)
+        assert 0 < canceled <= len(wanted[::3]), f"{canceled} jobs were canceled"
+        hits = sum(arena.fleet.hit(name) for name in {name for role in points.values() for name in role})
+        return run.done("cancels", arena, begun, kills=killed, at_failpoints=hits, canceled=canceled)
 
 
 def zombies(run: Run) -> Summary:
@@ -129,6 +164,7 @@ def rolling_restarts(run: Run) -> Summary:
             nonlocal restarted
             victim = arena.fleet.workers[restarted % len(arena.fleet.workers)]
             before = len(victim.deaths)
+            arena.until(lambda: victim.handles(signal.SIGTERM))  # on a slow machine it may still be starting
             victim.signal(signal.SIGTERM)
             arena.until(lambda: len(victim.deaths) > before)
             restarted += 1

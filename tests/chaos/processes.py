@@ -59,6 +59,15 @@ class Kept:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def handles(self, number: signal.Signals) -> bool:
+        """Whether the process has come to handle a signal: before that, SIGTERM ends it like any program."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except FileNotFoundError:  # it died, and is started again
+            return False
+        caught = next((row for row in status.splitlines() if row.startswith("SigCgt:")), "SigCgt: 0")
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
     def stop(self, patience_s: float = 20) -> None:
         """End the process for good: SIGTERM, and SIGKILL for one that does not listen."""
         self._stopped.set()
@@ -89,8 +98,18 @@ class Kept:
 class Fleet:
     """API, workers and keeper on one Redis and one object store; a context manager that returns when all are ready."""
 
-    def __init__(self, folder: Path, *, workers: int, failpoints: Mapping[str, Any], **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int,
+        failpoints: Mapping[str, Any],
+        app: str = "penstock.api.app:from_settings",
+        **settings: Any,
+    ) -> None:
+        """`app` is the API without failpoints."""
         self.folder = folder
+        self._app = app
         self.port = free_port()
         self.hits = folder / "hits"
         self.hits.mkdir(parents=True)
@@ -101,6 +120,8 @@ class Fleet:
         self._failpoints = failpoints
         self._environment = _environment(known)
         self.kept: list[Kept] = []
+        #: What the API is asked with, where it wants a key.
+        self.key: str | None = None
 
     @property
     def url(self) -> str:
@@ -121,7 +142,7 @@ class Fleet:
         return len(list(self.hits.glob(f"{name}.*")))
 
     def __enter__(self) -> Self:
-        app = "tests.chaos.api_main:app" if self._failpoints.get("api") else "penstock.api.app:from_settings"
+        app = "tests.chaos.api_main:app" if self._failpoints.get("api") else self._app
         uvicorn = ["-m", "uvicorn", app, "--factory", "--host", "127.0.0.1", "--port", str(self.port)]
         self._start("api", [*uvicorn, "--no-access-log", "--log-level", "warning"], "api")
         for number in range(self._workers):
@@ -140,9 +161,10 @@ class Fleet:
     def wait_until_ready(self) -> None:
         """Return when the API answers and a worker serves the model."""
         ends = time.monotonic() + READY_S
+        headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         while time.monotonic() < ends:
             with suppress(httpx.HTTPError):
-                answer = httpx.get(f"{self.url}/v1/models", timeout=2)
+                answer = httpx.get(f"{self.url}/v1/models", timeout=2, headers=headers)
                 if answer.status_code == 200 and answer.json()["models"]:
                     return
             threading.Event().wait(0.05)  # nothing tells when a server begins to listen

@@ -12,8 +12,10 @@ from tests.ceph import Ceph
 from tests.chaos.run import CannotRun, Run
 from tests.chaos.scenarios import SCENARIOS
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 #: A broken service is given up after this long.
-PATIENCE_S = float(os.environ.get("CHAOS_PATIENCE_S", "60"))
+PATIENCE_S = float(os.environ.get("CHAOS_PATIENCE_S", "120"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
@@ -28,18 +30,15 @@ def survive(name: str, folder: Path, ceph: Callable[[], Ceph] | None = None, *, 
     print(summary)  # noqa: T201  (the figures of the run; pytest shows them with -s)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "s3_trouble"])
 def test_no_job_is_lost_doubled_or_changed_under(name: str, tmp_path: Path) -> None:
     survive(name, tmp_path)
 
 
-@pytest.mark.slow
 def test_no_job_is_lost_doubled_or_changed_under_s3_trouble(ceph: Ceph, tmp_path: Path) -> None:
     survive("s3_trouble", tmp_path, lambda: ceph)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["worker_kills", "zombies"])
 def test_without_manifests_neither_under(name: str, tmp_path: Path) -> None:
     survive(name, tmp_path, durability="redis")

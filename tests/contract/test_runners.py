@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pytest
 
-from penstock.errors import InvalidInput
+from penstock.errors import ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES
+from tests.onnx_files import conv
 
 
 def a_model(runner: str, **fields: Any) -> Model:
@@ -26,6 +29,8 @@ def a_model(runner: str, **fields: Any) -> Model:
 MODELS = {
     "fake": a_model("fake", options={"classes": 5}),
     "fake in steps": a_model("fake", options={"classes": 5, "steps": 4}),
+    "lightgbm": a_model("lightgbm"),
+    "onnx": a_model("onnx"),
     "torch": a_model(
         "torch",
         source="package:ukis_csmask/model_6b.onnx",
@@ -42,10 +47,25 @@ class Loaded:
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     model = MODELS[request.param]
+    if request.param == "lightgbm":
+        model = model.model_copy(update={"source": str(some_trees(tmp_path_factory.mktemp("trees") / "trees.txt"))})
+    if request.param == "onnx":
+        made = tmp_path_factory.mktemp("onnx") / "net.onnx"
+        source = conv(made, softmax=True, names=("pixels", "probability"))
+        model = model.model_copy(update={"source": str(source)})
     with closing(FACTORIES[model.runner](model)) as runner:
         yield Loaded(model, runner)
+
+
+def some_trees(path: Path) -> Path:
+    """Write a classifier of six bands into five classes."""
+    rng = np.random.default_rng(0)
+    data = lightgbm.Dataset(rng.normal(size=(500, 6)), rng.integers(0, 5, 500))
+    settings = {"objective": "multiclass", "num_class": 5, "verbosity": -1, "num_threads": 1, "deterministic": True}
+    lightgbm.train(settings, data, num_boost_round=3).save_model(path)
+    return path
 
 
 def a_prompt(seed: int, height: int = 48, width: int = 64) -> Prompt:
@@ -107,7 +127,7 @@ def test_read_only_and_strided_pixels_are_taken(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("data", [{}, {"image": np.zeros((6, 16, 16), np.float32)}, {"pixels": np.zeros(4)}])
 def test_a_prompt_that_does_not_fit_is_refused(loaded: Loaded, data: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="pixels"):
+    with pytest.raises(ProcessorFailed, match="pixels"):
         loaded.runner.admit(Prompt(data))
 
 

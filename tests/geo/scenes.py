@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,13 @@ NORTH_UP = rasterio.Affine(30, 0, 500_000, 0, -30, 5_000_000)
 
 
 class Files:
-    """Media that are local files."""
+    """Media that are local files, and what an earlier attempt saved."""
+
+    def __init__(self, saved: Mapping[str, Path] | None = None) -> None:
+        self.saved = dict(saved or {})
+
+    def checkpoints(self, prefix: str) -> dict[str, Path]:
+        return {name: path for name, path in self.saved.items() if name.startswith(prefix)}
 
     def path(self, reference: str) -> Path:
         return Path(reference)
@@ -39,6 +45,7 @@ class Folder:
         folder.mkdir(parents=True)
         self.artifacts: dict[str, Path] = {}
         self.types: dict[str, str] = {}
+        self.saved: dict[str, bytes] = {}
 
     def path(self, name: str) -> Path:
         return self._folder / name
@@ -48,9 +55,17 @@ class Folder:
         assert name not in self.artifacts
         self.artifacts[name], self.types[name] = path, media_type
 
+    def checkpoint(self, name: str, path: Path) -> None:
+        self.saved[name] = path.read_bytes()
+
 
 def make_model(
-    *, bands: Sequence[dict[str, Any]] = GREY, classes: int = 5, max_pixels: int | None = None, **options: Any
+    *,
+    bands: Sequence[dict[str, Any]] = GREY,
+    classes: int = 5,
+    limits: Limits | None = None,
+    max_pixels: int | None = None,
+    **options: Any,
 ) -> Model:
     """Return a model of one grey band whose input is the file's numbers, unless told otherwise."""
     dtypes = ("uint8", "uint16", "int16", "float32")
@@ -68,7 +83,7 @@ def make_model(
         processor="raster-segmentation",
         source="nowhere",
         revision="1",
-        limits=Limits(max_pixels=max_pixels),
+        limits=limits or Limits(max_pixels=max_pixels),
         options={**defaults, "bands": bands, "classes": labels, **options},
     )
 
@@ -91,7 +106,7 @@ def answers(prompts: Iterator[Prompt], network: Network, *, batch: int = 1) -> I
 
 
 def segment(
-    scene: Path,
+    scene: Path | None,
     folder: Path,
     *,
     network: Network = by_value,
@@ -99,9 +114,14 @@ def segment(
     batch: int = 1,
     **request: Any,
 ) -> tuple[Folder, Result]:
-    """Run a scene through both halves of the processor."""
+    """Run a scene through both halves of the processor; None where the request names its files itself.
+
+    Probabilities are asked for too, unless the request names its outputs.
+    """
     processor = RasterSegmentation(model or make_model())
-    prepared = processor.pre_process(processor.request(scene=str(scene), **request), Files())
+    given: dict[str, Any] = {"outputs": ("classes", "probability", "preview", "stats")}
+    given |= {} if scene is None else {"scene": str(scene)}
+    prepared = processor.pre_process(processor.request(**given | request), Files())
     sink = Folder(folder)
     outputs = answers(prepared.prompts, network, batch=batch)
     return sink, processor.post_process(outputs, prepared.context, sink)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,10 @@ import pytest
 from PIL import Image
 
 from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.models import Limits
+from penstock.processors.geo import gdal
 from penstock.processors.geo.gdal import rasterio, without_georeference
+from penstock.processors.geo.raster import read_scene
 from tests.geo.scenes import NORTH_UP, make_model, pattern, segment, write_scene
 
 
@@ -66,6 +70,10 @@ def flat(path: Path) -> None:
         write_scene(path, pattern(64, 64), transform=rasterio.Affine(0, 0, 5, 0, 0, 5))
 
 
+def far_away(path: Path) -> None:
+    write_scene(path, pattern(64, 64), transform=rasterio.Affine(1e307, 0, 0, 0, -1, 0))
+
+
 def complex_numbers(path: Path) -> None:
     write_scene(path, pattern(64, 64).astype(np.complex64))
 
@@ -79,8 +87,8 @@ def complex_numbers(path: Path) -> None:
         (vrt, MediaUnreadable, "it holds XML or HTML"),
         (picture, MediaUnreadable, "it begins with the bytes 89 50 4e 47"),
         (cut(0.0001), MediaUnreadable, "cannot be opened; it is damaged or incomplete"),
-        (cut(0.5), MediaUnreadable, "rows 128 to 191 cannot be read; it is damaged or incomplete"),
-        (cut(0.95), MediaUnreadable, "rows 384 to 447 cannot be read; it is damaged or incomplete"),
+        (cut(0.5), MediaUnreadable, "rows 128 to 255 cannot be read; it is damaged or incomplete"),
+        (cut(0.95), MediaUnreadable, "rows 384 to 511 cannot be read; it is damaged or incomplete"),
         (
             declares(400_000, 400_000, tiled=True),
             MediaTooLarge,
@@ -92,6 +100,7 @@ def complex_numbers(path: Path) -> None:
             "take 400,000,000 bytes each; .* Write it tiled",
         ),
         (flat, InvalidInput, "georeference .* not usable"),
+        (far_away, InvalidInput, "georeference .* not usable"),
         (complex_numbers, InvalidInput, "numbers are complex64; one real data type is needed"),
     ],
 )
@@ -126,3 +135,35 @@ def test_sidecar_files_are_not_read(tmp_path: Path) -> None:
     assert result.data is not None
     assert result.data["radiometry"]["source"] == "model default"
     assert result.data["nodata_pixels"] == 0
+
+
+def test_an_address_in_a_jpeg_2000_file_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "scene.jp2"
+    place = {"crs": "EPSG:32633", "transform": NORTH_UP, "GEOJP2": "NO", "GMLJP2": "YES"}
+    with rasterio.open(path, "w", driver="JP2OpenJPEG", count=1, height=64, width=64, dtype="uint8", **place) as file:
+        file.write(pattern(64, 64))
+    told, whole = b"urn:ogc:def:crs:EPSG::32633", path.read_bytes()
+    assert told in whole
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/".encode()
+        path.write_bytes(whole.replace(told, address.ljust(len(told), b"x")))
+        assert read_scene(path, Limits()).crs is None
+        with pytest.raises(BlockingIOError):  # nobody has called
+            server.accept()
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "/spool/7/media.tif: TIFFReadDirectory:Failed to read directory at offset 8",
+            "Failed to read directory at offset 8",
+        ),
+        ("/spool/7/media.tif, band 1: IReadBlock failed at X offset 0: TIFFReadEncodedTile() failed.", ""),
+        ("Unsupported TIFF configuration: BitsPerSample(=65535)", "Unsupported TIFF configuration"),
+        ("'/spool/7/media.tif' not recognized as being in a supported file format.", ""),
+    ],
+)
+def test_of_what_gdal_says_the_sentences_are_told(message: str, told: str) -> None:
+    assert gdal.told(message) == told

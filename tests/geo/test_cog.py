@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 from rasterio.control import GroundControlPoint
 from rio_cogeo import cog_validate
 
@@ -27,6 +31,8 @@ PLACES: dict[str, dict[str, Any]] = {
     "feet": {"crs": "EPSG:2263", "transform": Affine(1 / 3, 0, 987_654.1, 0, -1 / 3, 200_000.7)},
     "no code": {"crs": SINUSOIDAL, "transform": Affine(428.9, 0, 300_000, 0, -428.9, 4_200_000)},
 }
+RASTERS = ("classes", "probability", "probability_float32", "confidence")
+FILES = tuple(f"{name}.tif" for name in RASTERS)
 GCPS = [
     GroundControlPoint(r, c, 12 + c / 100, 47 - r / 90, 3, str(r + c)) for r, c in [(0, 0), (0, 90), (80, 0), (80, 90)]
 ]
@@ -35,9 +41,9 @@ GCPS = [
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_crs_and_transform_are_the_inputs_bit_by_bit(place: dict[str, Any], tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", pattern(90, 95), **place)
-    sink, _ = segment(path, tmp_path / "out")
+    sink, _ = segment(path, tmp_path / "out", outputs=RASTERS)
     with without_georeference(), rasterio.open(path) as scene:
-        for name in ("classes.tif", "probability.tif"):
+        for name in FILES:
             with rasterio.open(sink.artifacts[name]) as file:
                 assert tuple(file.transform) == tuple(scene.transform)
                 assert file.crs == scene.crs
@@ -58,17 +64,18 @@ def test_ground_control_points_are_the_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (100, 100), (513, 700), (1500, 1100)], ids=str)
-def test_both_rasters_are_valid_cogs_with_blocks_of_512(shape: tuple[int, int], tmp_path: Path) -> None:
-    sink, _ = segment(write_scene(tmp_path / "s.tif", pattern(*shape)), tmp_path / "out", model=make_model(tile_px=256))
-    for name in ("classes.tif", "probability.tif"):
+def test_all_rasters_are_valid_cogs_with_blocks_of_512(shape: tuple[int, int], tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", pattern(*shape))
+    sink, _ = segment(path, tmp_path / "out", model=make_model(tile_px=256), outputs=RASTERS)
+    for name in FILES:
         valid, errors, warnings = cog_validate(sink.artifacts[name], strict=True)
         assert (valid, errors, warnings) == (True, [], [])
         with rasterio.open(sink.artifacts[name]) as file:
             assert set(file.block_shapes) == {(512, 512)}
             assert file.compression.name == "deflate"
-            assert file.tags(ns="IMAGE_STRUCTURE")["PREDICTOR"] == "2"
             assert bool(file.overviews(1)) == (max(shape) > 512)
-            assert (file.nodata, set(file.dtypes)) == (NODATA, {"uint8"})
+            found = (file.tags(ns="IMAGE_STRUCTURE")["PREDICTOR"], str(file.nodata), set(file.dtypes))
+            assert found == (("3", "nan", {"float32"}) if "float32" in name else ("2", "255.0", {"uint8"}))
 
 
 def test_the_class_map_says_what_it_is(tmp_path: Path) -> None:
@@ -97,6 +104,83 @@ def test_probability_has_a_band_per_class_and_the_scale_that_makes_it_one(tmp_pa
     assert np.abs(values - np.array([1 / 7, 6 / 7])[:, None, None]).max() <= 0.5 / 254
 
 
+def test_confidence_is_the_largest_probability_and_float32_the_unrounded_one(tmp_path: Path) -> None:
+    def chances(pixels: np.ndarray) -> np.ndarray:
+        share = pixels[0] / 250
+        return np.stack([share, 1 - share]).astype(np.float32)
+
+    numbers = pattern(90, 95)
+    numbers[:, :20] = 0
+    path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
+    sink, _ = segment(path, tmp_path / "out", model=make_model(classes=2), network=chances, outputs=RASTERS)
+    exact = read(sink.artifacts["probability_float32.tif"])
+    assert exact.dtype == np.float32
+    assert np.isnan(exact[:, :20]).all()
+    np.testing.assert_array_equal(exact[:, 20:], chances(numbers.astype(np.float32))[:, 20:])
+    np.testing.assert_array_equal(read(sink.artifacts["classes.tif"])[0, 20:], exact[:, 20:].argmax(axis=0))
+    with rasterio.open(sink.artifacts["confidence.tif"]) as file:
+        assert (file.count, file.dtypes, file.nodata, file.scales) == (1, ("uint8",), NODATA, (1 / 254,))
+        confidence = file.read(1, masked=True)
+    assert confidence.mask[:20].all()
+    assert not confidence.mask[20:].any()
+    assert np.abs(confidence[20:] / 254 - exact[:, 20:].max(axis=0)).max() <= 0.5 / 254
+
+
+def test_class_0_is_data_and_only_what_was_no_data_is_masked(tmp_path: Path) -> None:
+    numbers = np.full((1, 80, 90), 5, np.uint8)
+    numbers[:, :, 40:] = 6
+    numbers[:, 60:] = 0
+    path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
+    sink, _ = segment(path, tmp_path / "out")
+    with rasterio.open(sink.artifacts["classes.tif"]) as file:
+        classes = file.read(1, masked=True)
+    np.testing.assert_array_equal(classes.mask, numbers[0] == 0)
+    assert (classes[:60, :40] == 0).all()
+    assert (classes[:60, 40:] == 1).all()
+
+
+def test_a_side_file_names_the_classes(tmp_path: Path) -> None:
+    sink, _ = segment(write_scene(tmp_path / "s.tif", pattern(90, 95)), tmp_path / "out", outputs=("classes",))
+    root = ElementTree.fromstring(sink.artifacts["classes.tif.aux.xml"].read_bytes())
+    assert [(band.tag, band.attrib) for band in root] == [("PAMRasterBand", {"band": "1"})]
+    assert [name.text for name in root.iter("Category")] == [f"class {i}" for i in range(5)]
+
+
+def test_another_gdal_sees_names_colours_and_nodata(tmp_path: Path) -> None:
+    sink, _ = segment(write_scene(tmp_path / "s.tif", pattern(90, 95)), tmp_path / "out", outputs=RASTERS)
+    said = gdalinfo(sink.artifacts["classes.tif"])
+    assert "LAYOUT=COG" in said
+    assert "PREDICTOR=2" in said
+    assert "NoData Value=255" in said
+    assert re.findall(r"^ +\d: class \d$", said, re.MULTILINE) == [f"      {i}: class {i}" for i in range(5)]
+    table = said[said.index("Color Table") :]
+    for i, colour in enumerate(COLOURS):
+        red, green, blue = bytes.fromhex(colour[1:])
+        assert f"    {i}: {red},{green},{blue},255\n" in table
+    assert gdalinfo(sink.artifacts["probability.tif"]).count("Scale:0.00393700787401575") == 5
+    assert gdalinfo(sink.artifacts["probability_float32.tif"]).count("NoData Value=nan") == 5
+
+
+def gdalinfo(path: Path) -> str:
+    if shutil.which("gdalinfo") is None:
+        reason = "needs gdalinfo, another GDAL than ours (infra/apt.txt: gdal-bin)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GDAL")}
+    return subprocess.run(["gdalinfo", path], env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_pixel_with_data_is_not_outvoted_by_those_without(tmp_path: Path) -> None:
+    numbers = np.zeros((1, 1200, 1300), np.uint8)
+    numbers[0, ::2, ::2] = 7
+    numbers[0, ::2, 650::2] = 5
+    path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
+    sink, _ = segment(path, tmp_path / "out", model=make_model(tile_px=512))
+    with rasterio.open(sink.artifacts["classes.tif"], overview_level=0) as file:
+        small = file.read(1)
+    assert (small[:, :325] == 2).all()
+    assert (small[:, 325:] == 0).all()
+
+
 def test_overviews_hold_no_class_that_the_map_does_not_and_averages_respect_nodata(tmp_path: Path) -> None:
     numbers = np.where(np.indices((1200, 1300)).sum(axis=0) % 2 == 0, 5, 7).astype(np.uint8)[None]
     numbers[:, :400] = 0
@@ -111,25 +195,11 @@ def test_overviews_hold_no_class_that_the_map_does_not_and_averages_respect_noda
             assert set(np.unique(file.read(1))) <= {126, 127, 128, NODATA}
 
 
-def test_the_preview_is_at_most_1024_px_in_the_classes_colours_transparent_without_data(tmp_path: Path) -> None:
-    numbers = np.full((1, 700, 2100), 6, np.uint8)
-    numbers[:, :, 1050:] = 3
-    numbers[:, :350, :1050] = 0
-    path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
-    sink, _ = segment(path, tmp_path / "out", model=make_model(tile_px=512))
-    with Image.open(sink.artifacts["preview.png"]) as image:
-        assert image.format == "PNG"
-        assert image.size == (1024, 341)
-        colours = image.convert("RGBA")
-    assert colours.getpixel((900, 100)) == (0, 0, 255, 255)
-    assert colours.getpixel((100, 300)) == (255, 0, 0, 255)
-    assert colours.getpixel((100, 100))[3] == 0
-
-
 def test_a_second_run_gives_the_same_bytes(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", pattern(600, 700))
-    runs = [segment(path, tmp_path / name)[0] for name in ("one", "two")]
-    for name in ("classes.tif", "probability.tif", "preview.png", "stats.json"):
+    runs = [segment(path, tmp_path / name, outputs=(*RASTERS, "stats"))[0] for name in ("one", "two")]
+    assert len(runs[0].artifacts) == 6
+    for name in runs[0].artifacts:
         assert runs[0].artifacts[name].read_bytes() == runs[1].artifacts[name].read_bytes()
     assert runs[0].types["classes.tif"] == "image/tiff; application=geotiff; profile=cloud-optimized"
     assert (read(runs[0].artifacts["classes.tif"]) == pattern(600, 700) % 5).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from penstock.errors import ConfigError, InvalidInput, MissingBands
 from penstock.processors.geo.bands import SceneBand, select_bands
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.radiometry import Declared, resolve_radiometry
+from penstock.processors.geo.radiometry import BandRadiometry, Said, Source, asked, resolve_radiometry, tagged
 from penstock.processors.geo.request import RadiometryRequest, SegmentationRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
 from tests.geo.scenes import Network, make_model, one_hot, read, segment, write_scene
@@ -67,79 +68,104 @@ def test_two_bands_of_one_name_are_not_chosen_between() -> None:
 def test_the_request_names_bands_or_numbers_them() -> None:
     present = scene_bands("a", "b", "nir")
     assert [band.index for band in select_bands(NEEDED, present, ["B", 1])] == [2, 1]
-    with pytest.raises(InvalidInput, match="names 1 bands, but the model needs 2: blue, nir"):
+    with pytest.raises(InvalidInput, match="names 1 band, but the model needs 2: blue, nir"):
         select_bands(NEEDED, present, ["a"])
     with pytest.raises(MissingBands, match="asks for 4, which the scene does not have; it has 1 'a', 2 'b', 3 'nir'"):
         select_bands(NEEDED, present, [1, 4])
 
 
-def declared(dtype: str = "uint16", **changes: Any) -> Declared:
-    values = {"scales": (1.0, 1.0), "offsets": (0.0, 0.0), "nodata": (None, None), "masked": False}
-    return Declared(dtype, **{**values, **changes})
+def resolve(
+    request: dict[str, Any] | None, *words: tuple[Source, Said], dtype: str = "uint16", masked: bool = False
+) -> BandRadiometry:
+    everyone = [("request", asked(RadiometryRequest(**request)))] if request else []
+    return resolve_radiometry([*everyone, *words], dtype, [TEN_THOUSANDTHS], mask="alpha" if masked else None)
+
+
+SIDECAR: tuple[Source, Said] = ("sidecar", Said(1e-4, -0.1, 0))
+ITEM: tuple[Source, Said] = ("stac", Said(1e-3, 0.5, 7))
+TAGS: tuple[Source, Said] = ("file", Said(2e-5, -0.2, 9))
 
 
 @pytest.mark.parametrize(
-    ("request_", "file", "scale", "offset", "source"),
+    ("request_", "words", "scale", "offset", "source"),
     [
-        (None, declared(), 1e-4, 0, "model default"),
-        (None, declared(scales=(2e-5, 2e-5), offsets=(-0.1, -0.1)), 2e-5, -0.1, "file"),
-        ({"scale": 0.5}, declared(scales=(2e-5, 2e-5), offsets=(-0.1, -0.1)), 0.5, 0, "request"),
-        ({"scale": 0.5, "offset": 3}, declared(), 0.5, 3, "request"),
-        ({"nodata": 5}, declared(scales=(2e-5, 2e-5)), 2e-5, 0, "file"),
-        ({"scale": 1}, declared("uint8"), 1, 0, "request"),
+        (None, (), 1e-4, 0, "model default"),
+        (None, (TAGS,), 2e-5, -0.2, "file"),
+        (None, (ITEM, TAGS), 1e-3, 0.5, "stac"),
+        (None, (SIDECAR, ITEM, TAGS), 1e-4, -0.1, "sidecar"),
+        ({"scale": 0.5}, (SIDECAR, ITEM, TAGS), 0.5, 0, "request"),
+        ({"scale": 0.5, "offset": 3}, (), 0.5, 3, "request"),
+        ({"nodata": 5}, (TAGS,), 2e-5, -0.2, "file"),
+        (None, (("sidecar", Said(nodata=3)), TAGS), 2e-5, -0.2, "file"),
     ],
 )
-def test_the_request_comes_before_the_file_before_the_model(
-    request_: dict[str, Any] | None, file: Declared, scale: float, offset: float, source: str
+def test_the_request_comes_before_documents_before_the_file_before_the_model(
+    request_: dict[str, Any] | None, words: tuple[Any, ...], scale: float, offset: float, source: str
 ) -> None:
-    asked = RadiometryRequest(**request_) if request_ else None
-    found = resolve_radiometry(asked, file, [TEN_THOUSANDTHS])
-    assert (found.scale, found.offset, found.source) == ((scale,) * 2, (offset,) * 2, source)
+    found = resolve(request_, *words)
+    assert (found.scale, found.offset, found.source) == (scale, offset, source)
 
 
 @pytest.mark.parametrize(
-    ("request_", "file", "nodata", "source"),
+    ("request_", "words", "masked", "nodata", "source"),
     [
-        (None, declared(), 0, "model default"),
-        (None, declared(masked=True), None, "none"),
-        (None, declared(nodata=(9, 9)), 9, "file"),
-        ({"nodata": 5}, declared(nodata=(9, 9)), 5, "request"),
-        (None, declared("float32", scales=(2, 2)), None, "none"),
+        (None, (), False, 0, "model default"),
+        (None, (), True, None, "none"),
+        (None, (TAGS,), False, 9, "file"),
+        (None, (TAGS,), True, 9, "file"),
+        (None, (ITEM, TAGS), False, 7, "stac"),
+        (None, (("stac", Said(1e-3)), TAGS), False, 9, "file"),
+        ({"nodata": 5}, (SIDECAR, TAGS), False, 5, "request"),
     ],
 )
 def test_nodata_is_looked_for_in_the_same_order(
-    request_: dict[str, Any] | None, file: Declared, nodata: float | None, source: str
+    request_: dict[str, Any] | None, words: tuple[Any, ...], masked: bool, nodata: float | None, source: str
 ) -> None:
-    asked = RadiometryRequest(**request_) if request_ else None
-    found = resolve_radiometry(asked, file, [TEN_THOUSANDTHS])
-    assert (found.nodata, found.nodata_source) == ((nodata,) * 2, source)
+    found = resolve(request_, *words, masked=masked)
+    assert (found.nodata, found.nodata_source) == (nodata, source)
+
+
+def test_tags_that_change_nothing_say_nothing_but_one_that_does_speaks_for_the_file() -> None:
+    assert tagged([1, 1], [0, 0], [None, 4]) == (Said(None, 0, None), Said(None, 0, 4))
+    assert tagged([1, 2], [0, 0], [None, 4]) == (Said(1, 0, None), Said(2, 0, 4))
+    assert tagged([1, 1], [0, 3], [None, 4]) == (Said(1, 0, None), Said(1, 3, 4))
 
 
 def test_numbers_that_nobody_explains_are_refused() -> None:
     with pytest.raises(InvalidInput, match="what the scene's uint8 numbers mean"):
-        resolve_radiometry(None, declared("uint8"), [TEN_THOUSANDTHS])
+        resolve(None, dtype="uint8")
+    with pytest.raises(InvalidInput, match="what the scene's float32 numbers mean"):
+        resolve({"nodata": 3}, dtype="float32")
+
+
+def test_a_sidecar_does_not_explain_what_was_scaled_before() -> None:
+    with pytest.raises(InvalidInput, match="the scene holds float32: it was scaled before"):
+        resolve(None, SIDECAR, dtype="float32")
+    assert resolve({"scale": 1}, SIDECAR, dtype="float32").scale == 1
 
 
 @pytest.mark.parametrize(
-    ("tags", "sentence"),
+    ("said", "sentence"),
     [
-        ({"scales": (1e-4, 0.0)}, "scale tag is 0, .* Give `radiometry`"),
-        ({"scales": (math.nan, 1.0)}, "scale tag is nan"),
-        ({"offsets": (0.0, math.inf)}, "offset tag is inf"),
+        (("file", Said(0.0)), r"scene's own tag of scale is 0, .* Give `radiometry`"),
+        (("file", Said(math.nan)), "scale is nan"),
+        (("file", Said(1.0, math.inf)), "offset is inf"),
+        (("stac", Said(0.0)), "STAC item's scale is 0"),
+        (("sidecar", Said(math.inf)), "sidecar's scale is inf"),
     ],
 )
-def test_tags_that_make_nothing_of_numbers_are_refused_unless_the_request_replaces_them(
-    tags: dict[str, Any], sentence: str
+def test_what_makes_nothing_of_numbers_is_refused_unless_the_request_replaces_it(
+    said: tuple[Source, Said], sentence: str
 ) -> None:
     with pytest.raises(InvalidInput, match=sentence):
-        resolve_radiometry(None, declared(**tags), [TEN_THOUSANDTHS])
-    found = resolve_radiometry(RadiometryRequest(scale=0.5), declared(**tags), [TEN_THOUSANDTHS])
-    assert (found.scale, found.offset) == ((0.5, 0.5), (0.0, 0.0))
+        resolve(None, said)
+    found = resolve({"scale": 0.5}, said)
+    assert (found.scale, found.offset) == (0.5, 0.0)
 
 
 def test_a_file_whose_scale_tag_is_0_fails_the_job(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", np.full((1, 80, 90), 2734, np.uint16), scales=(0.0,))
-    with pytest.raises(InvalidInput, match="scale tag is 0"):
+    with pytest.raises(InvalidInput, match="scale is 0"):
         segment(path, tmp_path / "out")
     sink, _ = segment(path, tmp_path / "good", network=bright(0.2), radiometry={"scale": 1e-4})
     assert (read(sink.artifacts["classes.tif"]) == 1).all()
@@ -186,6 +212,15 @@ def test_permuted_bands_are_put_in_the_models_order_by_name(tmp_path: Path) -> N
     np.testing.assert_array_equal(maps[0], maps[2])
 
 
+def test_where_the_highest_number_looks_like_fill_the_refusal_says_so(tmp_path: Path) -> None:
+    model = make_model(plausible_mean=5, default_radiometry=[{"dtypes": ["uint16"], "scale": 1e-4}])
+    numbers = np.full((1, 80, 90), 65_535, np.uint16)
+    with pytest.raises(InvalidInput, match=r'has a mean of 6.554 .* "radiometry": \{"nodata": 65535\}\.$'):
+        segment(write_scene(tmp_path / "s.tif", numbers), tmp_path / "out", model=model)
+    with pytest.raises(InvalidInput, match=r'"radiometry": \{"scale": 0\.0001\}\.$'):
+        segment(write_scene(tmp_path / "t.tif", numbers - 1), tmp_path / "other", model=model)
+
+
 def test_a_scale_that_cannot_be_right_fails_the_job_instead_of_making_a_wrong_map(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", np.full((1, 80, 90), 2734, np.float32))
     with pytest.raises(InvalidInput, match=r"Band grey has a mean of 2734 .* by model default: scale 1\.0"):
@@ -197,11 +232,70 @@ def test_a_scale_that_cannot_be_right_fails_the_job_instead_of_making_a_wrong_ma
 
 
 @pytest.mark.parametrize(
+    ("dtype", "scale", "fill", "named"),
+    [
+        ("int16", 1e-4, -9999, "-9999"),
+        ("int16", 1e-4, -32768, "-32768"),
+        ("float32", 1, -9999, "-9999.0"),
+        ("float32", 1, -1, "-1.0"),
+        ("float32", 1, -3.4e38, "-3.39999"),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 60])
+def test_fill_that_nobody_declares_fails_the_job_and_is_named(
+    dtype: str, scale: float, fill: float, named: str, rows: int, tmp_path: Path
+) -> None:
+    numbers = np.full((1, 64, 64), 0.2 / scale).astype(dtype)
+    numbers[0, :rows, :10] = fill
+    path, model = write_scene(tmp_path / "s.tif", numbers), make_model(plausible_mean=5)
+    with pytest.raises(InvalidInput, match=f"Band grey cannot be reflectance.*number {named}") as refused:
+        segment(path, tmp_path / "out", model=model, radiometry={"scale": scale})
+    assert f'"nodata": {named}' in str(refused.value)
+    assert '"scale"' not in str(refused.value)
+    assert [issue.pointer for issue in refused.value.errors] == ["/input/radiometry/nodata"]
+    radiometry = {"scale": scale, "nodata": fill}
+    sink, _ = segment(path, tmp_path / "good", model=model, network=bright(0.2), radiometry=radiometry)
+    assert (read(sink.artifacts["classes.tif"]) == 255).sum() == rows * 10
+
+
+def test_a_mean_far_below_zero_fails_the_job_too(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", np.full((1, 64, 64), -0.3, np.float32))
+    with pytest.raises(InvalidInput, match=r"the mean is -0\.3, .* number -0\.3"):
+        segment(path, tmp_path / "out", model=make_model(plausible_mean=5))
+
+
+def test_slightly_negative_reflectance_and_single_pixels_pass(tmp_path: Path) -> None:
+    numbers = np.full((1, 64, 64), 0, np.uint16)
+    numbers[0, 0, 0] = 7000
+    radiometry = {"scale": 1e-4, "offset": -0.1}
+    model = make_model(plausible_mean=5)
+    segment(write_scene(tmp_path / "dark.tif", numbers), tmp_path / "dark", model=model, radiometry=radiometry)
+    speck = np.full((1, 64, 64), 0.1, np.float32)
+    speck[0, 5, 5] = -2
+    segment(write_scene(tmp_path / "speck.tif", speck), tmp_path / "speck", model=model)
+
+
+@pytest.mark.parametrize(("low", "passes"), [(4, True), (5, False)])
+def test_a_few_low_pixels_pass_in_a_sliver_of_data_too(low: int, passes: bool, tmp_path: Path) -> None:
+    numbers = np.zeros((1, 64, 64), np.float32)
+    numbers[0, :, 0] = 0.1
+    numbers[0, :low, 0] = -0.9
+    path, model = write_scene(tmp_path / "sliver.tif", numbers, nodata=0), make_model(plausible_mean=5)
+    with nullcontext() if passes else pytest.raises(InvalidInput, match=r"7\.81 % of a tile is below .* -0\.8999"):
+        segment(path, tmp_path / "out", model=model)
+
+
+def test_other_units_than_reflectance_may_be_negative(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", np.full((1, 64, 64), -40, np.float32))
+    segment(path, tmp_path / "out", model=make_model())
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"outputs": []},
         {"outputs": ["classes", "classes"]},
-        {"outputs": ["polygons"]},
+        {"outputs": ["contours"]},
         {"radiometry": {"offset": 1}},
         {"radiometry": {"scale": 0}},
         {"radiometry": {"scale": float("nan")}},

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from penstock.processors.base import Result
 from penstock.processors.geo.gdal import rasterio
 from penstock.processors.geo.options import NODATA
 from tests.geo.scenes import GREY, make_model, pattern, read, segment, write_scene
@@ -46,8 +47,20 @@ def test_nan_without_a_nodata_value_and_infinity(tmp_path: Path) -> None:
     numbers = pattern(131, 97).astype(np.float32)
     numbers[0][HOLE] = np.nan
     numbers[0][HOLE][3] = np.inf
-    sink, _ = segment(write_scene(tmp_path / "s.tif", numbers), tmp_path / "out", model=MODEL)
+    sink, result = segment(write_scene(tmp_path / "s.tif", numbers), tmp_path / "out", model=MODEL)
     check(sink, numbers)
+    assert masked_by(result) == "not finite"
+
+
+def masked_by(result: Result) -> Any:
+    """Return what the statistics say of where there is no data."""
+    assert result.data is not None
+    return result.data["radiometry"]["mask"]
+
+
+def test_a_scene_that_nothing_masks_says_so(tmp_path: Path) -> None:
+    _, result = segment(write_scene(tmp_path / "s.tif", pattern(131, 97)), tmp_path / "out", model=MODEL)
+    assert masked_by(result) == "none"
 
 
 def test_the_requests_nodata_value_replaces_the_files(tmp_path: Path) -> None:
@@ -69,8 +82,9 @@ def test_alpha_even_beside_a_nodata_value(nodata: int | None, tmp_path: Path) ->
     if nodata is not None:
         with rasterio.open(path, "r+") as file:
             file.nodata = nodata
-    sink, _ = segment(path, tmp_path / "out", model=MODEL)
+    sink, result = segment(path, tmp_path / "out", model=MODEL)
     check(sink, numbers)
+    assert masked_by(result) == ("alpha" if nodata is None else "nodata, alpha")
 
 
 def test_an_internal_mask(tmp_path: Path) -> None:
@@ -80,8 +94,9 @@ def test_an_internal_mask(tmp_path: Path) -> None:
     mask[HOLE] = 0
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
         file.write_mask(mask)
-    sink, _ = segment(path, tmp_path / "out", model=MODEL)
+    sink, result = segment(path, tmp_path / "out", model=MODEL)
     check(sink, numbers)
+    assert masked_by(result) == "internal mask"
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.processors.geo.plan import Box, Plan, Tile, make_plan
 
 SIZES = st.integers(1, 900)
+tried = settings(deadline=None)
 CUTS = st.tuples(st.integers(1, 8), st.integers(1, 6), st.integers(0, 5))  # stride, tile and halo in strides
 BUDGETS = st.integers(1, 10**7)
+COLUMN_BYTES = 900
+
+
+def held_bytes(window: Box) -> int:
+    return window.width * (window.height * 13 + COLUMN_BYTES)
 
 
 def plan_of(height: int, width: int, cut: tuple[int, int, int], strip_bytes: int) -> Plan:
@@ -23,13 +31,22 @@ def plan_of(height: int, width: int, cut: tuple[int, int, int], strip_bytes: int
         stride_px=stride,
         pixel_bytes=13,
         strip_bytes=strip_bytes,
+        column_bytes=COLUMN_BYTES,
     )
+
+
+def averaging(height: int, width: int, tile: int, more: int, strip_bytes: int) -> Plan:
+    return make_plan(
+        height, width, tile_px=tile, halo_px=0, stride_px=1, overlap_px=min(-(-tile // 2) + more, 3 * tile // 4),
+        pixel_bytes=13, strip_bytes=strip_bytes, column_bytes=COLUMN_BYTES,
+    )  # fmt: skip
 
 
 def tiles(plan: Plan) -> list[Tile]:
     return [tile for strip in plan.strips() for tile in strip.tiles]
 
 
+@tried
 @given(SIZES, SIZES, CUTS, BUDGETS)
 def test_each_pixel_is_in_one_core(height: int, width: int, cut: tuple[int, int, int], budget: int) -> None:
     seen = np.zeros((height, width), dtype=int)
@@ -41,6 +58,7 @@ def test_each_pixel_is_in_one_core(height: int, width: int, cut: tuple[int, int,
     assert (seen == 1).all()
 
 
+@tried
 @given(SIZES, SIZES, CUTS, BUDGETS)
 def test_windows_lie_on_the_strides_grid_and_hold_the_whole_halo_or_end_where_the_padded_scene_ends(
     height: int, width: int, cut: tuple[int, int, int], budget: int
@@ -50,32 +68,57 @@ def test_windows_lie_on_the_strides_grid_and_hold_the_whole_halo_or_end_where_th
     for tile in tiles(plan_of(height, width, cut, budget)):
         core, window = tile.core, tile.window
         assert not any(edge % stride for edge in (window.top, window.left, window.bottom, window.right))
-        assert window.top == 0 or core.top - window.top == halo * stride
-        assert window.left == 0 or core.left - window.left == halo * stride
-        assert window.bottom == padded_height or window.bottom - core.bottom == halo * stride
-        assert window.right == padded_width or window.right - core.right == halo * stride
+        assert window.top == 0 or core.top - window.top >= halo * stride
+        assert window.left == 0 or core.left - window.left >= halo * stride
+        assert window.bottom == padded_height or window.bottom - core.bottom >= halo * stride
+        assert window.right == padded_width or window.right - core.right >= halo * stride
         assert 0 <= window.top <= core.top
         assert core.bottom <= window.bottom <= padded_height
         assert 0 <= window.left <= core.left
         assert core.right <= window.right <= padded_width
 
 
+@tried
+@given(SIZES, SIZES, CUTS, BUDGETS)
+def test_all_windows_of_a_scene_have_one_size_and_cost_no_more_than_the_fewest_that_could_be(
+    height: int, width: int, cut: tuple[int, int, int], budget: int
+) -> None:
+    stride, tile, halo = cut[0], cut[1] * cut[0] * 8, cut[2] * cut[0]
+    plan = plan_of(height, width, cut, budget)
+    windows = {(each.window.height, each.window.width) for each in tiles(plan)}
+    assert len(windows) == 1
+    columns = tuple(cut for panel in plan.panels for cut in panel)
+    for size, side, cuts in ((height, windows.pop()[0], plan.rows), (width, _width(plan), columns)):
+        padded = -(-size // stride) * stride
+        assert side <= min(padded, tile + 2 * halo)
+        assert len(cuts) <= max(1, -(-(padded - 2 * halo) // tile))
+        # No more than the scene, a halo on both sides of every cut, and what rounding to the stride adds.
+        assert len(cuts) * side < padded + 2 * halo * (len(cuts) - 1) + len(cuts) * stride
+
+
+def _width(plan: Plan) -> int:
+    return tiles(plan)[0].window.width
+
+
+@tried
 @given(SIZES, SIZES, CUTS, BUDGETS)
 def test_count_and_cost_are_those_of_the_tiles(height: int, width: int, cut: tuple[int, int, int], budget: int) -> None:
     plan = plan_of(height, width, cut, budget)
     found = tiles(plan)
-    assert plan.count == len(found)
-    assert plan.cost == sum(tile.window.height * tile.window.width for tile in found)
+    assert plan.count() == len(found)
+    assert plan.cost() == sum(tile.window.height * tile.window.width for tile in found)
 
 
+@tried
 @given(SIZES, SIZES, CUTS, BUDGETS)
 def test_a_strip_fits_the_budget_unless_it_is_one_tile_wide(
     height: int, width: int, cut: tuple[int, int, int], budget: int
 ) -> None:
     for strip in plan_of(height, width, cut, budget).strips():
-        assert len(strip.tiles) == 1 or strip.window.height * strip.window.width * 13 <= budget
+        assert len(strip.tiles) == 1 or held_bytes(strip.window) <= budget
 
 
+@tried
 @given(SIZES, SIZES, CUTS, BUDGETS)
 def test_strips_of_a_panel_go_down_and_hold_their_tiles(
     height: int, width: int, cut: tuple[int, int, int], budget: int
@@ -92,9 +135,19 @@ def test_strips_of_a_panel_go_down_and_hold_their_tiles(
 
 
 def test_a_sentinel_2_scene_is_cut_into_15_by_15_tiles_of_one_size() -> None:
-    plan = make_plan(10_980, 10_980, tile_px=768, halo_px=96, stride_px=16, pixel_bytes=13, strip_bytes=256 * 2**20)
-    assert plan.count == 225
-    assert {tile.core.width for tile in tiles(plan)} == {736, 10_980 - 14 * 736}
+    plan = make_plan(
+        10_980,
+        10_980,
+        tile_px=768,
+        halo_px=96,
+        stride_px=16,
+        pixel_bytes=13,
+        strip_bytes=288 * 2**20,
+        column_bytes=2 * 512 * 13,
+    )
+    assert plan.count() == 225
+    assert {tile.core.width for tile in tiles(plan)} == {816, 720, 10_980 - 816 - 13 * 720}
+    assert {(tile.window.height, tile.window.width) for tile in tiles(plan)} == {(912, 912)}
     assert len(plan.panels) == 1
 
 
@@ -104,6 +157,125 @@ def test_a_scene_no_larger_than_a_tile_is_seen_whole() -> None:
 
 
 def test_a_scene_of_100_000_columns_is_cut_into_panels() -> None:
-    plan = make_plan(100_000, 100_000, tile_px=768, halo_px=96, stride_px=16, pixel_bytes=13, strip_bytes=256 * 2**20)
-    assert len(plan.panels) == 5
-    assert max(strip.window.width for strip in plan.strips()) < 22_000
+    plan = make_plan(
+        100_000,
+        100_000,
+        tile_px=768,
+        halo_px=96,
+        stride_px=16,
+        pixel_bytes=13,
+        strip_bytes=288 * 2**20,
+        column_bytes=2 * 512 * 13,
+    )
+    assert len(plan.panels) == 10
+    assert max(strip.window.width for strip in plan.strips()) < 12_000
+
+
+SIDES = st.integers(1, 400)
+TILES = st.integers(16, 200)
+
+
+@tried
+@given(SIDES, SIDES, TILES, st.integers(0, 20), BUDGETS)
+def test_averaged_tiles_have_one_size_and_end_where_the_scene_ends(
+    height: int, width: int, tile: int, more: int, budget: int
+) -> None:
+    plan = averaging(height, width, tile, more, budget)
+    covered = np.zeros((height, width), dtype=int)
+    for each in tiles(plan):
+        window, core = each.window, each.core
+        assert (window.height, window.width) == (tile, tile)
+        assert window.top >= 0
+        assert window.left >= 0
+        assert window.bottom <= max(tile, height)
+        assert window.right <= max(tile, width)
+        assert core.within(window).top >= 0
+        assert window.left <= core.left < core.right <= window.right
+        covered[core.top : core.bottom, core.left : core.right] += 1
+    assert (covered >= 1).all()
+    assert plan.count() == len(tiles(plan))
+
+
+@tried
+@given(st.integers(1, 900), TILES, st.integers(0, 20))
+def test_neighbours_overlap_by_half_or_more_and_by_no_more_tiles_than_that_takes(
+    size: int, tile: int, more: int
+) -> None:
+    overlap = min(-(-tile // 2) + more, 3 * tile // 4)
+    rows = averaging(size, 1, tile, more, 10**9).rows
+    starts = [row.window_start for row in rows]
+    assert starts[0] == 0
+    assert starts[-1] == max(0, size - tile)
+    assert all(b - a <= tile - overlap for a, b in pairwise(starts))
+    assert (len(starts) - 2) * (tile - overlap) < max(1, size - tile)
+
+
+@tried
+@given(SIDES, SIDES, TILES, st.integers(0, 20), BUDGETS, CUTS, st.booleans())
+def test_each_pixel_is_made_final_once_when_all_of_its_tiles_are_answered(
+    height: int, width: int, tile: int, more: int, budget: int, cut: tuple[int, int, int], averaged: bool
+) -> None:
+    plan = averaging(height, width, tile, more, budget) if averaged else plan_of(height, width, cut, budget)
+    waiting, final = np.zeros((height, width), dtype=int), np.zeros((height, width), dtype=bool)
+    for each in tiles(plan):
+        waiting[each.core.top : each.core.bottom, each.core.left : each.core.right] += 1
+    for number, strip in enumerate(plan.strips()):
+        assert strip.index == number
+        for each in strip.tiles:
+            waiting[each.core.top : each.core.bottom, each.core.left : each.core.right] -= 1
+        for cell in strip.cells:
+            there = slice(cell.top, cell.bottom), slice(cell.left, cell.right)
+            assert not final[there].any()
+            assert not waiting[there].any()
+            final[there] = True
+    assert final.all()
+    assert number + 1 == plan.strip_count
+
+
+@tried
+@given(SIDES, SIDES, TILES, BUDGETS, st.sets(st.integers(0, 60)), st.booleans())
+def test_of_kept_strips_nothing_is_done_but_for_rows_that_are_not_kept(
+    height: int, width: int, tile: int, budget: int, kept: set[int], averaged: bool
+) -> None:
+    cut = (1, 1 + tile // 8, 0)
+    plan = averaging(height, width, tile, 0, budget) if averaged else plan_of(height, width, cut, budget)
+    whole, left = {strip.index: strip for strip in plan.strips()}, {strip.index: strip for strip in plan.strips(kept)}
+    for index, strip in whole.items():
+        needed = any(
+            cell.top < strip.tiles[0].core.bottom and strip.tiles[0].core.top < cell.bottom
+            for other in whole.values()
+            if other.index not in kept and other.index // len(plan.rows) == index // len(plan.rows)
+            for cell in other.cells[:1]
+        )
+        assert (index in left) == needed
+        if needed:
+            assert left[index].tiles == strip.tiles
+            assert left[index].cells == (() if index in kept else strip.cells)
+    assert plan.count(kept) == sum(len(strip.tiles) for strip in left.values())
+    if not averaged:
+        assert set(left) == set(whole) - kept
+
+
+@tried
+@given(SIDES, SIDES, TILES, BUDGETS)
+def test_an_averaged_strip_fits_the_budget_unless_it_finishes_one_tiles_columns(
+    height: int, width: int, tile: int, budget: int
+) -> None:
+    for strip in averaging(height, width, tile, 0, budget).strips():
+        assert len(strip.cells) == 1 or held_bytes(strip.window) <= budget
+
+
+def test_a_digest_names_the_plan_and_all_that_it_is_told() -> None:
+    plan = plan_of(500, 300, (4, 2, 1), 10**6)
+    assert plan.digest({"a": [1, None]}) == plan_of(500, 300, (4, 2, 1), 10**6).digest({"a": [1, None]})
+    assert len(plan.digest({})) == 32
+    others = [
+        plan.digest({"a": [1]}),
+        plan.digest({}),
+        plan_of(501, 300, (4, 2, 1), 10**6).digest({}),
+        plan_of(500, 300, (4, 2, 2), 10**6).digest({}),
+        plan_of(500, 300, (4, 3, 1), 10**6).digest({}),
+        plan_of(500, 300, (4, 2, 1), 10**4).digest({}),
+        averaging(500, 300, 64, 0, 10**6).digest({}),
+    ]
+    assert len(set(others)) == len(others)

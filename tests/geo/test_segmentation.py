@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from penstock.errors import ProcessorFailed
+from penstock.errors import MediaTooLarge, ProcessorFailed
+from penstock.models import Limits
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.segmentation import RasterSegmentation
-from penstock.processors.testing import check_processor
+from penstock.processors.testing import LocalFiles, check_processor
 from tests.geo.scenes import (
     Files,
     Folder,
@@ -149,8 +150,26 @@ def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
         files,
         engine=lambda prompts: answers(prompts, by_value),
         other={"scene": "media://2", "outputs": ["classes"]},
+        count_is_a_bound=True,
     )
-    assert set(done.artifacts) == {"classes.tif", "probability.tif", "preview.png", "stats.json"}
+    assert set(done.artifacts) == {"classes.tif", "classes.tif.aux.xml", "preview.png", "stats.json"}
+
+
+def test_a_scene_of_more_tiles_than_the_model_takes_is_refused_before_a_pixel_is_read(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene.tif", pattern(100, 100))
+    with pytest.raises(MediaTooLarge, match="makes 16 tiles; this model takes at most 15"):
+        segment(scene, tmp_path / "out", model=make_model(tile_px=32, limits=Limits(max_tiles=15)))
+    assert segment(scene, tmp_path / "out", model=make_model(tile_px=32, limits=Limits(max_tiles=16)))
+
+
+@pytest.mark.parametrize(("limits", "side"), [(Limits(), 32), (Limits(max_tiles=3), 32), (Limits(max_pixels=500), 24)])
+def test_the_dummy_is_a_scene_of_one_tile_as_large_as_the_limits_allow(
+    limits: Limits, side: int, tmp_path: Path
+) -> None:
+    processor = RasterSegmentation(make_model(halo_px=8, stride_px=4, tile_px=32, limits=limits))
+    dummy = processor.dummy(limits, tmp_path)
+    prepared = processor.pre_process(processor.request(**dummy.request), LocalFiles(dummy.files))
+    assert [prompt.data["pixels"].shape for prompt in prepared.prompts] == [(1, side, side)]
 
 
 def test_outputs_are_taken_while_another_thread_draws_the_prompts(tmp_path: Path) -> None:
@@ -176,9 +195,9 @@ def test_only_what_was_asked_for_is_made_and_nothing_else_is_left(tmp_path: Path
     path = write_scene(tmp_path / "scene.tif", pattern(70, 70))
     for outputs in (("classes",), ("preview",), ("probability", "stats"), ("stats",)):
         sink, result = segment(path, tmp_path / "-".join(outputs), outputs=outputs)
-        names = {"classes": "classes.tif", "probability": "probability.tif"}
-        names |= {"preview": "preview.png", "stats": "stats.json"}
-        assert set(sink.artifacts) == {names[name] for name in outputs}
+        names = {"classes": {"classes.tif", "classes.tif.aux.xml"}, "probability": {"probability.tif"}}
+        names |= {"preview": {"preview.png"}, "stats": {"stats.json"}}
+        assert set(sink.artifacts) == set().union(*(names[name] for name in outputs))
         assert {file.name for file in (tmp_path / "-".join(outputs)).iterdir()} == set(sink.artifacts)
         assert result.data is not None
         assert result.data["pixels"] == 4900
@@ -214,7 +233,8 @@ def test_an_engine_that_answers_too_little_too_much_or_another_shape_fails_the_j
         processor.post_process(spoil(list(answers(prepared.prompts, by_value)), broken), prepared.context, sink)
 
     def spoil(outputs: list[Output], how: str) -> Iterator[Output]:
-        yield from {"less": outputs[:-1], "more": [*outputs, outputs[0]], "shape": outputs[::-1]}[how]
+        cropped = Output({"probability": outputs[0].data["probability"][:, 1:]})
+        yield from {"less": outputs[:-1], "more": [*outputs, outputs[0]], "shape": [cropped, *outputs[1:]]}[how]
 
     with pytest.raises(ProcessorFailed, match="unanswered"):
         answer("less")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.storage.records import JobStore
 from tests.integration.service import Service, serving
 from tests.valkey import ValkeyProcess, start_valkey
 
@@ -24,6 +25,14 @@ def valkey(valkey_server: ValkeyProcess) -> ValkeyProcess:
     """Return a running server without data. A test that kills it restarts it, or starts one of its own."""
     valkey_server.flush()
     return valkey_server
+
+
+@pytest.fixture
+def store(valkey: ValkeyProcess) -> Iterator[JobStore]:
+    """Return a job store without jobs."""
+    store = JobStore.open(valkey.url)
+    yield store
+    store.close()
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from penstock.errors import InvalidInput
 from penstock.jobs import JobKey, Submission, Webhook
 from penstock.models import CatalogueEntry, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
-from penstock.processors.registry import Registry, export
-from penstock.storage import journal, records
+from penstock.processors.registry import Registry
+from penstock.storage import catalogues, journal, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.guard import GuardedClient
 from penstock.storage.journal import Journal
@@ -28,19 +28,24 @@ from penstock.workers.attempts import Heartbeat
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
 from penstock.workers.engine.runners import FACTORIES
-from penstock.workers.pipeline import Pipeline, Serving
+from penstock.workers.pipeline import Pipeline
+from penstock.workers.processing import InThread
+from penstock.workers.serving import Shelf
 from penstock.workers.slots import Slots
 
 LIMITS = records.QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=3600, max_crashes=3)
 
 
 class EchoRequest(BaseModel):
-    """A text file, and how often to say it."""
+    """A text file, how often to say it, whether to save each echo so that no later attempt makes it again, and whether
+    to pretend that chance has a part in it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     text: MediaReference
     times: int = 1
+    save: bool = False
+    chance: bool = False
 
 
 class Echo:
@@ -52,18 +57,27 @@ class Echo:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def pre_process(self, request: EchoRequest, media: Media) -> Prepared[None]:
+    def pre_process(self, request: EchoRequest, media: Media) -> Prepared[dict[str, bytes] | None]:
         data = media.path(request.text).read_bytes()
         if data.startswith(b"bad"):
             raise InvalidInput("the text begins with `bad`")
         if data.startswith(b"bug"):
             raise ZeroDivisionError("a fault of the processor's own")
         prompt = Prompt({"bytes": np.frombuffer(data, np.uint8)})
-        return Prepared(iter([prompt] * request.times), request.times, request.times, None, unit="echoes")
+        found = media.checkpoints("echo/") if request.save else {}
+        saved = {name: path.read_bytes() for name, path in found.items()}
+        left = request.times - len(saved)
+        context, repeatable = saved if request.save else None, not request.chance
+        return Prepared(iter([prompt] * left), left, left, context, "echoes", len(saved), repeatable=repeatable)
 
-    def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002
-        path = sink.path("echo.txt")
-        path.write_bytes(b"".join(output.data["bytes"].tobytes() for output in outputs))
+    def post_process(self, outputs: Iterator[Output], context: dict[str, bytes] | None, sink: ArtifactSink) -> Result:
+        path, echoes = sink.path("echo.txt"), list((context or {}).values())
+        for output in outputs:
+            echoes.append(output.data["bytes"].tobytes())
+            if context is not None:
+                path.write_bytes(echoes[-1])
+                sink.checkpoint(f"echo/{len(echoes)}", path)
+        path.write_bytes(b"".join(echoes))
         sink.add("echo.txt", path, media_type="text/plain")
         return Result(text=path.read_text())
 
@@ -74,8 +88,11 @@ class Gate:
     def __init__(self) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
         self.opened.set()
+        self.passes = threading.Semaphore(0)
 
     def __call__(self, states: Sequence[FakeState]) -> None:  # noqa: ARG002
+        if self.passes.acquire(blocking=False):
+            return
         self.entered.set()
         assert self.opened.wait(30), "the test never opened the gate"
 
@@ -133,18 +150,18 @@ def open_bench(redis_url: str, folder: Path, **changes: Any) -> Iterator[Bench]:
     gate = Gate()
     record = {"name": "echo", "title": "Echo", "runner": "fake", "processor": "echo", "source": "-", "revision": "1"}
     model = Model(**record, options={"on_step": gate})
-    registry = Registry().register("echo", Echo)
-    entry = export(registry, Model(**record))
-    store.run(records.publish([entry]))
+    processing = InThread(Registry().register("echo", Echo))
+    entry, shelf = processing.entry(model), Shelf()
+    shelf.put(model, entry)
+    store.run(catalogues.publish([entry], worker="w", queues=["default"], alive_s=600))
     engine, heartbeat = BatchingEngine(FACTORIES), Heartbeat(store)
     spool = settings.spool_dir
     spool.mkdir(parents=True)
     pipeline = Pipeline(
-        settings, store, objects, GuardedClient(settings), engine, heartbeat,
-        {"echo": Serving(model, registry.processor_for(model))}, spool,
+        settings, store, objects, GuardedClient(settings), processing, engine, heartbeat, shelf, spool
     )  # fmt: skip
     try:
-        slots = Slots(settings, store, [entry], pipeline.run)
+        slots = Slots(settings, store, shelf, pipeline.run)
         yield Bench(settings, store, objects, slots, pipeline, gate, entry)
     finally:
         gate.opened.set()

@@ -30,6 +30,8 @@ class Expected:
     body: str
     state: str = "queued"
     attempt: int = 0
+    #: Whether its latest attempt was given back: the next one has the same number.
+    given_back: bool = False
     crashes: int = 0
     fence: int = 0
     ended_by: int = 0

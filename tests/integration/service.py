@@ -6,7 +6,7 @@ import hashlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -16,19 +16,21 @@ from fastapi import FastAPI
 
 from penstock.api.app import create_app
 from penstock.config import Settings
-from penstock.jobs import Artifact, Claim, State
+from penstock.jobs import Artifact, Claim, JobKey, State
 from penstock.models import CatalogueEntry, Limits, Output
-from penstock.storage import journal, records
+from penstock.storage import catalogues, journal, records
 from penstock.storage.base import ObjectStore
 from penstock.storage.journal import AsyncJournal
 from penstock.storage.objects import open_store
 from penstock.storage.records import AsyncJobStore, Outcome
 
 MAX_SCENE_BYTES = 1000
+MAX_ITEMS = 3
 
 ECHO = CatalogueEntry(
     name="echo",
     title="Echo",
+    aliases=("parrot",),
     revision="1",
     queue="default",
     input_schema={
@@ -44,12 +46,12 @@ ECHO = CatalogueEntry(
         "additionalProperties": False,
     },
     outputs=(Output(name="text", media_type="text/plain", description="The text again."),),
-    limits=Limits(max_bytes=MAX_SCENE_BYTES),
+    limits=Limits(max_bytes=MAX_SCENE_BYTES, max_items=MAX_ITEMS),
     execution_timeout_s=600,
     queue_ttl_s=3600,
     max_attempts=3,
 )
-BROKEN = ECHO.model_copy(update={"name": "broken", "problem": "its weights are not those it names"})
+BROKEN = ECHO.model_copy(update={"name": "broken", "aliases": (), "problem": "its weights are not those it names"})
 
 
 @dataclass
@@ -62,6 +64,10 @@ class Service:
     jobs: AsyncJobStore
     objects: ObjectStore
     hints: SimpleQueue[str]
+
+    def swap(self, **seams: Any) -> None:
+        """Give the API other seams than those it was made with (`penstock.api.services.Services`)."""
+        self.app.state.services = replace(self.app.state.services, **seams)
 
     async def submit(self, **body: Any) -> dict[str, Any]:
         """Submit an echo job and return it."""
@@ -79,14 +85,36 @@ class Service:
         (claim,) = await self.jobs.run(command)
         return claim
 
-    async def succeed(self, claim: Claim, text: str = "hello", artifacts: tuple[Artifact, ...] = ()) -> None:
+    async def claims(self, n: int = 9) -> tuple[Claim, ...]:
+        """Lease the next jobs, if there are any."""
+        command = records.claim(
+            "default", slot="s", nonce=uuid.uuid4().hex, n=n, lease_s=30,
+            max_tenant_running=9, worker="w", models=["echo"],
+        )  # fmt: skip
+        return await self.jobs.run(command)
+
+    async def succeed(
+        self, claim: Claim, text: str = "hello", artifacts: tuple[Artifact, ...] = (), **counted: float
+    ) -> None:
         """End an attempt well."""
-        outcome = Outcome(State.SUCCEEDED, text=text, data={"n": 1}, artifacts=artifacts, metrics={"inference_ms": 5.0})
+        metrics = {"inference_ms": 5.0, **counted}
+        outcome = Outcome(State.SUCCEEDED, text=text, data={"n": 1}, artifacts=artifacts, metrics=metrics)
         await self.end(claim, outcome)
 
     async def end(self, claim: Claim, outcome: Outcome) -> None:
         """End an attempt."""
         assert (await AsyncJournal(self.jobs, self.objects).run(journal.complete(claim, outcome))).answer == "ok"
+
+    async def lose_lease(self, job_id: str, *, tenant: str = "default") -> None:
+        """Let a running job's worker die, and have the keeper notice."""
+        await self.jobs.client.zadd("penstock:leases", {str(JobKey(tenant, job_id)): 0})
+        await AsyncJournal(self.jobs, self.objects).run(journal.sweep())
+
+    async def die(self, job_id: str) -> None:
+        """Have the next job's workers die as often as it takes."""
+        for _ in range(self.settings.max_crashes):
+            await self.claim()
+            await self.lose_lease(job_id)
 
     def store_artifact(self, claim: Claim, name: str, data: bytes, content_type: str) -> Artifact:
         """Put an artifact into the object store as a worker would."""
@@ -104,7 +132,7 @@ async def serving(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterat
     objects = open_store(settings.store_url, settings)
     hints: SimpleQueue[str] = SimpleQueue()
     app = create_app(settings, jobs=jobs, objects=objects, send_hint=hints.put)
-    await jobs.run(records.publish([ECHO, BROKEN]))
+    await jobs.run(catalogues.publish([ECHO, BROKEN], worker="w", queues=["default"], alive_s=600))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
+from penstock.api import description
 from tests.integration.service import ECHO, Service
+from tests.valkey import ValkeyProcess
 
 #: Everything the API answers to, written by hand.
 ROUTES = {
     ("/v1/jobs", "post"), ("/v1/jobs", "get"), ("/v1/jobs/{job_id}", "put"), ("/v1/jobs/{job_id}", "get"),
     ("/v1/jobs/{job_id}", "delete"), ("/v1/jobs/{job_id}/cancel", "post"), ("/v1/jobs/{job_id}/events", "get"),
     ("/v1/jobs/{job_id}/artifacts/{name}", "get"), ("/v1/jobs/{job_id}/deliveries", "get"), ("/v1/uploads", "post"),
-    ("/v1/models", "get"), ("/v1/models/{name}", "get"), ("/v1/queues/{name}", "get"), ("/livez", "get"),
-    ("/readyz", "get"), ("/v1/jobs/{job_id}/retry", "post"),
+    ("/v1/uploads/{upload_id}/{name}", "get"), ("/v1/uploads/{upload_id}/{name}", "delete"),
+    ("/v1/uploads/{upload_id}/{name}/parts", "post"), ("/v1/uploads/{upload_id}/{name}/complete", "post"),
+    ("/v1/models", "get"), ("/v1/models/{name}", "get"), ("/v1/queues", "get"), ("/v1/queues/{name}", "get"),
+    ("/v1/workers", "get"),
+    ("/livez", "get"), ("/metrics", "get"), ("/readyz", "get"), ("/v1/jobs/{job_id}/retry", "post"),
     ("/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", "post"), ("/v1/queues/{name}/pause", "post"),
     ("/v1/queues/{name}/resume", "post"), ("/v1/queues/{name}/drain", "post"), ("/v1/queues/{name}/purge", "post"),
     ("/v1/queues/{name}/dead-letters", "get"), ("/v1/queues/{name}/dead-letters/requeue", "post"),
+    ("/v1/webhook-endpoints", "get"), ("/v1/webhook-endpoints", "post"), ("/v1/webhook-endpoints/{endpoint_id}", "get"),
+    ("/v1/webhook-endpoints/{endpoint_id}", "patch"), ("/v1/webhook-endpoints/{endpoint_id}", "delete"),
+    ("/v1/webhook-endpoints/{endpoint_id}/rotate", "post"), ("/v1/webhook-endpoints/{endpoint_id}/test", "post"),
+    ("/v1/webhook-endpoints/{endpoint_id}/deliveries", "get"), ("/v1/deliveries/{delivery_id}", "get"),
+    ("/v1/deliveries/{delivery_id}/redeliver", "post"), ("/v1/deliveries/dead-letters", "get"),
+    ("/v1/deliveries/dead-letters/redeliver", "post"),
+    ("/v1/batches", "post"), ("/v1/batches", "get"), ("/v1/batches/{batch_id}", "get"),
+    ("/v1/batches/{batch_id}", "delete"), ("/v1/batches/{batch_id}/cancel", "post"),
+    ("/v1/batches/{batch_id}/artifacts/{name}", "get"),
+    ("/ogc", "get"), ("/ogc/conformance", "get"), ("/ogc/processes", "get"), ("/ogc/processes/{process_id}", "get"),
+    ("/ogc/processes/{process_id}/execution", "post"), ("/ogc/jobs", "get"), ("/ogc/jobs/{job_id}", "get"),
+    ("/ogc/jobs/{job_id}", "delete"), ("/ogc/jobs/{job_id}/results", "get"),
+    ("/ogc/jobs/{job_id}/results/{output}", "get"),
+    ("/v1/events/s3", "post"),
 }  # fmt: skip
 
 
@@ -31,6 +52,7 @@ async def test_the_catalogue_serves_each_models_schema(service: Service) -> None
     echo = (await service.http.get("/v1/models/echo")).json()
     assert echo == models[1]
     assert echo["input_schema"] == ECHO.input_schema
+    assert (await service.http.get("/v1/models/parrot")).json() == echo
     assert (echo["limits"]["max_bytes"], echo["outputs"][0]["media_type"]) == (1000, "text/plain")
 
 
@@ -65,13 +87,41 @@ async def test_every_failure_is_described_as_a_problem(service: Service) -> None
         for verb, operation in verbs.items():
             failures = {int(s): found for s, found in operation["responses"].items() if int(s) >= 400}
             assert all(found["content"] == problem for found in failures.values()), (path, verb)
+            assert all("Retry-After" in failures[s]["headers"] for s in failures.keys() & {429, 503}), (path, verb)
             described[path, verb] = set(failures)
-    assert described["/v1/jobs", "post"] == {400, 408, 410, 413, 415, 422, 429, 503}
-    assert described["/v1/jobs/{job_id}", "get"] == {404, 410, 422, 503}
-    assert described["/v1/jobs/{job_id}/retry", "post"] == {404, 409, 410, 422, 429, 503}
-    assert described["/v1/uploads", "post"] == {400, 408, 413, 415, 422, 503}
-    assert described["/livez", "get"] == set()
-    assert {route for route, failures in described.items() if 503 not in failures} == {("/livez", "get")}
+    anywhere = {405, 421, 500}
+    assert described["/v1/jobs", "post"] == anywhere | {400, 408, 410, 413, 415, 422, 429, 503}
+    assert described["/v1/jobs/{job_id}", "get"] == anywhere | {404, 410, 422, 503}
+    assert described["/v1/jobs/{job_id}/retry", "post"] == anywhere | {404, 409, 410, 422, 429, 503}
+    assert described["/v1/uploads", "post"] == anywhere | {400, 408, 413, 415, 422, 503}
+    assert described["/livez", "get"] == anywhere
+    assert {route for route, failures in described.items() if 503 not in failures} == {
+        ("/livez", "get"), ("/metrics", "get"), ("/ogc", "get"), ("/ogc/conformance", "get"),
+    }  # fmt: skip
+
+
+def test_the_description_in_the_repository_is_the_apis() -> None:
+    stored = (Path(__file__).parents[2] / "docs" / "openapi.json").read_text(encoding="utf-8")
+    assert stored == description.text(), "the API has changed: run `make openapi` and look at the diff"
+
+
+async def test_every_link_leads_from_an_operation_to_parameters_of_another(service: Service) -> None:
+    document = (await service.http.get("/openapi.json")).json()
+    operations = [operation for verbs in document["paths"].values() for operation in verbs.values()]
+    parameters = {op["operationId"]: {p["name"] for p in op.get("parameters", ())} for op in operations}
+    assert len(parameters) == len(operations)
+    found = [
+        link for op in operations for answer in op["responses"].values() for link in answer.get("links", {}).values()
+    ]  # fmt: skip
+    assert len(found) > 40
+    made = document["paths"]["/v1/webhook-endpoints"]["post"]["responses"]["201"]["links"]
+    assert {"read", "change", "rotate", "test", "deliveries", "delete"} == made.keys()
+    assert {"read", "cancel", "delete", "jobs"} == document["paths"]["/v1/batches"]["post"]["responses"]["202"][
+        "links"
+    ].keys()
+    for link in found:
+        assert set(link["parameters"]) <= parameters[link["operationId"]]
+    assert set(description.LINKS) <= set(parameters)
 
 
 async def test_a_submit_is_described_with_both_its_answers_and_a_problem_as_it_is(service: Service) -> None:
@@ -106,3 +156,21 @@ def test_the_api_loads_no_numerical_library() -> None:
     code = f"import sys, {modules}; print(set({heavy}) & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "set()"
+
+
+def test_the_api_on_a_local_store_loads_no_s3_client(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    """And none that it does not need: importing boto3 takes as long as a third of all the rest."""
+    code = (
+        "import asyncio, sys\n"
+        "from penstock.api.app import from_settings\n"
+        "app = from_settings()\n"
+        "async def served():\n"
+        "    async with app.router.lifespan_context(app): return app.openapi()['paths']\n"
+        "paths = asyncio.run(served())\n"
+        "print(len(paths) > 20, {'boto3', 'botocore', 'numpy', 'torch'} & set(sys.modules))"
+    )
+    settings = {"PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(tmp_path), "PENSTOCK_SECRET": "of the test"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | settings, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.strip().splitlines()[-1] == "True set()"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from penstock.jobs import Phase, Progress
 from penstock.storage import records
+from tests.integration.listening import Server, listening
 from tests.integration.service import Service, assert_problem, serving
 from tests.valkey import ValkeyProcess
 
@@ -29,37 +28,6 @@ class Message:
     event: str
     id: str | None
     data: dict[str, Any]
-
-
-class Server(uvicorn.Server):
-    """A server that says when it listens, and leaves the test's signals alone."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    async def startup(self, sockets: Any = None) -> None:
-        """Start, and say so."""
-        await super().startup(sockets)
-        self.listening.set()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self.servers[0].sockets[0].getsockname()[1]}"
-
-
-@asynccontextmanager
-async def listening(service: Service) -> AsyncIterator[Server]:
-    """Serve the app on a port of its own."""
-    server = Server(uvicorn.Config(service.app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
-    task = asyncio.create_task(server._serve())
-    await asyncio.wait_for(server.listening.wait(), 10)
-    try:
-        yield server
-    finally:
-        server.should_exit = True
-        await task
 
 
 async def messages(response: httpx.Response) -> AsyncIterator[Message]:
@@ -88,11 +56,12 @@ async def read_all(server: Server, job_id: str, **headers: str) -> list[Message]
 
 async def test_the_list_tells_what_happened_so_far(service: Service) -> None:
     job = await service.submit()
-    await service.succeed(await service.claim())
+    claim = await service.claim()
+    await service.succeed(claim)
     response = await service.http.get(job["links"]["events"], headers=JSON)
     events = response.json()["events"]
     assert [event["type"] for event in events] == ["job.created", "job.started", "job.succeeded"]
-    assert events[1]["data"] == {"attempt": 1, "worker": "w"}
+    assert events[1]["data"] == {"attempt": 1, "worker": "w", "fence": str(claim.fence)}
     later = await service.http.get(job["links"]["events"], headers={**JSON, "Last-Event-ID": events[0]["id"]})
     assert later.json()["events"] == events[1:]
 
@@ -102,6 +71,20 @@ async def test_a_last_event_id_that_is_none_is_refused(service: Service, last: s
     job = await service.submit()
     response = await service.http.get(job["links"]["events"], headers={b"Last-Event-ID": last.encode()})
     assert_problem(response, 422, "invalid_request")
+
+
+async def test_text_in_the_making_is_told_as_it_was_said(service: Service) -> None:
+    job = await service.submit()
+    claim = await service.claim()
+    for at, piece in ((0, "so far, "), (8, 'ünd "so" on')):
+        assert await service.jobs.run(records.say(claim, piece, at=at))
+    await service.succeed(claim)
+    async with listening(service) as server:
+        told = [message.data["data"] for message in await read_all(server, job["id"]) if message.event == "job.text"]
+    assert told == [
+        {"text": "so far, ", "at": 0, "attempt": 1},
+        {"text": 'ünd "so" on', "at": 8, "attempt": 1},
+    ]
 
 
 async def test_the_stream_begins_with_the_job_and_ends_with_it(service: Service) -> None:
@@ -141,6 +124,36 @@ async def test_a_reader_that_comes_back_gets_what_it_missed(service: Service) ->
     assert [message.event for message in rest] == ["snapshot", "job.started", "job.succeeded"]
     assert [message.event for message in nothing] == ["snapshot"]
     assert nothing[0].data["status"] == "succeeded"
+
+
+async def test_a_reader_whose_events_were_trimmed_has_the_snapshot_in_their_place(service: Service) -> None:
+    job = await service.submit()
+    claim = await service.claim()
+    events = (await service.http.get(job["links"]["events"], headers=JSON)).json()["events"]
+    await service.jobs.run(records.heartbeat(claim, Phase.INFERRING, Progress(1, 2, "tiles")))
+    await service.succeed(claim)
+    await service.jobs.client.xtrim(f"penstock:tenant:default:job:{job['id']}:events", maxlen=1, approximate=False)
+    async with listening(service) as server:
+        rest = await read_all(server, job["id"], **{"Last-Event-ID": events[0]["id"]})
+    assert [message.event for message in rest] == ["snapshot", "job.succeeded"]
+    assert (rest[0].data["status"], rest[0].data["progress"]["done"]) == ("succeeded", 1)
+
+
+@pytest.mark.slow
+async def test_a_quiet_stream_is_kept_alive(service: Service) -> None:
+    job = await service.submit()
+    async with (
+        listening(service) as server,
+        httpx.AsyncClient(timeout=60) as http,
+        http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events") as response,
+    ):
+        lines = response.aiter_lines()
+        async for line in lines:
+            if line.startswith(": ping"):
+                break
+        await service.succeed(await service.claim())
+        told = [line.removeprefix("event: ") async for line in lines if line.startswith("event: ")]
+        assert told == ["job.started", "job.succeeded"]
 
 
 async def test_a_stream_longer_than_a_page_is_told_whole(service: Service) -> None:

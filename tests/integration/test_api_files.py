@@ -61,6 +61,26 @@ async def test_an_upload_may_be_sent_again_and_not_changed(service: Service) -> 
     assert service.objects.get_bytes(key, limit_bytes=10_000) == SCENE
 
 
+async def test_an_upload_under_a_key_is_one_and_says_that_its_file_came(service: Service) -> None:
+    async def ask(key: str, size_bytes: int = len(SCENE)) -> dict[str, Any]:
+        wanted = {"filename": "scene.tif", "content_type": "image/tiff", "size_bytes": size_bytes}
+        answer = await service.http.post("/v1/uploads", json=wanted, headers={"Idempotency-Key": key})
+        assert answer.status_code == 201, answer.text
+        link: dict[str, Any] = answer.json()
+        return link
+
+    first, again = await ask("k"), await ask("k")
+    assert (first["media"], first["uploaded"], again["uploaded"]) == (again["media"], False, False)
+    assert len({link["media"] for link in (first, await ask("other"), await ask("k", 5))}) == 3
+    assert (await send(service, again, SCENE)).status_code == 200
+    third = await ask("k")
+    assert (third["media"], third["uploaded"]) == (first["media"], True)
+    wrong = await service.http.post(
+        "/v1/uploads", json={"filename": "a", "size_bytes": 1}, headers={"Idempotency-Key": ""}
+    )
+    assert "1 to 255 characters" in assert_problem(wrong, 422, "invalid_request")["detail"]
+
+
 async def test_a_large_upload_streams_through(service: Service) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(300):
@@ -144,7 +164,7 @@ async def artifact_url(service: Service) -> str:
     (shown,) = (await service.http.get(job["links"]["self"])).json()["artifacts"]
     assert shown == {
         "name": "scene.tif", "content_type": "image/tiff", "size_bytes": len(SCENE), "sha256": artifact.sha256,
-        "uri": service.objects.uri(artifact.key), "url": f"{job['links']['self']}/artifacts/scene.tif",
+        "uri": f"artifact://{job['id']}/scene.tif", "url": f"{job['links']['self']}/artifacts/scene.tif",
         "url_expires_at": None,
     }  # fmt: skip
     url: str = shown["url"]
@@ -194,6 +214,15 @@ async def test_head_says_what_get_would(service: Service, artifact_url: str) -> 
     head, get = await service.http.head(artifact_url), await service.http.get(artifact_url)
     assert (head.status_code, head.content) == (200, b"")
     assert dict(head.headers) == dict(get.headers)
+
+
+async def test_no_answer_names_a_place_on_the_server(service: Service, artifact_url: str) -> None:
+    job_url = artifact_url.rpartition("/artifacts/")[0]
+    for path in (job_url, f"{job_url}/events", f"{job_url}/deliveries", "/v1/jobs", "/v1/models"):
+        answer = await service.http.get(path)
+        assert answer.status_code == 200, answer.text
+        assert service.settings.data.name not in answer.text
+        assert "file:" not in answer.text
 
 
 async def test_an_unknown_artifact_is_answered_with_the_known_ones(service: Service, artifact_url: str) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Phase, Progress, State
-from penstock.storage import records
-from penstock.storage.records import Outcome
+from penstock.storage import queues, records
+from penstock.storage.records import JobStore, Outcome
+from penstock.workers.keeper import retire
 from tests.integration.service import Service, assert_problem, serving
 from tests.valkey import ValkeyProcess
 
@@ -30,18 +33,25 @@ async def test_a_submitted_job_is_answered_202_with_where_to_go_and_wakes_a_work
     assert (job["metadata"], job["input"]) == ({"who": "me"}, {"text": "hello"})
     assert (job["attempt"], job["max_attempts"], job["delivery"]) == (0, 3, "none")
     assert datetime.fromisoformat(job["created_at"]).utcoffset().total_seconds() == 0  # type: ignore[union-attr]
-    assert service.hints.get(timeout=5) == "default"
+    assert service.hints.get(timeout=30) == "default"
     record = (await service.jobs.run(records.claim(
         "default", slot="s", nonce="n", n=1, lease_s=9, max_tenant_running=9, worker="w", models=["echo"]
     )))[0].submission  # fmt: skip
     assert (record.priority, record.queue_ttl_s, record.execution_timeout_s) == (1, 3600, 600)
 
 
+async def test_a_job_submitted_under_an_alias_is_its_models_own(service: Service) -> None:
+    job = await service.submit(model="parrot")
+    assert job["model"] == "echo"
+    assert (await service.claim()).key.id == job["id"]
+
+
 async def test_a_request_may_set_its_own_clocks_and_carries_its_trace(service: Service) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     body = {**BODY, "queue_ttl": 5, "execution_timeout": 7.5}
     response = await service.http.post("/v1/jobs", json=body, headers={"traceparent": trace})
-    assert response.status_code == 202
+    assert (response.status_code, response.headers["traceparent"]) == (202, trace)
+    assert response.json()["traceparent"] == trace
     submission = (await service.claim()).submission
     assert (submission.queue_ttl_s, submission.execution_timeout_s, submission.traceparent) == (5, 7.5, trace)
 
@@ -64,7 +74,7 @@ async def test_the_same_key_with_another_body_is_refused(service: Service) -> No
     headers = {"Idempotency-Key": "order-1"}
     await service.http.post("/v1/jobs", json=BODY, headers=headers)
     other = await service.http.post("/v1/jobs", json={**BODY, "priority": "low"}, headers=headers)
-    assert_problem(other, 422, "idempotency_mismatch")
+    assert "Idempotency-Key" in assert_problem(other, 422, "idempotency_mismatch")["detail"]
 
 
 async def test_many_requests_with_one_key_at_once_make_one_job(service: Service) -> None:
@@ -99,7 +109,11 @@ async def test_a_job_can_be_put_under_an_id_of_ones_own(service: Service) -> Non
     other = await service.http.put(f"/v1/jobs/{own}", json={**BODY, "metadata": {"a": "b"}})
     assert (first.status_code, first.json()["id"]) == (202, own)
     assert second.headers["idempotency-replayed"] == "true"
-    assert_problem(other, 422, "idempotency_mismatch")
+    detail = assert_problem(other, 422, "idempotency_mismatch")["detail"]
+    assert own in detail
+    assert "key" not in detail.lower()
+    keyed = await service.http.put(f"/v1/jobs/{own}", json=BODY, headers={"Idempotency-Key": "k"})
+    assert "Idempotency-Key" in assert_problem(keyed, 422, "invalid_request")["detail"]
     assert_problem(await service.http.put("/v1/jobs/mine", json=BODY), 422, "invalid_request")
 
 
@@ -107,7 +121,7 @@ async def test_prefer_wait_answers_200_when_it_saw_the_end(service: Service) -> 
     waiting = asyncio.create_task(
         service.http.post("/v1/jobs", json=BODY, headers={"Prefer": "respond-async, wait=20"})
     )
-    await asyncio.to_thread(service.hints.get, timeout=5)
+    await asyncio.to_thread(service.hints.get, timeout=30)
     await service.succeed(await service.claim(), "done")
     response = await waiting
     assert (response.status_code, response.headers["preference-applied"]) == (200, "wait=20")
@@ -117,6 +131,42 @@ async def test_prefer_wait_answers_200_when_it_saw_the_end(service: Service) -> 
     assert job["metrics"] == {"inference_ms": 5.0}
     assert job["completed_at"] < job["expires_at"]
     assert "retry-after" not in response.headers
+
+
+@pytest.mark.parametrize(("prefer", "applied"), [
+    ("wait=0", "wait=0"), ("wait=0.01", "wait=1"), ('respond-async; wait="0" , x', "wait=0"), ("wait=0.5s", None),
+    ("wait=soon", None), ("await=0", None), ("wait=-1", None), ("wait=", None),
+])  # fmt: skip
+async def test_a_preference_is_rounded_up_or_ignored(service: Service, prefer: str, applied: str | None) -> None:
+    response = await service.http.post("/v1/jobs", json=BODY, headers={"Prefer": prefer})
+    assert (response.status_code, response.headers.get("preference-applied")) == (202, applied)
+
+
+async def test_repeating_the_request_of_a_job_that_is_over_is_answered_200(service: Service) -> None:
+    own = str(uuid.uuid4())
+    key = {"Idempotency-Key": "once"}
+    await service.http.post("/v1/jobs", json=BODY, headers=key)
+    await service.http.put(f"/v1/jobs/{own}", json=BODY)
+    for _ in range(2):
+        await service.succeed(await service.claim())
+    again = [
+        await service.http.post("/v1/jobs", json=BODY, headers=key),
+        await service.http.put(f"/v1/jobs/{own}", json=BODY),
+    ]
+    for response in again:
+        assert (response.status_code, response.json()["status"]) == (200, "succeeded")
+        assert response.headers["idempotency-replayed"] == "true"
+        assert "retry-after" not in response.headers
+
+
+async def test_the_answer_to_a_submit_says_where_the_job_stands(service: Service) -> None:
+    await service.jobs.run(queues.seen("default", "w", 1, alive_s=20))
+    await service.submit()
+    await service.succeed(await service.claim())
+    await service.submit()
+    second = await service.submit()
+    assert second["queue_position"] == 2
+    assert second["eta_seconds"] is not None
 
 
 async def test_prefer_wait_answers_202_when_the_time_is_over(service: Service) -> None:
@@ -139,9 +189,20 @@ async def test_an_unchanged_job_is_answered_304(service: Service) -> None:
     again = await service.http.get(job["links"]["self"], headers={"If-None-Match": first.headers["etag"]})
     assert (first.status_code, first.json()["queue_position"]) == (200, 1)
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    for others in ("*", first.headers["etag"].removeprefix("W/"), f'"x", {first.headers["etag"]}'):
+        assert (await service.http.get(job["links"]["self"], headers={"If-None-Match": others})).status_code == 304
     await service.claim()
     changed = await service.http.get(job["links"]["self"], headers={"If-None-Match": first.headers["etag"]})
     assert (changed.status_code, changed.json()["status"], changed.json()["attempt"]) == (200, "running", 1)
+
+
+async def test_the_head_of_a_job_is_that_of_its_answer(service: Service) -> None:
+    job = await service.submit()
+    head, whole = [await service.http.request(verb, job["links"]["self"]) for verb in ("HEAD", "GET")]
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", whole.headers["etag"])
+    assert (await service.http.head(f"/v1/jobs/{uuid.uuid4()}")).status_code == 404
+    for path in ("/livez", "/readyz", "/v1/models/echo"):
+        assert (await service.http.head(path)).status_code == 200
 
 
 async def test_progress_is_seen(service: Service) -> None:
@@ -195,10 +256,12 @@ async def test_the_list_can_be_narrowed(service: Service) -> None:
     assert none == []
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=201", "cursor=(1", "status=lost", "limit=many"])
+@pytest.mark.parametrize("query", ["limit=0", "limit=201", "cursor=(1", "status=lost", "limit=many", "stauts=failed"])
 async def test_a_wrong_list_query_is_refused(service: Service, query: str) -> None:
     problem = assert_problem(await service.http.get(f"/v1/jobs?{query}"), 422, "invalid_request")
-    assert query.partition("=")[0] in problem["errors"][0]["detail"]
+    detail = problem["errors"][0]["detail"]
+    assert detail.startswith(f"query parameter {query.partition('=')[0]} ")
+    assert "Input" not in detail
 
 
 async def test_canceling_a_waiting_job_ends_it_and_may_be_repeated(service: Service) -> None:
@@ -240,12 +303,19 @@ async def test_deleting_a_waiting_job_cancels_it_first(service: Service) -> None
     assert_problem(await service.http.get(job["links"]["self"]), 410, "job_gone")
 
 
-async def test_deleting_a_running_job_cancels_it_and_can_be_repeated_when_it_ended(service: Service) -> None:
+@pytest.mark.parametrize("state", [State.CANCELED, State.SUCCEEDED])
+async def test_deleting_a_running_job_cancels_it_and_it_goes_by_itself_when_it_ended(
+    service: Service, state: State
+) -> None:
     job = await service.submit()
     claim = await service.claim()
     answer = await service.http.delete(job["links"]["self"])
     assert (answer.status_code, answer.json()["status"]) == (202, "canceling")
-    await service.end(claim, Outcome(State.CANCELED))
+    await service.end(claim, Outcome(state))
+    assert_problem(await service.http.get(job["links"]["self"]), 410, "job_gone")
+    with contextlib.closing(JobStore.open(service.settings.redis_address)) as store:
+        retire(store, service.objects)
+    assert list(service.objects.list(claim.key.prefix)) == []
     assert (await service.http.delete(job["links"]["self"])).status_code == 204
 
 
@@ -278,3 +348,23 @@ async def test_the_webhook_is_kept_and_its_delivery_can_be_read(service: Service
     (delivery,) = (await service.http.get(job["links"]["deliveries"])).json()["deliveries"]
     assert (delivery["event"], delivery["state"]) == ("job.succeeded", "pending")
     assert (delivery["url"], delivery["tries"], delivery["log"]) == ("http://files.test/hook", 0, [])
+    assert datetime.fromisoformat(delivery["next_attempt_at"]) <= datetime.now(UTC)
+    hastened = await service.http.post(f"{job['links']['deliveries']}/{delivery['id']}/redeliver")
+    assert (hastened.status_code, hastened.json()["state"]) == (202, "pending")
+
+
+async def test_each_job_that_is_made_is_a_log_line_with_its_trace(service: Service) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"Idempotency-Key": "k", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    body = {"model": "echo", "input": {"text": "hi"}}
+    with structlog.testing.capture_logs() as lines:
+        made = [(await service.http.post("/v1/jobs", json=body, headers=headers)).json()["id"] for _ in range(2)]
+        batch = await service.http.post("/v1/batches", json={"requests": [body]}, headers=headers)
+        other = (await service.submit())["id"]
+    told = [line for line in lines if line["event"].endswith(".submitted")]
+    common = {"log_level": "info", "trace_id": trace}
+    assert told == [
+        {"event": "job.submitted", "job": f"default/{made[0]}", "model": "echo", **common},
+        {"event": "batch.submitted", "batch": f"default/{batch.json()['id']}", "lines": 1, **common},
+        {"event": "job.submitted", "job": f"default/{other}", "model": "echo", "log_level": "info"},
+    ]

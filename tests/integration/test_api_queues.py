@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from penstock.errors import InvalidInput
-from penstock.jobs import JobKey, State
-from penstock.storage import journal, records
-from penstock.storage.journal import AsyncJournal
+from penstock.jobs import State
+from penstock.storage import queues, records
 from penstock.storage.records import Outcome
 from tests.integration.service import Service, assert_problem
 
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 QUEUE = "/v1/queues/default"
-
-
-async def kill(service: Service, job: dict[str, Any]) -> None:
-    """Have the job's workers die as often as it takes."""
-    name = str(JobKey("default", job["id"]))
-    for _ in range(service.settings.max_crashes):
-        await service.claim()
-        await service.jobs.client.zadd("penstock:leases", {name: 0})
-        await AsyncJournal(service.jobs, service.objects).run(journal.sweep())
 
 
 async def is_claimable(service: Service) -> bool:
@@ -92,6 +81,16 @@ class TestControl:
         assert (await service.http.get(running["links"]["self"])).json()["status"] == "running"
         await service.succeed(claim)
 
+    async def test_all_queues_are_listed_those_without_jobs_too(self, service: Service) -> None:
+        await service.jobs.run(queues.seen("gpu", "w", 2, alive_s=20))
+        await service.submit()
+        found = (await service.http.get("/v1/queues")).json()["queues"]
+        assert [(queue["name"], queue["queued"], queue["slots"]) for queue in found] == [
+            ("default", 1, 0),
+            ("gpu", 0, 2),
+        ]
+        assert found[0].keys() == (await service.http.get(QUEUE)).json().keys()
+
     async def test_an_unknown_queue_is_not_made_by_asking(self, service: Service) -> None:
         for move in ("pause", "resume", "drain", "purge", "dead-letters/requeue"):
             assert_problem(await service.http.post(f"/v1/queues/nowhere/{move}"), 404, "unknown_queue")
@@ -100,7 +99,7 @@ class TestControl:
 class TestDeadLetters:
     async def test_are_listed_and_requeued_as_new_jobs(self, service: Service) -> None:
         job = await service.submit()
-        await kill(service, job)
+        await service.die(job["id"])
         assert (await service.http.get(QUEUE)).json()["dead_letters"] == 1
         [dead] = (await service.http.get(f"{QUEUE}/dead-letters")).json()["jobs"]
         assert (dead["id"], dead["error"]["code"]) == (job["id"], "worker_lost")
@@ -111,8 +110,8 @@ class TestDeadLetters:
 
     async def test_leave_the_list_with_their_retry_and_with_their_record(self, service: Service) -> None:
         retried, deleted = await service.submit(), await service.submit()
-        await kill(service, retried)
-        await kill(service, deleted)
+        await service.die(retried["id"])
+        await service.die(deleted["id"])
         await service.http.post(f"/v1/jobs/{retried['id']}/retry")
         assert (await service.http.delete(deleted["links"]["self"])).status_code == 204
         assert (await service.http.get(QUEUE)).json()["dead_letters"] == 0

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError
 from penstock.storage import records
 from penstock.storage.objects import open_store
 from penstock.storage.records import AsyncJobStore
-from tests.integration.service import MAX_SCENE_BYTES, Service, assert_problem, serving
+from tests.integration.service import MAX_ITEMS, MAX_SCENE_BYTES, Service, assert_problem, serving
 from tests.valkey import ValkeyProcess, start_valkey
 
 UPLOAD = "01900000-0000-7000-8000-000000000000"
@@ -74,7 +74,11 @@ async def test_a_body_over_the_limit_is_refused(valkey: ValkeyProcess, tmp_path:
         ({"queue_ttl": 0}, "/queue_ttl"),
         ({"queue_ttl": "5"}, "/queue_ttl"),
         ({"execution_timeout": 1e9}, "/execution_timeout"),
+        ({"execution_timeout": 0.9}, "/execution_timeout"),
+        ({"metadata": {"": "x"}}, "/metadata"),
+        ({"metadata": {"k" * 65: "x"}}, "/metadata"),
         ({"webhook": {}}, "/webhook/url"),
+        ({"webhook": "http://files.test/"}, "/webhook"),
         ({"webhook": {"url": "http://files.test/", "events": ["job.lost"]}}, "/webhook/events/0"),
         ({"webhook": {"url": "http://127.0.0.1:6379/"}}, "/webhook/url"),
         ({"webhook": {"url": "file:///etc/passwd"}}, "/webhook/url"),
@@ -100,9 +104,45 @@ async def test_a_refused_webhook_says_what_is_wrong_with_it(service: Service, ur
     assert issue["detail"].endswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"webhook": "x"}, "must be an object"),
+        ({"colour": "red"}, "is not known"),
+        ({"webhook": {}}, "is required"),
+        ({"priority": "urgent"}, "must be 'low', 'normal' or 'high'"),
+        ({"execution_timeout": 0.9}, "must be greater than or equal to 1"),
+        ({"metadata": {"": "x"}}, "the name '' must have at least 1 character"),
+        ({"metadata": {"k": "x" * 600}}, "must have at most 512 characters"),
+    ],
+)
+async def test_what_is_wrong_with_a_field_is_said_plainly(
+    service: Service, change: dict[str, Any], sentence: str
+) -> None:
+    (issue,) = await refused(service, {"text": "a"}, 422, "invalid_request", **change)
+    assert issue["detail"] == sentence
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (b'{"a": ["x", {"b/c": "\\u0000"}]}', "/a/1/b~1c"),
+        (b'{"a": {"b": "\\ud800"}}', "/a/b"),
+        (b'{"a": {"\\ud800": "\\u0000"}}', "/a"),
+        (b'{"a": [1, 1e999]}', "/a/1"),
+        (b'"\\u0000"', ""),
+    ],
+)
+async def test_what_is_no_text_is_pointed_at(service: Service, body: bytes, pointer: str) -> None:
+    problem = assert_problem(await service.http.post("/v1/jobs", content=body, headers=JSON), 400, "malformed_body")
+    assert [issue["pointer"] for issue in problem["errors"]] == [pointer]
+
+
 @pytest.mark.parametrize("body", [[], "text", 7, None])
 async def test_a_body_that_is_no_object_is_refused(service: Service, body: Any) -> None:
-    assert_problem(await service.http.post("/v1/jobs", content=json.dumps(body), headers=JSON), 422, "invalid_request")
+    response = await service.http.post("/v1/jobs", content=json.dumps(body), headers=JSON)
+    problem = assert_problem(response, 422, "invalid_request")
+    assert problem["errors"] == [{"pointer": "", "detail": "must be an object"}]
 
 
 async def test_each_wrong_place_of_the_input_is_pointed_at(service: Service) -> None:
@@ -116,7 +156,7 @@ async def test_each_wrong_place_of_the_input_is_pointed_at(service: Service) -> 
 async def test_an_unknown_model_is_answered_with_the_known_ones(service: Service) -> None:
     response = await service.http.post("/v1/jobs", json={"model": "oracle", "input": {}})
     problem = assert_problem(response, 422, "unknown_model")
-    assert problem["detail"] == "known models: broken, echo"
+    assert problem["detail"] == "known models: broken, echo (parrot)"
     assert problem["errors"][0]["pointer"] == "/model"
 
 
@@ -124,7 +164,8 @@ async def test_a_model_with_a_problem_is_unavailable(service: Service) -> None:
     response = await service.http.post("/v1/jobs", json={"model": "broken", "input": {"text": "a"}})
     problem = assert_problem(response, 503, "model_unavailable")
     assert problem["retryable"] is False
-    assert "weights" not in problem["detail"]
+    assert problem["detail"] == "broken cannot be used at the moment: its weights are not those it names"
+    assert problem["errors"][0]["pointer"] == "/model"
 
 
 async def test_an_upload_that_never_came_is_not_found(service: Service) -> None:
@@ -144,8 +185,14 @@ async def test_media_over_the_models_limit_are_refused(service: Service) -> None
     key = f"tenants/default/uploads/{UPLOAD}/a.tif"
     service.objects.put_bytes(key, b"x" * (MAX_SCENE_BYTES + 1), content_type="image/tiff")
     value = {"text": "a", "more": [{"file": f"media://{UPLOAD}/a.tif"}]}
-    issues = await refused(service, value, 413, "media_too_large")
+    issues = await refused(service, value, 422, "media_too_large")
     assert issues[0]["pointer"] == "/input/more/0/file"
+
+
+async def test_more_media_than_a_job_may_name_are_refused_before_they_are_looked_for(service: Service) -> None:
+    value = {"text": "a", "more": [{"file": f"media://{UPLOAD}/{n}.tif"} for n in range(MAX_ITEMS + 1)]}
+    issues = await refused(service, value, 422, "invalid_request")
+    assert issues == [{"pointer": f"/input/more/{MAX_ITEMS}/file", "detail": "is more than the 3 media of a job"}]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +229,9 @@ async def test_unknown_routes_and_methods_are_problems_too(service: Service) -> 
     assert_problem(await service.http.get("/v1/nothing"), 404, "not_found")
     wrong = await service.http.patch("/v1/jobs")
     assert_problem(wrong, 405, "method_not_allowed")
-    assert "POST" in wrong.headers["allow"]
+    assert wrong.headers["allow"] == "GET, POST"
+    job = await service.http.patch(f"/v1/jobs/{UPLOAD}")
+    assert job.headers["allow"] == "GET, HEAD, PUT, DELETE"
 
 
 async def test_unknown_models_and_queues_are_404(service: Service) -> None:
@@ -201,7 +250,7 @@ async def test_every_name_of_this_machine_is_ours(service: Service, host: str) -
 
 
 async def test_the_public_name_is_ours(valkey: ValkeyProcess, tmp_path: Path) -> None:
-    async with serving(valkey.url, tmp_path, public_url="https://maps.test/") as service:
+    async with serving(valkey.url, tmp_path, public_url="https://maps.test/", access="open") as service:
         answer = await service.http.get("/v1/jobs", headers={"Host": "maps.test"})
         assert answer.status_code == 200
         assert (await service.submit())["links"]["self"].startswith("https://maps.test/v1/jobs/")
@@ -209,7 +258,7 @@ async def test_the_public_name_is_ours(valkey: ValkeyProcess, tmp_path: Path) ->
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "maps.test"])
 async def test_without_keys_the_api_listens_on_loopback_only(tmp_path: Path, host: str) -> None:
-    settings = Settings(host=host, data=tmp_path)
+    settings = Settings(host=host, data=tmp_path, access="open")
     store = AsyncJobStore.open("redis://127.0.0.1:1")
     objects = open_store(settings.store_url, settings)
     with pytest.raises(ConfigError, match="loopback"):
@@ -222,7 +271,7 @@ async def test_health_says_what_does_not_answer(tmp_path: Path) -> None:
     try:
         async with serving(own.url, tmp_path / "data") as service:
             assert (await service.http.get("/livez")).json() == {"status": "ok"}
-            assert (await service.http.get("/readyz")).json() == {"status": "ready"}
+            assert (await service.http.get("/readyz")).json() == {"status": "ready", "job_store": None}
             own.kill()
             problem = assert_problem(await service.http.get("/readyz"), 503, "not_ready")
             assert problem["errors"] == [{"pointer": "/job_store", "detail": "does not answer"}]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from structlog.testing import capture_logs
 
 from penstock.config import Settings
 from penstock.errors import ConfigError, RedisUnavailable
@@ -25,11 +26,14 @@ def test_a_forgetful_server_is_refused_and_only_warned_of_in_development(valkey:
     with Redis.from_url(valkey.url) as client:
         client.config_set("appendfsync", "everysec")
         try:
-            with pytest.raises(ConfigError, match="appendfsync is everysec"):
+            with capture_logs() as refused, pytest.raises(ConfigError, match="appendfsync is everysec"):
                 require_durable_redis(Settings(redis_url=valkey.url))
-            require_durable_redis(Settings(redis_url=valkey.url, dev=True))
+            with capture_logs() as warned:
+                require_durable_redis(Settings(redis_url=valkey.url, dev=True))
         finally:
             client.config_set("appendfsync", "always")
+    assert refused == []  # whoever catches the error says it, once
+    assert [entry["check"] for entry in warned] == ["redis appendfsync"]
     assert all(finding.ok for finding in inspect_redis(valkey.url))
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.client import AsyncClient, ClientError, Corrupt, Event, PenstockAPIError, Unreachable
-from penstock.jobs import Status
+from penstock.client import AsyncClient, ClientError, Corrupt, Event, Job, PenstockAPIError, Unreachable
+from penstock.jobs import State, Status
+from penstock.storage import records
+from penstock.storage.records import Outcome
 from tests.integration.service import Service
 
 
@@ -71,6 +73,39 @@ async def test_one_key_is_one_job(service: Service) -> None:
         assert [job.id for job in (await client.jobs()).jobs] == [first.id]
 
 
+async def test_one_key_and_one_file_are_one_job_and_another_file_is_refused(service: Service, tmp_path: Path) -> None:
+    scene = tmp_path / "scene.tif"
+    sent: list[int] = []
+    async with client_of(service) as client:
+
+        async def submit() -> Job:
+            return await client.submit(
+                "echo", {"text": "hi"}, files={"scene": scene}, idempotency_key="k",
+                on_bytes=lambda done, _: sent.append(done),
+            )  # fmt: skip
+
+        scene.write_bytes(b"one")
+        first, second = await submit(), await submit()
+        assert (first.id, sent) == (second.id, [3])
+        scene.write_bytes(b"two")
+        with pytest.raises(PenstockAPIError) as caught:
+            await submit()
+        assert (caught.value.status, caught.value.code) == (422, "idempotency_mismatch")
+
+
+async def test_a_running_job_is_deleted_when_its_worker_gave_it_up(service: Service) -> None:
+    async with client_of(service) as client:
+        job = await client.submit("echo", {"text": "hi"})
+        claim = await service.claim()
+        async with service.jobs.changes(claim.key) as changes:
+            deleting = asyncio.create_task(client.delete(job.id))
+            await changes.wait(30)
+        await service.end(claim, Outcome(State.CANCELED))
+        await deleting
+        with pytest.raises(PenstockAPIError, match="purged"):
+            await client.job(job.id)
+
+
 async def test_a_job_can_be_canceled_traced_and_deleted(service: Service) -> None:
     async with client_of(service) as client:
         job = await client.submit("echo", {"text": "hi"})
@@ -100,3 +135,56 @@ async def test_a_service_that_is_not_there_is_one_sentence() -> None:
 def test_an_address_must_be_one() -> None:
     with pytest.raises(ClientError, match="nonsense"):
         AsyncClient("nonsense")
+
+
+async def test_a_failed_job_is_retried_and_a_lost_receiver_is_told_again(service: Service) -> None:
+    async with client_of(service) as client:
+        job = await client.submit("echo", {"text": "hi"}, webhook="http://files.test:80/hook")
+        await client.cancel(job.id)
+        retried = await client.retry(job.id)
+        assert (await client.retry(job.id)).id == retried.id
+        assert (await client.retry(job.id, idempotency_key="k")).id != retried.id
+        assert retried.raw["retry_of"] == job.id
+
+        [delivery] = await client.deliveries(job.id)
+        assert (delivery.event, delivery.state, delivery.log) == ("job.canceled", "pending", ())
+        assert (await client.redeliver(job.id, delivery.id)).id == delivery.id
+        with pytest.raises(PenstockAPIError, match="delivery"):
+            await client.redeliver(job.id, "no such")
+
+
+async def test_queues_are_listed_controlled_and_purged(service: Service) -> None:
+    async with client_of(service) as client:
+        for text in "abc":
+            await client.submit("echo", {"text": text})
+
+        assert [(queue.name, queue.queued, queue.mode) for queue in await client.queues()] == [("default", 3, "open")]
+        assert (await client.pause_queue()).mode == "paused"
+        assert (await client.drain_queue()).mode == "draining"
+        assert (await client.resume_queue()).mode == "open"
+        assert await client.purge_queue() == 3
+        assert await client.purge_queue() == 0
+        with pytest.raises(PenstockAPIError, match="queue"):
+            await client.pause_queue("no where")
+
+
+async def test_dead_letters_become_new_jobs(service: Service) -> None:
+    async with client_of(service) as client:
+        job = await client.submit("echo", {"text": "hi"})
+        await service.die(job.id)
+
+        assert [dead.id for dead in await client.dead_letters()] == [job.id]
+        assert [new.raw["retry_of"] for new in await client.requeue_dead_letters()] == [job.id]
+        assert await client.dead_letters() == []
+
+
+async def test_two_services_have_different_marks(service: Service) -> None:
+    async with client_of(service) as client:
+        assert await client.job_store() is None
+        marks = set()
+        for who in ("a", "b"):
+            await service.jobs.run(records.recovering(who, begin=True))
+            await service.jobs.run(records.recovering(who, begin=False))
+            marks.add(await client.job_store())
+    assert len(marks) == 2
+    assert None not in marks

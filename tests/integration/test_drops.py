@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.config import DropRule
 from penstock.jobs import JobKey, State, Status
-from penstock.storage import journal, records
+from penstock.storage import journal, listing, records
 from penstock.storage.base import ObjectInfo
 from penstock.workers.drops import Drop, drop_id, open_drops, result_key, wanted
 from tests.integration.echo import Bench, open_bench
@@ -50,7 +52,7 @@ def outbox(tmp_path: Path) -> Path:
 
 
 def jobs(bench: Bench) -> tuple[JobKey, ...]:
-    return tuple(job.key for job in bench.store.run(records.list_jobs("default")).jobs)
+    return tuple(job.key for job in bench.store.run(listing.list_jobs("default")).jobs)
 
 
 def run(bench: Bench, drop: Drop) -> None:
@@ -67,6 +69,9 @@ def test_a_file_becomes_one_job_and_its_result_lies_beside_a_marker(
     (inbox / "a.txt").write_text("hi")
     run(bench, drop)
     [key] = jobs(bench)
+    # The file by its name under the bucket: tenants are not told where on the server that lies.
+    metadata = bench.store.run(records.read(key)).submission.metadata
+    assert metadata == {"drop": drop.rule.name, "source": f"{drop.rule.prefix}a.txt"}
     assert (outbox / "a.txt" / "echo.txt").read_text() == "hi"
     marker = json.loads((outbox / "a.txt.done.json").read_text())
     assert (marker["id"], marker["status"]) == (key.id, "succeeded")
@@ -158,7 +163,9 @@ def test_canceled_jobs_leave_an_error_marker(bench: Bench, drop: Drop, inbox: Pa
     drop.step()
     assert bench.journal.run(journal.cancel(jobs(bench)[0])).status is Status.CANCELED
     drop.step()
-    assert json.loads((outbox / "a.txt.error.json").read_text())["status"] == State.CANCELED.value
+    marker = json.loads((outbox / "a.txt.error.json").read_text())
+    assert (marker["status"], marker["error"]["code"]) == (State.CANCELED.value, "canceled")
+    assert "put the object there again" in marker["error"]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +181,42 @@ def test_canceled_jobs_leave_an_error_marker(bench: Bench, drop: Drop, inbox: Pa
 )
 def test_what_a_rule_wants(tmp_path: Path, key: str, expected: bool) -> None:
     assert wanted(rule(tmp_path), key) is expected
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "key", "expected"),
+    [
+        (("",), "in/a", True),
+        (("",), "in/a.tif.json", False),
+        (("tif", "json"), "in/a.tif.json", False),
+        (("tif",), "in/atif", True),
+        ((".json",), "in/a.json", True),
+        ((".json",), "in/a.json.json", False),
+        (("",), "in/a.done.json", False),
+        ((".json",), "in/a.tif.done.json", False),
+        ((".json",), "in/a.tif.error.json", False),
+        ((".txt",), "in/._a.txt", False),
+        ((".txt",), "in/._deep/a.txt", True),
+        ((".txt",), "in/.a.txt", True),
+    ],
+)
+def test_sidecars_markers_and_what_macos_leaves_are_no_scenes(
+    tmp_path: Path, suffixes: tuple[str, ...], key: str, expected: bool
+) -> None:
+    assert wanted(rule(tmp_path, suffixes=suffixes), key) is expected
+
+
+def test_what_can_be_no_scene_in_a_folder_is_told_of_once(bench: Bench, drop: Drop, inbox: Path) -> None:
+    (inbox / "a.txt").symlink_to("/etc/hostname")
+    (inbox / "deep").symlink_to("/etc")
+    os.mkfifo(inbox.parent / "outside.txt")
+    Path(os.fsdecode(os.fsencode(inbox) + b"/\xe4.txt")).write_text("hi")
+    with capture_logs() as logs:
+        drop.step()
+        drop.step()
+    told = [each["key"] for each in logs if each["event"] == "drop.passed_over"]
+    assert told == ["'in/a.txt'", "'in/deep'", "'in/\\udce4.txt'"]
+    assert jobs(bench) == ()
 
 
 def test_results_keep_the_folders_below_the_prefix(tmp_path: Path) -> None:

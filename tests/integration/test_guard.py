@@ -7,7 +7,6 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -24,37 +23,11 @@ from penstock.errors import (
 )
 from penstock.storage.guard import GuardedClient, Patience
 from penstock.workers.webhooks import signed_headers
+from tests.integration.guarded import LIMIT, SHORT, Names, client, url
 from tests.web import Server, reply
 
 #: Loopback, but nobody else's: the usual port 8080 of it is free for servers that nobody may reach.
 FORBIDDEN = "127.9.8.7"
-LIMIT = 1_000_000
-SHORT = Patience(connect_s=1, idle_s=0.3, total_s=1)
-
-
-@dataclass
-class Names:
-    """A resolver that knows these names, and remembers what it was asked."""
-
-    known: dict[str, Sequence[str]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-
-    def __call__(self, host: str, _port: int) -> Sequence[str]:
-        self.asked.append(host)
-        if host not in self.known:
-            raise socket.gaierror(socket.EAI_NONAME, "unknown")
-        return self.known[host]
-
-
-def client(*servers: Server, patience: Patience = SHORT, **known: Sequence[str]) -> GuardedClient:
-    """Return a client that may ask `media.example` on the servers' ports, and any public host."""
-    pairs = tuple(f"media.example:{server.port}" for server in servers)
-    names = Names({"media.example": ["127.0.0.1"]} | {f"{name}.example": found for name, found in known.items()})
-    return GuardedClient(Settings(allowed_hosts=pairs, fetch_any_public_host=True), names, patience)
-
-
-def url(server: Server, path: str = "/scene.tif") -> str:
-    return f"http://media.example:{server.port}{path}"
 
 
 @pytest.fixture
@@ -319,7 +292,7 @@ class TestPost:
 
     def test_a_webhook_names_its_sender_once(self) -> None:
         with Server(reply(204)) as server:
-            headers = signed_headers("msg_1", "{}", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", at=0)
+            headers = signed_headers("msg_1", "{}", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], at=0)
             client(server).post(url(server), b"{}", headers, 5)
         (request,) = server.requests
         assert request.lower().count(b"user-agent: penstock\r\n") == 1

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import IdempotencyMismatch, InvalidInput, ObjectStoreUnavailable, UnknownJob
+from penstock.errors import IdempotencyMismatch, InvalidInput, JobGone, ObjectStoreUnavailable, UnknownJob
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
-from penstock.storage import deliveries, journal, records
+from penstock.storage import deliveries, journal, listing, records
 from penstock.storage.base import ObjectInfo
 from penstock.storage.journal import Flow, Journal
 from penstock.storage.local import LocalStore
@@ -115,7 +115,7 @@ def lose_lease(desk: Journal, times: int = 1) -> None:
 
 
 def due_events(desk: Journal) -> list[tuple[str, str]]:
-    return [(row.id, row.event) for row, _ in desk.store.run(deliveries.due(10, 60))]
+    return [(task.delivery.id, task.delivery.event) for task in desk.store.run(deliveries.due(10, 60)).tasks]
 
 
 class TestSubmit:
@@ -152,7 +152,7 @@ class TestSubmit:
         other = replace(submission(), key=JobKey("default", "b"))
         with pytest.raises(Exception, match="1 jobs are waiting"):
             desk.run(journal.submit(other, replace(LIMITS, max_queued=1)))
-        assert [j.key for j in desk.store.run(records.list_jobs("default", status=Status.QUEUED)).jobs] == [KEY]
+        assert [j.key for j in desk.store.run(listing.list_jobs("default", status=Status.QUEUED)).jobs] == [KEY]
         desk.store.run(records.unreserve(KEY))
         with pytest.raises(UnknownJob):
             read(desk)
@@ -231,6 +231,60 @@ class TestEnds:
             states.append(read(desk).state)
         assert states == [State.QUEUED, State.CANCELED, State.CANCELED]
 
+    @pytest.mark.parametrize("delete", [False, True])
+    def test_a_running_jobs_cancel_outlives_redis(self, desk: Journal, delete: bool) -> None:
+        def prepare() -> None:
+            submit(desk)
+            claim(desk)
+
+        told = []
+        for _ in crash_points(desk, lambda: journal.cancel(KEY, delete=delete), prepare):
+            flush(desk)
+            assert recover(desk.store, desk.objects) == 1
+            told.append(read(desk).state if not delete else None)
+        flush(desk)  # after the answer
+        assert recover(desk.store, desk.objects) == 1
+        assert claim(desk) == []
+        if delete:
+            with pytest.raises(JobGone):
+                read(desk)
+            assert desk.store.run(records.retired()) == (KEY,)
+        else:
+            assert read(desk).state is State.CANCELED
+            # Before the wish was stored nobody was told that it is granted.
+            assert told == [State.QUEUED, State.QUEUED, State.CANCELED]
+
+    def test_what_was_to_be_deleted_is_so_although_it_is_canceled_again(self, desk: Journal) -> None:
+        submit(desk)
+        claim(desk)
+        desk.run(journal.cancel(KEY, delete=True))
+        flush(desk)
+        with pytest.raises(JobGone):  # made anew by whoever asks, and over at once
+            desk.run(journal.cancel(KEY))
+
+    def test_a_cancel_while_redis_is_emptied_is_not_lost(self, desk: Journal) -> None:
+        submit(desk)
+        claim(desk)
+
+        class Slow(LocalStore):
+            """Stores a cancel after Redis was emptied and the job was made anew."""
+
+            def put_bytes(self, key: str, data: bytes, **options: Any) -> ObjectInfo:
+                if key.endswith("/cancel.json"):
+                    flush(desk)
+                    recover(desk.store, desk.objects)
+                return super().put_bytes(key, data, **options)
+
+        assert isinstance(desk.objects, LocalStore)
+        assert Journal(desk.store, Slow(desk.objects.root)).run(journal.cancel(KEY)).state is State.CANCELED
+
+    def test_a_cancel_without_manifests_is_nothing_but_redis(self, desk: Journal) -> None:
+        submit(desk, replace(LIMITS, durable=False))
+        [held] = claim(desk)
+        job = Journal(desk.store, Away(Path("nowhere"))).run(journal.cancel(KEY, delete=True))
+        assert job.status is Status.CANCELING
+        assert desk.run(journal.release(held)).answer == "ok"
+
     def test_a_cancel_that_was_proposed_reaches_a_worker_that_was_faster(self, desk: Journal) -> None:
         submit(desk)
         assert desk.store.run(records.cancel(KEY)).proposal
@@ -306,18 +360,20 @@ class TestLossOfRedis:
         after = desk.store.run(records.read(ended.key))
         assert replace(after, revision=0) == replace(before["b"], revision=0)
         assert read(desk).created_s == before["a"].created_s
-        page = desk.store.run(records.list_jobs("default"))
+        page = desk.store.run(listing.list_jobs("default"))
         assert [job.key.id for job in page.jobs] == ["b", "a"]
 
     def test_a_webhook_goes_out_again_under_the_same_id(self, desk: Journal) -> None:
         submit(desk)
         desk.run(journal.complete(claim(desk)[0], FAILED))
-        [(before, _)] = desk.store.run(deliveries.due(10, 60))
+        [before] = desk.store.run(deliveries.due(10, 60)).tasks
         flush(desk)
         recover(desk.store, desk.objects)
-        [(after, job)] = desk.store.run(deliveries.due(10, 60))
-        assert (after.id, after.created_s, after.url) == (before.id, before.created_s, before.url)
-        assert job.delivery is Delivery.PENDING
+        [after] = desk.store.run(deliveries.due(10, 60)).tasks
+        one, again = before.delivery, after.delivery
+        assert (again.id, again.created_s, again.url) == (one.id, one.created_s, one.url)
+        assert after.job is not None
+        assert after.job.delivery is Delivery.PENDING
 
     def test_an_event_that_was_not_told_yet_is_not_forgotten(self, desk: Journal) -> None:
         submit(desk, webhook=Webhook("http://h/", ("job.started", "job.succeeded")))

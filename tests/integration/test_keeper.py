@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
+from penstock.errors import OutOfMemory
 from penstock.jobs import Delivery, JobKey, State, Webhook
 from penstock.queue import HintSender, celery_queue
-from penstock.storage import deliveries, records
+from penstock.storage import deliveries, journal, listing, records
 from penstock.storage.guard import GuardedClient
 from penstock.storage.objects import tenant_webhook_secret
-from penstock.workers.keeper import Duty, Keeper, retire, top_up_hints
+from penstock.storage.records import Outcome
+from penstock.workers.keeper import Duty, Keeper, retire, sweep, top_up_hints
 from penstock.workers.tidy import Tidied, tidy
 from penstock.workers.webhooks import Deliverer
 from tests.integration.echo import Bench, open_bench
@@ -93,7 +95,7 @@ def test_the_end_of_a_job_reaches_the_receiver_signed(bench: Bench) -> None:
     with receiving([]) as receiver:
         key = ended_job(bench, receiver.url)
         record = deliver(bench, receiver.pair)
-        headers, body = receiver.got.get(timeout=5)
+        headers, body = receiver.got.get(timeout=30)
     event = Verifier(tenant_webhook_secret(bench.objects, "default")).verify(body, headers)
     assert (event["type"], event["data"]["id"], event["data"]["status"]) == ("job.succeeded", "a", "succeeded")
     assert headers["webhook-id"] == record.id
@@ -108,7 +110,7 @@ def test_a_refused_event_is_sent_again_byte_for_byte_under_the_same_id(bench: Be
             record = deliver(bench, receiver.pair)
             assert (record.log[-1].status, record.state) == (status, state)
             make_due(bench, record)
-        sent = [receiver.got.get(timeout=5) for _ in range(3)]
+        sent = [receiver.got.get(timeout=30) for _ in range(3)]
     assert len({body for _, body in sent}) == 1
     assert {headers["webhook-id"] for headers, _ in sent} == {record.id}
     assert bench.store.run(records.read(key)).state is State.SUCCEEDED
@@ -137,7 +139,7 @@ def test_retention_deletes_the_objects_and_then_the_record(bench: Bench) -> None
     bench.store.client.zadd("penstock:finished", {str(key): 0})
     retire(bench.store, bench.objects)
     assert bench.keys(key.prefix) == []
-    assert bench.store.run(records.list_jobs("default")).jobs == ()
+    assert bench.store.run(listing.list_jobs("default")).jobs == ()
 
 
 def test_a_queue_with_waiting_jobs_always_has_a_hint(bench: Bench) -> None:
@@ -150,6 +152,22 @@ def test_a_queue_with_waiting_jobs_always_has_a_hint(bench: Bench) -> None:
     assert bench.store.client.llen(celery_queue("default")) == 1
     [hint] = bench.store.client.lrange(celery_queue("default"), 0, -1)
     assert json.loads(hint)["headers"]["task"] == "penstock.work"
+
+
+def test_a_job_that_comes_back_has_a_hint_at_once(bench: Bench) -> None:
+    hints = HintSender(bench.settings.redis_address)
+    key = bench.submit("a", {"text": bench.upload("hi")})
+    [claim] = bench.store.run(
+        records.claim(
+            "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w", models=["echo"]
+        )
+    )
+    sweep(bench.store, hints)
+    assert not bench.store.client.exists(celery_queue("default"))
+    bench.journal.run(journal.complete(claim, Outcome(State.DELAYED, error=OutOfMemory().report())))
+    sweep(bench.store, hints)
+    assert bench.store.run(records.read(key)).state is State.QUEUED
+    assert bench.store.client.llen(celery_queue("default")) == 1
 
 
 def test_two_keepers_take_turns_and_a_failing_duty_goes_on(bench: Bench) -> None:
@@ -176,6 +194,20 @@ def test_two_keepers_take_turns_and_a_failing_duty_goes_on(bench: Bench) -> None
     keepers["two"].end()
     threads["two"].join(10)
     assert not bench.store.client.exists("penstock:keeper")
+
+
+def test_a_dead_keepers_place_holds_up_no_duty_that_all_may_do(bench: Bench) -> None:
+    assert bench.store.run(records.lead("a dead one", 10))
+    swept = threading.Event()
+    alone: list[str] = []
+    duties = [Duty("alone", 0.01, lambda: alone.append("acted")), Duty("sweep", 0.05, swept.set, always=True)]
+    heir = Keeper(bench.store, duties)
+    thread = threading.Thread(target=heir.run)
+    thread.start()
+    assert swept.wait(5)
+    heir.end()
+    thread.join(10)
+    assert not alone
 
 
 def test_what_nobody_names_is_deleted_after_a_day_and_nothing_else(bench: Bench) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import Canceled, Fenced
 from penstock.jobs import Claim, JobKey, Submission
+from penstock.storage import queues
 from penstock.workers import app
 from penstock.workers.app import Worker
 from penstock.workers.attempts import Attempt
@@ -53,15 +54,28 @@ def test_a_worker_with_a_free_slot_that_does_not_try_to_claim_is_silent(bench: B
     assert bench.slots.silent_s() == 0
 
 
+def test_a_worker_that_drains_is_no_capacity_any_more(bench: Bench) -> None:
+    def workers() -> int:
+        return bench.store.run(queues.queue_stats("default")).workers
+
+    bench.slots.start()
+    ends = time.monotonic() + 30
+    while workers() == 0:
+        assert time.monotonic() < ends
+    bench.slots.drain()
+    bench.slots.join()
+    assert workers() == 0
+
+
 def test_a_long_job_is_no_silence(bench: Bench) -> None:
     bench.submit("a", {"text": bench.upload("hi")})
     bench.gate.shut()
     thread = threading.Thread(target=bench.slots.work, args=("default",))
     thread.start()
-    assert bench.gate.entered.wait(10)
+    assert bench.gate.entered.wait(30)
     assert bench.slots.silent_s() == 0
     bench.gate.opened.set()
-    thread.join(20)
+    thread.join(60)
 
 
 def test_redis_being_away_is_no_silence(bench: Bench, valkey: ValkeyProcess) -> None:
@@ -94,3 +108,13 @@ def test_trouble_ends_the_process(worker: Worker) -> None:
         worker.watch(end=told.set, kill=killed.set)
     assert told.is_set()
     assert not killed.is_set()
+
+
+def test_a_device_that_does_not_come_back_is_trouble(bench: Bench) -> None:
+    class Stuck(BatchingEngine):
+        def stuck_s(self) -> float:
+            return app.STUCK_S + 1
+
+    engine = Stuck(FACTORIES)
+    assert Worker(bench.settings, bench.slots, bench.pipeline.heartbeat, engine).trouble() == "device_stuck"
+    engine.close()

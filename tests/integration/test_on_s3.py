@@ -15,11 +15,12 @@ from pydantic import SecretStr
 
 from penstock.config import S3, DropRule
 from penstock.jobs import JobKey, State
-from penstock.storage import records
+from penstock.storage import catalogues, listing, records
+from penstock.storage.objects import open_store
 from penstock.workers.drops import DONE, Drop, open_drops
 from tests.ceph import Ceph
 from tests.integration.echo import Bench, open_bench
-from tests.integration.service import serving
+from tests.integration.service import MAX_SCENE_BYTES, serving
 from tests.valkey import ValkeyProcess
 
 
@@ -55,7 +56,7 @@ async def test_bytes_go_to_and_come_from_the_store_by_links(
         assert upload["url"].startswith(options["s3"].endpoint_url)
         sent = await web.request(upload["method"], upload["url"], headers=upload["headers"], content=b"hi")
         assert sent.status_code == 200
-        await service.jobs.run(records.publish([bench.entry]))
+        await service.jobs.run(catalogues.publish([bench.entry], worker="w", queues=["default"], alive_s=600))
         job = (await service.http.post("/v1/jobs", json={"model": "echo", "input": {"text": upload["media"]}})).json()
         assert await asyncio.to_thread(bench.slots.work, "default") == 1
         done = (await service.http.get(f"/v1/jobs/{job['id']}")).json()
@@ -66,6 +67,25 @@ async def test_bytes_go_to_and_come_from_the_store_by_links(
         assert link.status_code == 302
         body = (await web.get(link.headers["location"])).content
         assert sha256(body).hexdigest() == artifact["sha256"]
+
+
+async def test_objects_that_a_job_names_are_looked_for_before_it_is_accepted(
+    ceph: Ceph, valkey: ValkeyProcess, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    bucket = ceph.bucket()
+    async with serving(valkey.url, tmp_path, **options, s3_input_buckets=(bucket,)) as service:
+        objects = open_store(f"s3://{bucket}", service.settings)
+        small = objects.put_bytes("small.tif", b"x", content_type="image/tiff")
+        objects.put_bytes("large.tif", b"x" * (MAX_SCENE_BYTES + 1), content_type="image/tiff")
+        codes = {}
+        for name in ("small.tif", f"small.tif#etag={small.etag}", "small.tif#etag=other", "large.tif", "none.tif"):
+            wanted = {"model": "echo", "input": {"text": "a", "scene": f"s3://{bucket}/{name}"}}
+            answer = await service.http.post("/v1/jobs", json=wanted)
+            codes[name] = (answer.status_code, answer.json().get("code"))
+            assert all(issue["pointer"] == "/input/scene" for issue in answer.json().get("errors", ()))
+    assert list(codes.values()) == [
+        (202, None), (202, None), (422, "media_changed"), (422, "media_too_large"), (422, "media_not_found")
+    ]  # fmt: skip
 
 
 def test_an_object_becomes_a_job_and_its_result_lies_in_the_bucket(bench: Bench, drop: Drop) -> None:
@@ -85,7 +105,7 @@ def test_an_object_that_is_replaced_before_its_job_runs_is_not_taken_for_the_old
     drop.step()
     drop.bucket.put_bytes("in/a.txt", b"new!", content_type="text/plain")
     bench.slots.work("default")
-    [stale] = bench.store.run(records.list_jobs("default")).jobs
+    [stale] = bench.store.run(listing.list_jobs("default")).jobs
     assert stale.error is not None
     assert stale.error.code == "media_changed"
     drop.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -19,54 +19,15 @@ from penstock.errors import (
     RedisUnavailable,
     StateConflict,
     TooManyJobs,
-    UnknownDelivery,
     UnknownJob,
 )
-from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
-from penstock.storage import deliveries, queues, records
-from penstock.storage.records import JobStore, Outcome, QueueLimits
+from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, State, Status, Webhook
+from penstock.storage import deliveries, listing, records
+from penstock.storage.records import JobStore, Outcome
+from tests.integration.bare import LIMITS, claim, read, submission, submit, sweep_until
 from tests.valkey import ValkeyProcess
 
-LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3)
 OOM = OutOfMemory().report()
-
-
-@pytest.fixture
-def store(valkey: ValkeyProcess) -> Iterator[JobStore]:
-    store = JobStore.open(valkey.url)
-    yield store
-    store.close()
-
-
-def submission(job_id: str = "a", **changes: Any) -> Submission:
-    tenant = changes.pop("tenant", "default")
-    return Submission(JobKey(tenant, job_id), **{"model": "m", "queue": "q", "input": {}, "fingerprint": "f"} | changes)
-
-
-def submit(store: JobStore, job_id: str = "a", limits: QueueLimits = LIMITS, **changes: Any) -> JobKey:
-    key = submission(job_id, **changes).key
-    store.run(records.submit(submission(job_id, **changes), limits))
-    return key
-
-
-def claim(store: JobStore, n: int = 1, *, nonce: str | None = None, lease_s: float = 30, cap: int = 10) -> list[Claim]:
-    command = records.claim(
-        "q", slot="s", nonce=nonce or str(time.monotonic_ns()), n=n, lease_s=lease_s, max_tenant_running=cap,
-        worker="w", models=["m", "m2"],
-    )  # fmt: skip
-    return list(store.run(command))
-
-
-def read(store: JobStore, key: JobKey) -> Job:
-    return store.run(records.read(key))
-
-
-def sweep_until(store: JobStore, done: Callable[[], bool]) -> None:
-    """Sweep until something that time brings about has happened."""
-    deadline = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < deadline, "the sweep never did it"
-        store.run(records.sweep())
 
 
 def left_over(store: JobStore) -> list[str]:
@@ -219,6 +180,58 @@ class TestHeartbeat:
         assert job.error.code == "execution_timeout"
 
 
+class TestProgressOverAttempts:
+    def again(self, store: JobStore, key: JobKey) -> Claim:
+        """Lose the attempt and begin another."""
+        store.client.zadd("penstock:leases", {str(key): 0})
+        store.run(records.sweep())
+        return claim(store)[0]
+
+    def told(self, store: JobStore, key: JobKey) -> list[tuple[Any, Any]]:
+        """What was said of the progress, in the order in which it was said."""
+        found = store.run(records.events(key))
+        return [(event.data["done"], event.data["total"]) for event in found if event.type == "job.progress"]
+
+    def test_a_further_attempt_shows_no_less_than_the_one_before(self, store: JobStore) -> None:
+        key = submit(store)
+        held = claim(store)[0]
+        store.run(records.heartbeat(held, Phase.INFERRING, Progress(3, 10, "tiles")))
+        held = self.again(store, key)
+        assert read(store, key).progress == Progress(3, 10, "tiles")
+        for done, total, shown in ((0, None, 3), (0, 10, 3), (2, 10, 3), (4, 10, 4), (3, 10, 4)):
+            store.run(records.heartbeat(held, Phase.INFERRING, Progress(done, total, "tiles")))
+            assert read(store, key).progress == Progress(shown, 10, "tiles")
+        dones = [done for done, _ in self.told(store, key)]
+        assert dones == sorted(dones)
+
+    def test_another_plan_begins_at_the_share_that_was_reached(self, store: JobStore) -> None:
+        key = submit(store)
+        store.run(records.heartbeat(claim(store)[0], Phase.INFERRING, Progress(5, 10, "tiles")))
+        held = self.again(store, key)
+        store.run(records.heartbeat(held, Phase.INFERRING, Progress(0, 40, "batches")))
+        assert read(store, key).progress == Progress(20, 40, "batches")
+        store.run(records.heartbeat(held, Phase.INFERRING, Progress(21, 40, "batches")))
+        assert read(store, key).progress == Progress(21, 40, "batches")
+
+    def test_it_survives_a_release_a_retry_and_a_failure(self, store: JobStore) -> None:
+        key = submit(store, max_attempts=2)
+        held = claim(store)[0]
+        store.run(records.heartbeat(held, Phase.INFERRING, Progress(3, 10)))
+        store.run(records.release(held))
+        held = claim(store)[0]
+        store.run(records.complete(held, Outcome(State.DELAYED, error=OOM, progress=Progress(1, 10))))
+        sweep_until(store, lambda: read(store, key).state is State.QUEUED)
+        assert read(store, key).progress == Progress(3, 10)
+        store.run(records.complete(claim(store)[0], Outcome(State.FAILED, error=OOM)))
+        assert read(store, key).progress == Progress(3, 10)
+
+    def test_a_success_is_whole(self, store: JobStore) -> None:
+        key = submit(store)
+        store.run(records.heartbeat(claim(store)[0], Phase.INFERRING, Progress(3, 10)))
+        store.run(records.complete(self.again(store, key), Outcome(State.SUCCEEDED)))
+        assert read(store, key).progress == Progress(10, 10)
+
+
 class TestComplete:
     ARTIFACT = Artifact("x.tif", "image/tiff", 3, "ab", "k")
 
@@ -263,13 +276,17 @@ class TestComplete:
 
 
 class TestEnds:
-    def test_a_release_gives_the_attempt_back(self, store: JobStore) -> None:
+    def test_after_a_release_the_attempt_is_begun_again(self, store: JobStore) -> None:
         key = submit(store)
         held = claim(store)[0]
         assert store.run(records.release(held)).value == "ok"
         assert store.run(records.release(held)).value == "already"
-        assert (read(store, key).state, read(store, key).attempt) == (State.QUEUED, 0)
-        assert claim(store)[0].attempt == 1
+        assert (read(store, key).state, read(store, key).attempt) == (State.QUEUED, 1)
+        assert claim(store, lease_s=0.001)[0].attempt == 1
+        sweep_until(store, lambda: read(store, key).state is State.QUEUED)
+        assert claim(store)[0].attempt == 2
+        told = [(event.type, event.data["attempt"]) for event in store.run(records.events(key))[1:3]]
+        assert told == [("job.started", 1), ("job.released", 1)]
 
     def test_a_waiting_job_is_canceled_at_once_and_only_once(self, store: JobStore) -> None:
         key = submit(store)
@@ -319,6 +336,31 @@ class TestEnds:
         with pytest.raises(UnknownJob):
             store.run(records.delete(JobKey("default", "never")))
 
+    def test_after_its_retention_a_job_is_gone_before_it_is_purged(self, store: JobStore) -> None:
+        key = submit(store, limits=replace(LIMITS, retention_s=0), webhook=Webhook("http://h/"))
+        assert store.run(listing.list_jobs("default")).jobs
+        store.run(records.cancel(key))
+        asked: tuple[records.Command[Any], ...] = (
+            records.read(key), records.cancel(key), records.events(key), records.submit(submission(), LIMITS),
+            deliveries.deliveries(key), deliveries.redeliver(key.tenant, f"msg_{key.id}_job.canceled", job_id=key.id),
+        )  # fmt: skip
+        for command in asked:
+            with pytest.raises(JobGone):
+                store.run(command)
+        assert store.run(listing.list_jobs("default")).jobs == ()
+        assert store.run(records.retired()) == (key,)
+        store.run(records.delete(key))
+
+    def test_the_sweep_names_the_queues_into_which_jobs_came_back(self, store: JobStore) -> None:
+        for name in "ab":
+            submit(store, name)
+        lost, delayed = claim(store, 2)
+        store.run(records.complete(delayed, Outcome(State.DELAYED, error=OOM)))
+        assert store.run(records.sweep()).queues == ("q",)
+        store.client.zadd("penstock:leases", {str(lost.key): 0})
+        assert store.run(records.sweep()).queues == ("q",)
+        assert store.run(records.sweep()).queues == ()
+
     def test_retention_names_what_may_go(self, store: JobStore) -> None:
         key = submit(store, limits=replace(LIMITS, retention_s=0.001))
         assert store.run(records.retired()) == ()
@@ -332,12 +374,12 @@ class TestViews:
             submit(store, name, model="m2" if name == "c" else "m")
         submit(store, "foreign", tenant="other")
         store.run(records.cancel(JobKey("default", "b")))
-        first = store.run(records.list_jobs("default", limit=3))
-        rest = store.run(records.list_jobs("default", limit=3, cursor=first.next_cursor))
+        first = store.run(listing.list_jobs("default", limit=3))
+        rest = store.run(listing.list_jobs("default", limit=3, cursor=first.next_cursor))
         assert [job.key.id for job in first.jobs + rest.jobs] == ["e", "d", "c", "b", "a"]
-        canceled = store.run(records.list_jobs("default", status=Status.CANCELED))
+        canceled = store.run(listing.list_jobs("default", status=Status.CANCELED))
         assert [job.key.id for job in canceled.jobs] == ["b"]
-        assert [job.key.id for job in store.run(records.list_jobs("default", model="m2")).jobs] == ["c"]
+        assert [job.key.id for job in store.run(listing.list_jobs("default", model="m2")).jobs] == ["c"]
 
     def test_events_tell_the_whole_story(self, store: JobStore) -> None:
         key = submit(store)
@@ -361,108 +403,12 @@ class TestViews:
         assert told["job.failed"]["error"] == wrong.to_json()
         assert told["job.retrying"]["error"]["errors"] == []
 
-    def test_a_queues_figures(self, store: JobStore) -> None:
-        for name in "abc":
-            submit(store, name)
-        claim(store)
-        store.run(queues.seen("q", "w", 4))
-        stats = store.run(queues.queue_stats("q"))
-        assert (stats.queued, stats.running, stats.workers, stats.slots, stats.known) == (2, 1, 1, 4, True)
-        assert store.run(queues.backlog()) == {"q": 2}
-        assert not store.run(queues.queue_stats("nowhere")).known
-
-    @pytest.mark.parametrize("slots", [1, 3])
-    def test_the_estimate_is_right_within_a_factor_of_two_on_a_steady_queue(self, store: JobStore, slots: int) -> None:
-        """Slots come free one after the other, all jobs take ten seconds, and the clock is the test's own."""
-        took_s, now_s = 10.0, 0.0
-        store.run(queues.seen("q", "w", slots))
-        for number in range(12 * slots):
-            submit(store, str(number))
-        running = claim(store, slots)
-        told: list[tuple[str, float, float]] = []
-        ended: dict[str, float] = {}
-        while running:
-            now_s += took_s / slots
-            self.end_after(store, running[0], took_s)
-            ended[running.pop(0).key.id] = now_s
-            running += claim(store)
-            for position, key in enumerate(store.run(queues.waiting("q", "default", 100)), start=1):
-                job = read(store, key)
-                assert job.queue_position == position
-                assert job.eta_s is not None
-                told.append((key.id, now_s, job.eta_s))
-        assert len(told) > 50
-        for name, at, eta_s in told:
-            assert 0.5 < eta_s / (ended[name] - at) < 2
-
-    @staticmethod
-    def end_after(store: JobStore, held: Claim, took_s: float) -> None:
-        """End a job as if it had run for so long."""
-        began_us = int((store.client.time()[0] - took_s) * 1e6)
-        store.client.hset(f"penstock:tenant:default:job:{held.key.id}", "started_us", began_us)
-        store.run(records.complete(held, Outcome(State.SUCCEEDED)))
-
     def test_only_one_keeper_leads(self, store: JobStore) -> None:
         assert store.run(records.lead("one", 30))
         assert not store.run(records.lead("two", 30))
         assert not store.run(records.step_down("two"))
         assert store.run(records.step_down("one"))
         assert store.run(records.lead("two", 30))
-
-
-class TestDeliveries:
-    def test_the_end_of_a_job_puts_one_row_into_the_outbox(self, store: JobStore) -> None:
-        key = submit(store, webhook=Webhook("http://h/"))
-        store.run(records.complete(claim(store)[0], Outcome(State.SUCCEEDED)))
-        [(row, job)] = store.run(deliveries.due(10, 60))
-        assert (row.event, row.url, row.tries, job.key) == ("job.succeeded", "http://h/", 1, key)
-        assert read(store, key).delivery is Delivery.PENDING
-        assert store.run(deliveries.due(10, 60)) == ()
-
-    def test_a_try_is_settled_once_and_never_changes_the_job(self, store: JobStore) -> None:
-        key = submit(store, webhook=Webhook("http://h/"))
-        store.run(records.cancel(key))
-        [(row, _)] = store.run(deliveries.due(1, 60))
-        note = deliveries.Attempt(1, 1.0, 500, "HTTP 500")
-        assert store.run(deliveries.settle(row, Delivery.PENDING, note, "body", delay_s=0)) == "ok"
-        [(again, _)] = store.run(deliveries.due(1, 60))
-        assert store.run(deliveries.settle(row, Delivery.FAILED, note, "body")) == "stale"
-        assert again.body == "body"
-        assert store.run(deliveries.settle(again, Delivery.DELIVERED, note, "other")) == "ok"
-        [record] = store.run(deliveries.deliveries(key))
-        assert (record.tries, record.state, record.body, len(record.log)) == (2, Delivery.DELIVERED, "body", 2)
-        assert read(store, key).delivery is Delivery.DELIVERED
-        assert read(store, key).state is State.CANCELED
-
-    def test_a_settled_delivery_can_be_asked_for_again(self, store: JobStore) -> None:
-        key = submit(store, webhook=Webhook("http://h/"))
-        store.run(records.cancel(key))
-        [(row, _)] = store.run(deliveries.due(1, 60))
-        store.run(deliveries.settle(row, Delivery.FAILED, deliveries.Attempt(1, 1.0, 500, "HTTP 500"), "body"))
-        assert store.run(deliveries.redeliver(key, row.id)).state is Delivery.PENDING
-        store.run(deliveries.redeliver(key, row.id))
-        [(again, job)] = store.run(deliveries.due(10, 60))
-        assert (again.id, again.body, again.tries, job.delivery) == (row.id, "body", 2, Delivery.PENDING)
-        assert store.run(deliveries.due(10, 60)) == ()
-        with pytest.raises(UnknownDelivery):
-            store.run(deliveries.redeliver(key, "msg_other"))
-        with pytest.raises(UnknownJob):
-            store.run(deliveries.redeliver(JobKey("default", "never"), row.id))
-
-    def test_a_try_is_kept_as_it_was_told(self, store: JobStore) -> None:
-        key = submit(store, webhook=Webhook("http://h/", ("job.queued",)))
-        tries = [deliveries.Attempt(n, 1763684595.123456 + n, None, "fetch_failed") for n in (1, 2)]
-        for one, then in zip(tries, (Delivery.PENDING, Delivery.DELIVERED), strict=True):
-            [(row, _)] = store.run(deliveries.due(1, 60))
-            store.run(deliveries.settle(row, then, one, "body", delay_s=0))
-        [record] = store.run(deliveries.deliveries(key))
-        assert record.log == tuple(tries)
-        told = [event for event in store.run(records.events(key)) if event.type.startswith("delivery.")]
-        assert [deliveries.Attempt(**event.data) for event in told] == tries
-
-    def test_nobody_is_told_who_did_not_ask(self, store: JobStore) -> None:
-        store.run(records.cancel(submit(store, webhook=Webhook("http://h/", events=("job.succeeded",)))))
-        assert store.run(deliveries.due(10, 60)) == ()
 
 
 def test_no_library_error_leaves_the_store() -> None:
@@ -477,3 +423,25 @@ def test_the_scripts_survive_a_restart_of_the_server(store: JobStore, valkey: Va
     valkey.restart()
     assert read(store, key).state is State.QUEUED
     assert claim(store)[0].key == key
+
+
+def test_a_tenant_may_have_limits_of_its_own(store: JobStore) -> None:
+    limits = replace(LIMITS, max_tenant_jobs=2, tenant_jobs={"small": 1, "large": 3})
+    for tenant, most in (("default", 2), ("small", 1), ("large", 3)):
+        for n in range(most):
+            submit(store, f"{n}", limits, tenant=tenant)
+        with pytest.raises(TooManyJobs) as refused:
+            submit(store, "9", limits, tenant=tenant)
+        assert refused.value.retry_after_s is not None
+
+
+def test_a_tenant_may_run_another_number_of_jobs_than_the_rest(store: JobStore) -> None:
+    for tenant in ("default", "small", "large"):
+        for n in range(4):
+            submit(store, f"{n}", tenant=tenant)
+    command = records.claim(
+        "q", slot="s", nonce="n", n=12, lease_s=30, max_tenant_running=2, worker="w", models=["m"],
+        running_caps={"small": 1, "large": 3},
+    )  # fmt: skip
+    held = Counter(claim.key.tenant for claim in store.run(command))
+    assert held == {"default": 2, "small": 1, "large": 3}

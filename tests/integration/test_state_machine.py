@@ -204,7 +204,8 @@ class Jobs(RuleBasedStateMachine):
             job = self.jobs[claim.key.id]
             assert claim.fence > job.fence
             job.state, job.fence, job.ended_by, job.checkpoints = "running", claim.fence, 0, 0
-            job.attempt += 1
+            job.attempt += not job.given_back
+            job.given_back = False
             assert (claim.attempt, claim.crashes) == (job.attempt, job.crashes)
             self.holds.append(Hold(claim))
 
@@ -270,7 +271,7 @@ class Jobs(RuleBasedStateMachine):
             job.finish(job.end("canceled", ended_by=hold.claim.fence))
         else:
             job.state, job.ended_by = "queued", hold.claim.fence
-            job.attempt -= 1
+            job.given_back = True
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data())

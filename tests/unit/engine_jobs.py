@@ -16,16 +16,19 @@ from penstock.workers.engine.fake import FakeState
 
 WAIT_S = 20
 
+#: What the fake runner understands.
+OPTIONS = ("steps", "on_step", "classes", "partials", "memory_bytes")
+
 
 def a_model(name: str = "echo", **fields: Any) -> Model:
-    options = {key: fields.pop(key) for key in ("steps", "on_step", "classes") if key in fields}
+    options = {key: fields.pop(key) for key in OPTIONS if key in fields}
     return Model(
         name=name, title=name, runner="fake", processor="none", source="none", revision="1", options=options, **fields
     )
 
 
 def numbers(values: Sequence[float], *, size: int = 1) -> Iterator[Prompt]:
-    yield from (Prompt({"x": np.full(size, value, np.float32)}) for value in values)
+    yield from (Prompt({"x": np.full(size, value, np.float32)}, cost=size) for value in values)
 
 
 def never() -> None:
@@ -85,8 +88,9 @@ class Job:
         model: Model,
         source: Source,
         check: Callable[[], None] = never,
+        cost: int | None = None,
     ) -> None:
-        self._outputs = engine.run(model, iter(source), check=check)
+        self._outputs = engine.run(model, iter(source), check=check, cost=cost)
         self.result: Future[list[float]] = jobs.submit(self._take)
 
     def _take(self) -> list[float]:

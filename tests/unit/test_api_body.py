@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, model_validator
 
-from penstock.api.body import MAX_DEPTH, fingerprint, parse_json
-from penstock.errors import MalformedBody
+from penstock.documents import MAX_DEPTH, fingerprint, parse_json, validated
+from penstock.errors import InvalidRequest, Issue, MalformedBody
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+INTEGERS = st.integers(-(2**64 - 1), 2**64 - 1)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=20,
 )
@@ -48,8 +50,63 @@ def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
     assert len(fingerprint(value)) == 64
 
 
+@pytest.mark.parametrize("body", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "\\u0061": 2}}]'])
+def test_a_name_twice_in_one_object_is_refused(body: str) -> None:
+    with pytest.raises(MalformedBody, match="the name 'a' twice"):
+        parse_json(body.encode())
+
+
+@pytest.mark.parametrize(
+    "body", ["18446744073709551616", "-18446744073709551616", "1e400", '{"a": [1' + "0" * 400 + "]}"]
+)
+def test_a_number_that_others_cannot_hold_is_refused(body: str) -> None:
+    with pytest.raises(MalformedBody, match="too large a number"):
+        parse_json(body.encode())
+
+
 def test_the_depth_is_limited() -> None:
     deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert parse_json(deep.encode()) is not None
     with pytest.raises(MalformedBody, match="nested"):
         parse_json(f"[{deep}]".encode())
+
+
+class Wish(BaseModel):
+    size: int = 1
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> Wish:
+        if self.size < 0:
+            raise ValueError("no size is less than 0")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("field", "issue"),
+    [
+        ({"size": -1}, Issue("", "no size is less than 0")),
+        ({"size": "x"}, Issue("/size", "must be a valid integer, unable to parse string as an integer")),
+    ],
+)
+def test_what_does_not_fit_is_told_without_words_about_the_code(field: dict[str, Any], issue: Issue) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        validated(Wish, field)
+    assert refused.value.errors == (issue,)
+
+
+def test_too_few_are_told_as_what_they_are() -> None:
+    class Names(BaseModel):
+        names: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    with pytest.raises(InvalidRequest) as refused:
+        validated(Names, {"names": []})
+    assert refused.value.errors == (Issue("/names", "must have at least 1 item, not 0"),)
+
+
+def test_a_wrong_item_is_not_told_as_too_few() -> None:
+    class Outputs(BaseModel):
+        outputs: Annotated[tuple[Literal["mask"], ...], Field(min_length=1)]
+
+    with pytest.raises(InvalidRequest) as refused:
+        validated(Outputs, {"outputs": ["map"]})
+    assert refused.value.errors == (Issue("/outputs/0", "must be 'mask'"),)

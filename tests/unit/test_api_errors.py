@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import errors
-from penstock.api.errors import ModelNotServed, pointer, status_of
-from penstock.errors import PenstockError
+from penstock.api.errors import status_of
+from penstock.documents import pointer
+from penstock.errors import ModelNotServed, PenstockError
 
 #: Written by hand: the code of every error that a route may raise, with its status.
 EXPECTED = {
@@ -18,9 +19,10 @@ EXPECTED = {
     "unknown_delivery": 404,
     "unknown_upload": 404, "job_gone": 410, "payload_too_large": 413, "idempotency_mismatch": 422,
     "state_conflict": 409, "too_many_jobs": 429, "media_not_found": 422,
-    "media_refused": 422, "media_too_large": 413, "media_unreadable": 422, "media_changed": 422, "missing_bands": 422,
+    "media_refused": 422, "media_too_large": 422, "media_unreadable": 422, "media_changed": 422, "missing_bands": 422,
     "invalid_input": 422, "redis_unavailable": 503, "object_store_unavailable": 503, "queue_full": 503,
     "queue_draining": 503, "model_unavailable": 503,
+    "model_unfit": 404, "client_left": 499, "wait_over": 504,
     "not_ready": 503, "object_not_found": 404, "object_exists": 409, "config_error": 500,
     "processor_failed": 500,
 }  # fmt: skip

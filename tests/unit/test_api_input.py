@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.api.submissions import check_input
 from penstock.errors import InvalidRequest
 from penstock.models import CatalogueEntry, Limits
 from penstock.processors.geo.request import SegmentationRequest
+from penstock.storage.submissions import check_input
 
 SCENE = "media://u/scene.tif"
 MODEL = CatalogueEntry(

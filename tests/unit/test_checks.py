@@ -36,6 +36,11 @@ def test_each_danger_is_named_with_what_to_do(change: dict[str, object], appendf
     assert failed.remedy
 
 
+def test_a_valkey_is_told_by_its_own_version() -> None:
+    found = redis_findings({**SAFE, "valkey_version": "9.1.2", "server_name": "valkey"}, "always")
+    assert [(f.ok, f.detail) for f in found if f.name == "redis version"] == [(True, "Valkey 9.1.2")]
+
+
 def test_a_redis_that_says_nothing_fails_everywhere() -> None:
     assert len(failing({}, None)) == 4
 

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.cli import _input
 from penstock.client import Client
 from penstock.demo import settled
 from tests.web import Server, reply
@@ -84,3 +86,18 @@ def test_the_demo_does_not_wait_for_a_webhook_for_ever() -> None:
     with Server(told("pending")) as service, Client(f"http://127.0.0.1:{service.port}", patience_s=0) as client:
         assert settled(client, "1", patience_s=0).delivery == "pending"
         assert service.accepted == 1
+
+
+def test_an_input_may_be_given_as_a_whole_and_its_local_files_are_sent(tmp_path: Path) -> None:
+    schema: dict[str, Any] = {
+        "properties": {"scene": {"type": "string", "format": "media"}, "top": {"type": "integer"}},
+        "required": ["scene"],
+    }
+    whole = {"scene": "scene.tif", "top": 3}
+    assert _input(dict(whole), [], schema) == ({"top": 3}, {"scene": "scene.tif"})
+    assert _input({"top": 3}, ["scene.tif"], schema) == ({"top": 3}, {"scene": "scene.tif"})
+    elsewhere = {"scene": "s3://bucket/scene.tif", "top": 3}
+    assert _input(dict(elsewhere), [], schema) == (elsewhere, {})
+
+    done = penstock(tmp_path, "submit", "m", "--help")
+    assert "--input" in done.stdout

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from penstock.config import S3, DropRule, Settings, is_loopback, require_loopback
+from penstock.config import S3, DropRule, Settings, TenantLimits, is_loopback, require_safe_access
 from penstock.errors import ConfigError
-from penstock.up import up
+from penstock.up import check, up
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,8 @@ from penstock.up import up
         (b"host = '\xff'\n", "penstock: penstock.toml is not UTF-8"),
         (b"port = 70000\n", "penstock: wrong settings: port: "),
         (b"nothing = 1\n", "penstock: wrong settings: nothing: "),
-        (b'host = "0.0.0.0"\n', "penstock: host is 0.0.0.0, but without API keys"),
+        (b'host = "0.0.0.0"\naccess = "open"\n', "penstock: host is 0.0.0.0, but without API keys"),
+        (b'host = "0.0.0.0"\n', "penstock: host is 0.0.0.0, every address of this machine: say in public_url"),
         (b'models = ["none.toml"]\n', "penstock: cannot read the catalogue none.toml"),
     ],
 )
@@ -64,15 +66,66 @@ def test_an_s3_service_has_an_address_with_its_scheme() -> None:
     assert S3(endpoint_url="http://localhost:9000").endpoint_url
 
 
+def test_rules_that_would_replace_each_others_results_are_not_started() -> None:
+    common: dict[str, Any] = {"bucket": "s3://b", "model": "m", "output_prefix": "out/"}
+    rules = (DropRule(name="one", prefix="a/", **common), DropRule(name="two", prefix="b/", **common))
+
+    with pytest.raises(ConfigError, match=r"'two'.*'one'"):
+        check(Settings(drops=rules))
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "penstock.example"])
 def test_nothing_is_started_for_others_than_this_machine(host: str, tmp_path: Path) -> None:
-    settings = Settings(host=host, data=tmp_path / "data")
+    settings = Settings(host=host, data=tmp_path / "data", access="open")
 
     with pytest.raises(ConfigError, match="without API keys"):
-        require_loopback(settings)
+        require_safe_access(settings)
     with pytest.raises(ConfigError, match="without API keys"):
         up(settings, lambda _who, _what: None)
     assert not settings.data.exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_who_listens_everywhere_says_where_links_lead(host: str) -> None:
+    with pytest.raises(ConfigError, match="public_url"):
+        require_safe_access(Settings(host=host))
+    require_safe_access(Settings(host=host, public_url="https://maps.test"))
+
+
+@pytest.mark.parametrize(
+    ("given", "with_keys"),
+    [
+        ({}, False),
+        ({"host": "::1"}, False),
+        ({"public_url": "http://localhost:8080"}, False),
+        ({"host": "10.0.0.1"}, True),
+        ({"host": "0.0.0.0"}, True),
+        ({"public_url": "https://maps.test"}, True),  # a proxy stands before it
+        ({"public_url": "https://maps.test", "access": "open"}, False),
+        ({"access": "keys"}, True),
+    ],
+)
+def test_keys_are_asked_for_wherever_others_can_reach_the_service(given: dict[str, Any], with_keys: bool) -> None:
+    assert Settings(**given).with_keys is with_keys
+
+
+def test_a_tenants_limits_are_its_own_or_those_for_all() -> None:
+    settings = Settings(
+        tenants={"acme": TenantLimits(max_jobs=5, max_running=2, max_upload_bytes=7)}, max_tenant_jobs=9,
+        max_body_bytes=11, max_upload_bytes=13,
+    )  # fmt: skip
+
+    assert (settings.max_jobs("acme"), settings.max_jobs("other")) == (5, 9)
+    assert (settings.body_limit_bytes("acme"), settings.upload_limit_bytes("acme")) == (11, 7)
+    assert settings.upload_limit_bytes("other") == 13
+    assert settings.running_caps == {"acme": 2}
+
+
+def test_a_tenants_limits_stand_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("[tenants.acme]\nmax_jobs = 5\n")
+    code = "from penstock.config import load_settings; print(load_settings().max_jobs('acme'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "5\n"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "a.localhost"])

@@ -13,6 +13,7 @@ from penstock.errors import (
     Canceled,
     DeviceLost,
     Drained,
+    Fenced,
     InvalidInput,
     ModelUnavailable,
     OutOfMemory,
@@ -65,6 +66,26 @@ def test_two_jobs_share_a_batch_and_a_large_one_does_not_starve_a_small_one(
     assert large.outputs() == list(range(500))
     assert -1 in steps.batches[1]
     assert len(steps.batches[1]) == 4
+
+
+def test_a_job_is_told_how_many_prompts_shared_its_batches(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
+    steps = Steps()
+    model = a_model(max_batch=4, on_step=steps)
+    first = Job(jobs, engine, model, Source([0]))
+    assert steps.started.wait(WAIT_S)
+    shared: list[int] = []
+    source = Source([1, 2])
+    second = jobs.submit(
+        lambda: list(engine.run(model, iter(source), check=never, on_batch=lambda prompts, _: shared.append(prompts)))
+    )
+    assert source.drawn.wait(WAIT_S)
+    third = Job(jobs, engine, model, other := Source([3]))
+    assert other.drawn.wait(WAIT_S)
+    steps.go.set()
+    assert len(second.result(WAIT_S)) == 2
+    assert (first.outputs(), third.outputs()) == ([0], [3])
+    assert shared == [len(batch) for batch in steps.batches if {1, 2} & set(batch)]
+    assert max(shared) > 1
 
 
 def test_jobs_take_turns_where_batches_hold_one_prompt(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
@@ -249,6 +270,29 @@ def test_cancel_ends_a_run_while_the_device_is_busy(engine: BatchingEngine, jobs
     assert steps.batches == [[0]], "prompts of a canceled job reached the device"
 
 
+def test_a_device_that_hangs_is_stuck_from_when_the_last_of_its_jobs_gave_up(
+    engine: BatchingEngine, jobs: ThreadPoolExecutor
+) -> None:
+    late = threading.Event()
+
+    def check() -> None:
+        if late.is_set():
+            raise Fenced
+
+    steps = Steps()
+    gate = Job(jobs, engine, a_model(on_step=steps), Source([0]), check)
+    assert steps.started.wait(WAIT_S)
+    assert engine.stuck_s() == 0, "a job waits for the device"
+    late.set()
+    with pytest.raises(Fenced):
+        gate.outputs()
+    first = engine.stuck_s()
+    assert engine.stuck_s() > first > 0
+    steps.go.set()
+    assert run_all(engine, a_model("other"), numbers([7])) == [7]
+    assert engine.stuck_s() == 0
+
+
 def test_closing_the_outputs_ends_the_run(engine: BatchingEngine) -> None:
     source = Source(range(100))
     outputs = engine.run(a_model(), iter(source), check=never)
@@ -279,7 +323,7 @@ def test_an_error_while_drawing_is_the_job_s_error(engine: BatchingEngine) -> No
 
 
 def test_a_prompt_that_does_not_fit_the_model_is_refused(engine: BatchingEngine) -> None:
-    with pytest.raises(InvalidInput, match="pixels"):
+    with pytest.raises(ProcessorFailed, match="pixels"):
         run_all(engine, a_model(classes=3), numbers([1]))
 
 

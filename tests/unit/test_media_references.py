@@ -40,6 +40,12 @@ def test_an_upload_is_looked_for_under_the_asking_tenant_alone() -> None:
     assert parse("media://1/a.tif", "other") == Upload("tenants/other/uploads/1/a.tif")
 
 
+@pytest.mark.parametrize("reference", ["abc", "scene.tif", "/etc/passwd", "media:/1/a.tif", ""])
+def test_what_is_no_reference_is_told_what_one_is(reference: str) -> None:
+    with pytest.raises(MediaRefused, match="media://UPLOAD/NAME, s3://BUCKET/KEY or an http"):
+        parse(reference)
+
+
 @pytest.mark.parametrize(
     "reference",
     [

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.params import UsageProblem, assign_files, is_reference, parse_params
+from penstock.params import (
+    UsageProblem,
+    assign_files,
+    assign_texts,
+    is_reference,
+    means_texts,
+    parse_params,
+    text_field,
+)
 from penstock.processors.geo.request import SegmentationRequest
 
 SEGMENTATION = SegmentationRequest.model_json_schema()
@@ -122,7 +130,65 @@ def test_another_number_of_files_is_said(files: list[str]) -> None:
         assign_files(files, SEGMENTATION)
 
 
+def test_no_file_is_missed_where_the_media_were_given_otherwise() -> None:
+    assert assign_files([], SEGMENTATION, taken=["files"]) == {}
+
+
 def test_references_are_told_from_files() -> None:
     assert [is_reference(t) for t in ("media://1/a", "s3://b/k", "https://h/x", "a.tif", "c:/a")] == [True] * 3 + [
         False
     ] * 2
+
+
+TEXT = {"type": "string"}
+LIST = {"type": "array", "items": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("properties", "field"),
+    [
+        ({"prompt": TEXT}, "prompt"),
+        ({"texts": {"anyOf": [TEXT, LIST, {"type": "null"}]}, "more": TEXT}, "texts"),
+        ({"many": LIST}, "many"),
+        ({"how": {"enum": ["fast"], "type": "string"}, "scene": MEDIA, "text": TEXT}, "text"),
+        ({"scene": MEDIA, "n": {"type": "integer"}}, None),
+    ],
+)
+def test_the_first_field_for_a_text_of_ones_own_takes_it(properties: dict[str, Any], field: str | None) -> None:
+    assert text_field({"properties": properties}) == field
+
+
+@pytest.mark.parametrize(
+    ("arguments", "properties", "required", "texts"),
+    [
+        (["Hello"], {"text": TEXT}, [], True),
+        ([], {"text": TEXT}, ["text"], True),
+        (["a.txt"], {"text": TEXT}, [], True),
+        (["a.txt"], {"text": TEXT, "files": MEDIA}, [], False),
+        (["s3://b/k"], {"text": TEXT, "files": MEDIA}, [], False),
+        (["a.txt", "Hello"], {"text": TEXT, "files": MEDIA}, [], True),
+        ([], {"text": TEXT, "files": MEDIA}, [], True),
+        (["Hello"], {"text": TEXT, "scene": MEDIA}, ["scene"], False),
+        (["Hello"], {"scene": MEDIA}, [], False),
+    ],
+)
+def test_arguments_are_files_or_texts(
+    arguments: list[str], properties: dict[str, Any], required: list[str], texts: bool
+) -> None:
+    schema = {"properties": properties, "required": required}
+    assert means_texts(arguments, schema, lambda name: name.endswith(".txt")) is texts
+
+
+@pytest.mark.parametrize(
+    ("part", "texts", "value"),
+    [
+        (TEXT, ["one"], "one"),
+        (TEXT, ["two", "words"], "two words"),
+        (LIST, ["one"], ["one"]),
+        ({"anyOf": [TEXT, LIST]}, ["one"], "one"),
+        ({"anyOf": [TEXT, LIST]}, ["one", "two"], ["one", "two"]),
+    ],
+)
+def test_several_texts_are_a_list_where_there_may_be_one(part: dict[str, Any], texts: list[str], value: Any) -> None:
+    assert assign_texts(texts, {"properties": {"t": part}}) == {"t": value}
+    assert assign_texts([], {"properties": {"t": part}}) == {}

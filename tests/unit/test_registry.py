@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from penstock.errors import ConfigError, ModelUnavailable
+from penstock.answers import read_model
+from penstock.doctor import _models
+from penstock.errors import ConfigError, InvalidRequest, Issue, ModelUnavailable
 from penstock.models import CatalogueEntry, Limits, MediaReference, Model, media_references
 from penstock.processors.base import OutputSpec
+from penstock.processors.language.request import TextEmbeddingRequest
 from penstock.processors.registry import Registry, export
+from penstock.processors.vision.request import ClassificationRequest
+from penstock.storage.submissions import check_input
 
 
 class Request(BaseModel):
@@ -98,3 +103,40 @@ def test_what_is_wrong_with_a_model_is_its_problem_and_no_exception(processor: s
     entry = export(REGISTRY, a_model(processor))
     assert entry.problem == problem
     assert entry.outputs == ()
+
+
+@pytest.mark.parametrize(
+    ("processor_request", "field", "items"),
+    [
+        (TextEmbeddingRequest, "texts", ["a", "b"]),
+        (TextEmbeddingRequest, "files", ["media://1", "media://2"]),
+        (ClassificationRequest, "images", ["media://1", "media://2"]),
+    ],
+)
+def test_the_api_refuses_more_items_than_a_model_takes(
+    processor_request: type[BaseModel], field: str, items: list[str]
+) -> None:
+    class OfItems(Processor):
+        request = processor_request  # type: ignore[assignment]
+
+    registry = Registry().register("good", OfItems)
+    few = export(registry, a_model(limits=Limits(max_items=1)))
+    with pytest.raises(InvalidRequest) as refused:
+        check_input(few, {field: items})
+    assert refused.value.errors == (Issue(f"/input/{field}", "has 2 items; at most 1 are taken"),)
+    check_input(few, {field: items[:1]})
+    check_input(export(registry, a_model()), {field: items})
+    assert "x-items" not in str(few.input_schema)
+
+
+def test_a_plugin_s_problem_is_one_sentence() -> None:
+    registry = REGISTRY._with_entry_point(EntryPoint("plugin", "no_such_module:Processor", "penstock.io_processors"))
+    entry = export(registry, a_model("plugin"))
+    problem = entry.problem or ""
+    assert problem.startswith(
+        "the processor 'plugin': no_such_module:Processor cannot be imported: ModuleNotFoundError"
+    )
+    (finding,) = _models([read_model(entry.model_dump(mode="json"))])
+    assert (finding.ok, finding.detail) == (False, problem)
+    assert "models check m" in finding.remedy
+    assert "install" not in finding.remedy

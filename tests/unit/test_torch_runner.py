@@ -14,10 +14,11 @@ from penstock.errors import DeviceLost, InvalidInput, ModelUnavailable, OutOfMem
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.networks import Network
+from penstock.workers.engine.torch_device import TorchDevice
 from penstock.workers.engine.torch_runner import TorchRunner, load_torch
 from penstock.workers.engine.weights import read_weights, requires
 
-CPU = torch.device("cpu")
+CPU = TorchDevice(torch.device("cpu"))
 SHA256 = "abd33028e9e9218522778bbcbc627177c6451f795989c82414f37adb6f673a66"
 
 
@@ -83,14 +84,14 @@ class Raising(nn.Module):
 )
 def test_torch_s_errors_become_ours(error: BaseException, ours: type[PenstockError]) -> None:
     network = Network(Raising(error), bands=1, classes=1, stride_px=1)
-    broken = TorchRunner(network, device=CPU, dtype=torch.float32, max_batch=1)
+    broken = TorchRunner(network, CPU, max_batch=1)
     with pytest.raises(ours):
         broken.step([broken.admit(a_prompt(1, 2, 2))])
 
 
 def test_torch_s_other_errors_stay_what_they_are() -> None:
     network = Network(Raising(RuntimeError("shape mismatch")), bands=1, classes=1, stride_px=1)
-    broken = TorchRunner(network, device=CPU, dtype=torch.float32, max_batch=1)
+    broken = TorchRunner(network, CPU, max_batch=1)
     with pytest.raises(RuntimeError, match="shape mismatch"):
         broken.step([broken.admit(a_prompt(1, 2, 2))])
 

@@ -10,9 +10,18 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from penstock.jobs import Artifact, Delivery, Job, JobKey, State, Submission
+from penstock.errors import InvalidInput, Issue
+from penstock.jobs import Artifact, Delivery, Job, JobKey, Progress, State, Submission
 from penstock.storage.deliveries import DeliveryRecord
-from penstock.workers.webhooks import MAX_BODY_BYTES, SCHEDULE_S, Verdict, body_of, judge, signed_headers
+from penstock.workers.webhooks import (
+    MAX_BODY_BYTES,
+    SCHEDULE_S,
+    Verdict,
+    body_of,
+    judge,
+    retry_after_s,
+    signed_headers,
+)
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 KEY = JobKey("default", "0199")
@@ -52,7 +61,7 @@ def test_a_body_that_would_be_too_large_leaves_out_what_can_be_read_elsewhere() 
 
 def test_the_signature_passes_the_standards_own_verifier_and_no_other_body_does() -> None:
     body = body_of(ROW, JOB, "http://api")
-    headers = signed_headers("msg_1", body, SECRET, at=time.time())
+    headers = signed_headers("msg_1", body, [SECRET], at=time.time())
     assert Verifier(SECRET).verify(body, headers)["type"] == "job.succeeded"
     with pytest.raises(WebhookVerificationError):
         Verifier(SECRET).verify(body + " ", headers)
@@ -70,10 +79,64 @@ def test_the_signature_passes_the_standards_own_verifier_and_no_other_body_does(
         (None, 9, None, Verdict(Delivery.PENDING, 86_400)),
         (None, 10, None, Verdict(Delivery.FAILED)),
         (410, 1, None, Verdict(Delivery.FAILED)),
+        (503, 1, 1e9, Verdict(Delivery.PENDING, 86_400)),
     ],
 )
 def test_what_an_answer_means(status: int | None, tries: int, retry_after_s: float | None, verdict: Verdict) -> None:
     assert judge(status, tries, retry_after_s=retry_after_s, draw=0.5) == verdict
+
+
+def test_news_is_not_told_again_when_it_is_old() -> None:
+    assert judge(503, 1, retry_after_s=None, draw=0.5, passing=True) == Verdict(Delivery.FAILED)
+    assert judge(200, 1, retry_after_s=None, draw=0.5, passing=True) == Verdict(Delivery.DELIVERED)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("120", 120.0),
+        (" 0 ", 0.0),
+        ("9" * 400, 999_999_999_999.0),
+        ("Fri, 21 Nov 2025 10:00:30 GMT", 30.0),
+        ("Friday, 21-Nov-25 10:00:30 GMT", 30.0),
+        ("Fri, 21 Nov 2025 09:00:00 GMT", 0.0),
+        ("Fri, 21 Nov 2025 10:00:30 -0000", 30.0),
+        ("soon", None),
+        ("", None),
+        ("-5", None),
+        ("\xb2", None),  # a digit to Python, and no number
+        ("Fri, 99 Nov 9999999 10:00:30 GMT", None),
+    ],
+)
+def test_a_receiver_may_ask_for_patience_in_seconds_or_as_a_date(header: str, seconds: float | None) -> None:
+    assert retry_after_s(header, 1_763_719_200.0) == seconds
+
+
+def test_each_secret_that_signs_is_enough_for_a_receiver() -> None:
+    body = body_of(ROW, JOB, "http://api")
+    other = "whsec_" + "B" * 32
+    headers = signed_headers("msg_1", body, [SECRET, other], at=time.time())
+    assert len(headers["webhook-signature"].split(" ")) == 2
+    for secret in (SECRET, other):
+        assert Verifier(secret).verify(body, headers)["type"] == "job.succeeded"
+    with pytest.raises(WebhookVerificationError):
+        Verifier("whsec_" + "C" * 32).verify(body, headers)
+
+
+def test_an_error_with_much_to_say_is_cut_to_its_beginning() -> None:
+    issues = [Issue(f"/input/{n}", "is wrong") for n in range(1000)]
+    failed = replace(JOB, state=State.FAILED, error=InvalidInput("no " * 10_000, errors=issues).report())
+    text = body_of(replace(ROW, event="job.failed"), failed, "http://api")
+    assert len(text.encode()) <= MAX_BODY_BYTES
+    assert json.loads(text)["data"]["error"]["code"] == "invalid_input"
+
+
+def test_progress_is_told_with_its_figures_and_the_status_of_the_job() -> None:
+    running = replace(JOB, state=State.RUNNING, progress=Progress(3, 9, "tiles", "on the way"))
+    data = json.loads(body_of(replace(ROW, event="job.progress"), running, "http://api"))["data"]
+    assert (data["status"], data["progress"]) == (
+        "running", {"done": 3, "total": 9, "unit": "tiles", "message": "on the way"}
+    )  # fmt: skip
 
 
 def test_the_schedule_goes_on_for_three_days() -> None:

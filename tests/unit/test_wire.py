@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock.answers import ClientError, PenstockAPIError, Unreachable, media_fields, read_job
+from penstock.async_client import AsyncClient
 from penstock.jobs import Status
 from penstock.operations import Operations
 from penstock.wire import (
     Delays,
+    Digest,
     EventReader,
     Flow,
     Pause,
     Reply,
     Request,
+    Step,
     artifact_path,
     exchange,
     retry_after_s,
     submission,
-    upload_request,
     with_media,
 )
 
@@ -62,10 +66,12 @@ class Service:
         except StopIteration as end:
             return end.value
 
-    def _answer(self, flow: Flow[Any], step: Request | Pause) -> Request | Pause:
+    def _answer(self, flow: Flow[Any], step: Step) -> Step:
         if isinstance(step, Pause):
             self.pauses.append(step.seconds)
             return flow.send(None)
+        if isinstance(step, Digest):
+            return flow.send(step.read())
         self.asked.append(step)
         answer = self.answers.pop(0)
         return flow.throw(answer) if isinstance(answer, Unreachable) else flow.send(answer)
@@ -112,6 +118,16 @@ def test_what_another_try_cannot_change_is_not_tried_again(status: int) -> None:
     with pytest.raises(PenstockAPIError) as caught:
         ask(service)
     assert (caught.value.status, caught.value.code, caught.value.retryable) == (status, "no", False)
+
+
+@pytest.mark.parametrize("status", [301, 307])
+def test_an_answer_that_leads_elsewhere_is_not_taken_for_done(status: int) -> None:
+    elsewhere = Reply(status, {"location": "https://penstock.example.org/v1/jobs/1"}, b"")
+    service = Service(elsewhere)
+
+    with pytest.raises(PenstockAPIError, match=r"leads elsewhere \(https://penstock\.example\.org/v1/jobs/1\)"):
+        service.run(Operations(60, lambda: 1.0).delete("1"))
+    assert len(service.asked) == 1
 
 
 def test_an_answer_that_is_no_problem_is_one_all_the_same() -> None:
@@ -182,7 +198,28 @@ def test_a_file_that_cannot_be_sent_is_said_before_anything_is(tmp_path: Path, m
     make(tmp_path / "scene.tif")
 
     with pytest.raises(ClientError, match=r"scene\.tif"):
-        upload_request(tmp_path / "scene.tif")
+        Service().run(Operations(10).upload(tmp_path / "scene.tif", None))
+
+
+async def test_a_file_that_goes_with_a_key_is_read_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scene.tif").write_bytes(b"scene")
+    threads, read = [], Digest.read
+
+    def noted(digest: Digest) -> str:
+        threads.append(threading.current_thread())
+        return read(digest)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        there = {"media": "media://1/scene.tif", "uploaded": True}
+        return httpx.Response(201, json=there if request.url.path == "/v1/uploads" else JOB)
+
+    monkeypatch.setattr(Digest, "read", noted)
+    async with AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        job = await client.submit("csmask", files={"scene": tmp_path / "scene.tif"}, idempotency_key="k")
+    assert (job.id, len(threads)) == ("0190", 1)
+    assert threads[0] is not threading.current_thread()
 
 
 def test_media_goes_into_its_field_and_nothing_else_changes() -> None:

@@ -1,0 +1,213 @@
+"""The tutorial and the how-to pages on jobs: every command and program in them is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from penstock.client import Client, PenstockAPIError
+from penstock.config import Settings
+from penstock.object_events import read_message
+from penstock.processors.geo.gdal import rasterio
+from penstock.storage.sqs import open_queue
+from tests.acceptance.stack import free_port
+from tests.docs.pages import Shell, blocks, digest, end_receiver
+from tests.emulators import emulating
+from tests.hub import minilm, needs_stories
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_the_tutorial(shell: Shell) -> None:
+    for block in blocks("../tutorial/first-job.md"):
+        shell.take(block)
+
+    result = shell.folder / "result"
+    with Image.open(result / "preview.png") as preview:
+        counts = preview.convert("RGB").getcolors() or []
+    blue = sum(count for count, (r, g, b) in counts if b > max(r, g)) / sum(count for count, _ in counts)
+    water = json.loads((result / "stats.json").read_text())["classes"][1]
+    assert (water["name"], 30 < water["percent"] < 40) == ("water", True)
+    assert 0.2 < blue < 0.5
+
+
+@needs_stories
+def test_run_offline(shell: Shell) -> None:
+    (shell.folder / "penstock.toml").write_text('models = ["models.toml"]')
+    records = [block.code for block in blocks("serve-a-model.md") if block.title == "models.toml"]
+    (shell.folder / "models.toml").write_text(records[0])
+    for block in blocks("run-offline.md"):
+        shell.take(block)
+
+    assert {path.name for path in (shell.folder / "result").iterdir()} >= {"classes.tif", "stats.json"}
+    assert '"artifacts": [' in (shell.folder / "result.json").read_text()
+
+
+def test_use_the_http_api(shell: Shell) -> None:
+    for block in blocks("use-the-http-api.md"):
+        shell.take(block)
+
+    assert (shell.folder / "classes.tif").stat().st_size > 0
+    job = json.loads((shell.folder / "job.json").read_text())
+    assert job["traceparent"].startswith("00-4bf92f35")
+    named = {"queue_ms", "cold_start_ms", "fetch_ms", "preprocess_ms", "inference_ms", "postprocess_ms", "upload_ms"}
+    assert named | {"input_bytes", "batches", "batch_size"} <= set(job["metrics"])
+
+
+def test_map_water(shell: Shell) -> None:
+    for block in blocks("map-water.md"):
+        shell.take(block)
+
+    stats = json.loads((shell.folder / "stats.json").read_text())
+    bands = json.loads((shell.folder / "from-bands" / "stats.json").read_text())
+    # Short-wave bands of half the resolution make another map, but not one of another place.
+    water, from_bands = (each["classes"][1]["percent"] for each in (stats, bands))
+    assert 30 < water < 40
+    assert abs(water - from_bands) < 2
+    served = {folder: digest(shell.folder / folder / "classes.tif") for folder in ("water", "served")}
+    assert served["water"] == served["served"]
+    assert digest(shell.folder / "served-bands" / "classes.tif") == digest(shell.folder / "from-bands" / "classes.tif")
+
+
+def test_keys(shell: Shell) -> None:
+    for block in blocks("keys.md"):
+        shell.take(block)
+
+    assert (shell.folder / "result" / "classes.tif").is_file()
+    old, new = ((shell.folder / name).read_text() for name in ("acme.key", "new.key"))
+    with Client(shell.env["PENSTOCK_URL"], api_key=new, patience_s=5) as client:
+        assert [job.succeeded for job in client.jobs().jobs] == [True, True]
+    said = (shell.folder / "up.log").read_text()
+    assert "API keys are asked for" in said
+    assert "there is no key yet" in said
+    wait_for(lambda: _is_refused(shell.env["PENSTOCK_URL"], old), "a revoked key is still taken", timeout_s=10)
+
+
+def _is_refused(url: str, key: str) -> bool:
+    with Client(url, api_key=key, patience_s=0) as client:
+        try:
+            client.jobs()
+        except PenstockAPIError as error:
+            return error.code == "unauthorized"
+    return False
+
+
+def test_python_client(shell: Shell) -> None:
+    for block in blocks("python-client.md"):
+        shell.take(block)
+
+    assert {path.name for path in (shell.folder / "result").iterdir()} >= {"classes.tif", "job.json"}
+    assert len(list((shell.folder / "results").iterdir())) == 2
+    assert list((shell.folder / "state" / "uploads").iterdir()) == []  # what ended is not noted any more
+
+
+def test_receive_webhooks(shell: Shell) -> None:
+    port = str(free_port())
+    shell.env["HOOK_PORT"] = port
+    try:
+        for block in blocks("receive-webhooks.md"):
+            # The page's receiver is started in the background: it listens before the service is up.
+            shell.take(replace(block, code=block.code.replace("127.0.0.1:8099", f"127.0.0.1:{port}")))
+    finally:
+        end_receiver(shell.folder)
+
+    job = json.loads((shell.folder / "job.json").read_text())["id"]
+    events = (shell.folder / "events.txt").read_text().splitlines()
+    assert f"job.succeeded {job}" in events
+    assert sum(event.startswith("webhook.test ") for event in events) == 3
+    assert len(events) == 4
+
+
+def test_drop_folder(shell: Shell) -> None:
+    scenes = shell.folder / "scenes"
+    for block in blocks("drop-folder.md"):
+        shell.take(replace(block, code=block.code.replace("/srv/scenes", str(scenes))))
+
+    made = {path.name for path in (scenes / "out" / "a.tif").iterdir()}
+    assert made == {"classes.tif", "classes.tif.aux.xml", "stats.json"}
+    assert {path.name for path in (scenes / "out" / "b.tif").iterdir()} == {"stats.json"}
+    assert (shell.folder / "events.key").read_text().startswith("penstock_")
+
+
+def test_drop_folder_on_aws(tmp_path: Path) -> None:
+    with emulating("ministack", tmp_path) as aws:
+        bucket, (_, dead), (url, arn) = aws.bucket(), aws.queue(), aws.queue()
+        names = {
+            "arn:aws:sqs:eu-central-1:111122223333:penstock-scenes-dead": dead,
+            "arn:aws:sqs:eu-central-1:111122223333:penstock-scenes": arn,
+            "arn:aws:s3:::scenes": f"arn:aws:s3:::{bucket}",
+        }
+        files = {block.title: _with_names(block.code, names) for block in blocks("drop-folder.md") if block.title}
+        aws.client("sqs").set_queue_attributes(QueueUrl=url, Attributes=json.loads(files["queue.json"]))
+        notification = json.loads(files["notification.json"])
+        aws.client("s3").put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=notification)
+        for key in ("in/a.tif", "elsewhere/a.tif"):
+            aws.client("s3").put_object(Bucket=bucket, Key=key, Body=b"a scene")
+        received = open_queue(url, Settings(s3=aws.s3)).receive()
+        said = [event.key for message in received for event in read_message(message.body).events]
+        assert said == ["in/a.tif"]
+        assert json.loads(files["pattern.json"])["detail-type"] == ["Object Created"]
+
+
+def _with_names(text: str, names: dict[str, str]) -> str:
+    for name, real in names.items():
+        text = text.replace(name, real)
+    return text
+
+
+def test_many_requests(shell: Shell) -> None:
+    for block in blocks("many-requests.md"):
+        shell.take(block)
+
+    result = shell.folder / "result"
+    results = [json.loads(row) for row in (result / "results.jsonl").read_text().splitlines()]
+    assert [row["custom_id"] for row in results] == ["scene-1.tif", "scene-2.tif", "scene-3.tif"]
+    assert {file["name"] for file in results[0]["artifacts"]} >= {"classes.tif", "stats.json"}
+    [mistake] = [json.loads(row) for row in (result / "errors.jsonl").read_text().splitlines()]
+    assert (mistake["custom_id"], mistake["status"]) == ("mistake", "invalid")
+
+
+@needs_stories
+def test_openai_client(shell: Shell) -> None:
+    minilm()
+    for block in blocks("openai-client.md"):
+        shell.take(block)
+
+    listed = json.loads((shell.folder / "models.json").read_text())["data"]
+    assert [model["id"] for model in listed] == ["minilm", "stories"]
+    answers = [json.loads(row) for row in (shell.folder / "answers.jsonl").read_text().splitlines()]
+    assert [row["custom_id"] for row in answers] == ["Lily", "Tom", "Max"]
+    assert all(row["response"]["body"]["usage"]["completion_tokens"] == 20 for row in answers)
+
+
+def test_pooling(shell: Shell) -> None:
+    port = str(free_port())
+    try:
+        for block in blocks("pooling.md"):
+            # The page's web server is started in the background, on a port of the page.
+            shell.take(replace(block, code=block.code.replace("8765", port)))
+    finally:
+        end_receiver(shell.folder, "server.pid")
+
+    with rasterio.open(shell.folder / "scene.tif") as scene, rasterio.open(shell.folder / "prediction.tiff") as made:
+        assert (made.transform, made.shape, made.crs) == (scene.transform, scene.shape, scene.crs)
+        assert set(made.read(1).flat) <= {0, 1, 2, 3, 4, 255}
+
+
+def test_ogc_client(shell: Shell) -> None:
+    for block in blocks("ogc-client.md"):
+        shell.take(block)
+
+    folder = shell.folder
+    job = (folder / "job.txt").read_text()
+    assert (folder / "classes.tif").read_bytes()[:4] == b"II*\0"
+    assert (folder / "preview.png").read_bytes().startswith(b"\x89PNG")
+    listed = {found["jobID"]: found["status"] for found in json.loads((folder / "jobs.json").read_text())["jobs"]}
+    assert (len(listed), listed[job]) == (2, "successful")
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        assert job not in [found.id for found in client.jobs().jobs]

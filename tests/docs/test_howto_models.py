@@ -1,0 +1,224 @@
+"""The how-to pages on models: every command and program in them is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from base64 import b64decode
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from penstock.processors.geo.gdal import rasterio
+from penstock.processors.outputs import Sound, write_wav
+from penstock.processors.video.making import film_maker
+from tests import photos
+from tests.docs.pages import ROOT, Shell, blocks, digest
+from tests.hub import a_whisper, minilm, needs_stories
+from tests.painters import a_painter
+from tests.pictured import a_granite_vision
+from tests.processors.plugins import DOUBLE, a_directory
+
+PLUGIN = ROOT / "examples" / "plugin"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@needs_stories
+def test_serve_a_model(shell: Shell) -> None:
+    minilm()
+    for block in blocks("serve-a-model.md"):
+        shell.take(block)
+
+    made = {path.name for path in (shell.folder / "segments").iterdir()}
+    assert made == {"mask.png", "overlay.png"}
+    assert '"dimensions": 384' in (shell.folder / "embeddings.json").read_text()
+    assert '"status": "succeeded"' in (shell.folder / "job.json").read_text()
+    assert '"max_items":1000' in (shell.folder / "minilm.json").read_text()
+
+
+def test_caches(shell: Shell) -> None:
+    minilm()
+    for block in blocks("caches.md"):
+        shell.take(block)
+
+    first, second, one, two = (
+        json.loads((shell.folder / f"{name}.json").read_text()) for name in ("first", "second", "one", "two")
+    )
+    assert (first["metrics"]["cached"], second["metrics"]["cached"]) == (0, 1)
+    assert "batches" not in second["metrics"]
+    assert first["output"]["json"] == second["output"]["json"]
+    assert [one["metrics"]["encoder_hits"], one["metrics"]["encoder_misses"]] == [0, 2]
+    assert [two["metrics"]["encoder_hits"], two["metrics"]["encoder_misses"]] == [1, 1]
+    told = (shell.folder / "caches.txt").read_text()
+    assert 'penstock_cache_lookups_total{cache="result",model="my-classifier",outcome="hit"} 1.0' in told
+    assert 'penstock_cache_lookups_total{cache="encoder",model="minilm",outcome="miss"} 3.0' in told
+
+
+def test_send_tensors(shell: Shell) -> None:
+    for block in blocks("send-tensors.md"):
+        shell.take(block)
+
+    here = json.loads((shell.folder / "here.json").read_text())["output"]["json"]["tensors"]["score"]
+    served = json.loads((shell.folder / "job.json").read_text())["output"]["json"]["tensors"]["score"]
+    assert here == served
+    assert here["shape"] == [6, 1]
+    score = np.load(shell.folder / "again" / "score.npy")
+    np.testing.assert_array_equal(score, np.array(here["values"], np.float32))
+    np.testing.assert_array_equal(load_file(shell.folder / "result" / "tensors.safetensors")["score"], score)
+
+
+def test_write_a_processor(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
+    site = tmp_path_factory.mktemp("site")
+    # What the page installs does not go into the environment that runs the tests, and nothing comes from elsewhere.
+    shell.env |= {
+        "PIP_TARGET": str(site), "PIP_UPGRADE": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONPATH": str(site),
+    }  # fmt: skip
+    page = blocks("write-a-processor.md")
+    files = {block.title: block.code for block in page if block.title}
+    files.pop("penstock.toml")
+    assert files == {name: (PLUGIN / name).read_text() for name in files}
+    code = {str(path.relative_to(PLUGIN)) for path in PLUGIN.rglob("*") if path.suffix in (".py", ".toml")}
+    assert code == set(files)
+    for block in page:
+        shell.take(block)
+
+    assert (shell.folder / "result" / "map-1.png").is_file()
+    assert (shell.folder / "served" / "map-1.png").is_file()
+
+
+def test_pictures(shell: Shell) -> None:
+    made = {
+        "my-depth": photos.a_depth_anything,
+        "my-detector": photos.an_rt_detr,
+        "my-panoptic": photos.a_mask2former,
+        "my-clip": photos.a_clip,
+    }
+    for name, make in made.items():
+        make(shell.folder / name)
+    for block in blocks("pictures.md"):
+        shell.take(block)
+
+    found = {folder: {path.name for path in (shell.folder / folder).iterdir()} for folder in ("depth", "segments")}
+    assert found["depth"] >= {"depth.png", "depth.json", "preview.png", "values.safetensors"}
+    assert found["segments"] >= {"mask.png", "overlay.png", "segments.json"}
+    for name in ("depth.png", "depth.json", "preview.png"):
+        assert digest(shell.folder / "served-depth" / name) == digest(shell.folder / "depth" / name)
+    boxes = json.loads((shell.folder / "objects" / "boxes.json").read_text())
+    assert len(boxes["objects"]) > 1
+    assert (shell.folder / "served-objects" / "annotated.png").is_file()
+    assert not (shell.folder / "served-objects" / "boxes.json").exists()
+    labels = json.loads((shell.folder / "labels.json").read_text())
+    assert "an empty street" in json.dumps(labels)
+    assert '"status": "succeeded"' in (shell.folder / "job.json").read_text()
+
+
+def test_bring_a_segmentation_model(shell: Shell) -> None:
+    shutil.rmtree(shell.folder / "my-segmenter")  # the page makes its own
+    for block in blocks("bring-a-segmentation-model.md"):
+        shell.take(block)
+
+    item = json.loads((shell.folder / "fields-item.json").read_text())
+    assert item["properties"]["mlm:input"][0]["bands"] == ["green", "red", "nir"]
+    assert {path.name for path in (shell.folder / "map").iterdir()} >= {"classes.tif", "polygons.fgb", "preview.png"}
+    assert (shell.folder / "coast" / "classes.tif").is_file()
+    assert {path.name for path in (shell.folder / "green").iterdir()} == {"values.tif", "preview.png", "stats.json"}
+
+
+def test_read_text_in_pictures(shell: Shell) -> None:
+    for block in blocks("read-text-in-pictures.md"):
+        shell.take(block)
+
+    assert (shell.folder / "read" / "annotated-1.png").is_file()
+    assert (shell.folder / "parts" / "annotated-1.png").is_file()
+    assert "Nobody was hurt." in json.loads((shell.folder / "job.json").read_text())["output"]["text"]
+
+
+def test_tables(shell: Shell) -> None:
+    for block in blocks("tables.md"):
+        shell.take(block)
+
+    lines = (shell.folder / "kinds" / "predictions.csv").read_text().splitlines()
+    assert {line.rpartition(",")[2].strip('"') for line in lines[1:]} <= {"meadow", "field", "wood"}
+    assert json.loads((shell.folder / "job.json").read_text())["output"]["json"]["rows"] == 2
+
+
+def test_generate_images(shell: Shell) -> None:
+    a_painter(shell.folder / "my-painter")
+    shell.env["OMP_NUM_THREADS"] = "1"  # networks this small are slower in several
+    for block in blocks("generate-images.md"):
+        shell.take(block)
+
+    with (
+        Image.open(shell.folder / "wide" / "image-1.webp") as wide,
+        Image.open(shell.folder / "preview.webp") as preview,
+    ):
+        assert (wide.size, preview.size) == ((96, 64), (64, 64))
+    first, second = (shell.folder / "from-openai.txt").read_text().splitlines()
+    assert first != second
+    assert b64decode(first).startswith(b"\x89PNG")
+
+
+def test_chat_with_pictures(shell: Shell) -> None:
+    a_granite_vision(shell.folder / "my-eyes")
+    for block in blocks("chat-with-pictures.md"):
+        shell.take(block)
+
+    usage = json.loads((shell.folder / "answer.json").read_text())["output"]["json"]["usage"]
+    # Twice the photo: the whole of it in 4 x 4 patches, and enlarged in 6 x 8, of whose rows each has one token more.
+    assert usage["prompt_tokens"] > 2 * (16 + 6 * 8 + 6)
+    job = json.loads((shell.folder / "job.json").read_text())
+    assert (job["status"], job["output"]["json"]["usage"]["completion_tokens"] > 0) == ("succeeded", True)
+    # Bytes: a network with random weights says carriage returns, too.
+    answer, streamed = ((shell.folder / name).read_bytes().decode() for name in ("answer.txt", "streamed.txt"))
+    assert answer == streamed == job["output"]["text"] != ""
+
+
+def test_vllm_plugins(shell: Shell) -> None:
+    # With a double of vLLM and of TerraTorch's plugin: `make test-vllm` has both.
+    shell.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(DOUBLE), os.environ.get("PYTHONPATH")]))
+    shapes = {"pixel_values": {"shape": [6, 128, 128]}}
+    config = {"input": {"target": "pixel_values", "data": shapes}, "model": {"init_args": {}}}
+    a_directory(shell.folder / "prithvi", pretrained_cfg=config)
+    for block in blocks("vllm-plugins.md"):
+        shell.take(block)
+
+    with (
+        rasterio.open(shell.folder / "result" / "data.tif") as made,
+        rasterio.open(shell.folder / "scene.tif") as scene,
+    ):
+        assert (made.transform, made.shape, made.crs) == (scene.transform, scene.shape, scene.crs)
+    assert digest(shell.folder / "result" / "data.tif") == digest(shell.folder / "served" / "data.tif")
+    assert json.loads((shell.folder / "job.json").read_text())["status"] == "succeeded"
+
+
+def test_transcribe_speech(shell: Shell) -> None:
+    a_whisper(shell.folder / "my-whisper")
+    sound = np.random.default_rng(0).integers(-9000, 9000, 48_000, dtype="<i2")
+    write_wav(shell.folder / "speech.wav", Sound(sound, 16_000))
+    for block in blocks("transcribe-speech.md"):
+        shell.take(block)
+
+    assert {path.name for path in (shell.folder / "transcript").iterdir()} == {"transcript.srt", "transcript.vtt"}
+    job = json.loads((shell.folder / "job.json").read_text())
+    assert (job["status"], job["progress"]["total"]) == ("succeeded", 2)
+    assert " --> 00:00:0" in (shell.folder / "speech.srt").read_text()
+    assert json.loads((shell.folder / "english.json").read_text())["output"]["json"]["duration"] == 3
+
+
+def test_video(shell: Shell) -> None:
+    with film_maker(shell.folder / "clip.mp4", (48, 64), 10) as reel:
+        for number in range(30):
+            reel.add(np.full((48, 64, 3), 8 * number, np.uint8))
+    for block in blocks("video.md"):
+        shell.take(block)
+
+    shown = json.loads((shell.folder / "shown.json").read_text())["output"]["json"]
+    assert [frame["time"] for frame in shown["frames"]] == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert {path.name for path in (shell.folder / "street").iterdir()} == {"overlay.mp4", "masks.mkv"}
+    job = json.loads((shell.folder / "job.json").read_text())
+    assert (job["status"], job["progress"]["total"]) == ("succeeded", 3)

@@ -1,0 +1,104 @@
+"""Requests that do not fit are refused by the schema already, at the place that is wrong; pydantic refuses the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from penstock.errors import InvalidRequest
+from penstock.models import CatalogueEntry, media_references
+from penstock.processors.geo.request import SegmentationRequest
+from penstock.storage.submissions import check_input
+
+ENTRY = CatalogueEntry(
+    name="toy",
+    title="A toy",
+    revision="1",
+    queue="default",
+    input_schema=SegmentationRequest.model_json_schema(),
+    outputs=(),
+    execution_timeout_s=600,
+    queue_ttl_s=3600,
+    max_attempts=3,
+)
+FILE = {"media": "media://1/a.tif"}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"scene": "media://1"},
+        {"scene": "media://1", "sidecar": "media://2", "stac": "media://3", "radiometry": {"scale": 1}},
+        {"files": [FILE]},
+        {"files": [{**FILE, "bands": ["B02"], "radiometry": {"nodata": 0}}, FILE], "bands": ["B02", 2]},
+        {"dates": [{"scene": "media://1", "sidecar": "media://2"}, {"files": [FILE], "stac": "media://3"}]},
+        {"dates": [{"scene": "media://1"}], "radiometry": {"scale": 1}, "bands": [1]},
+    ],
+)
+def test_scenes_come_as_one_file_or_several_or_dates_of_either(request_: dict[str, Any]) -> None:
+    check_input(ENTRY, request_)
+    assert SegmentationRequest.model_validate(request_).acquisitions()
+
+
+BESIDE = "cannot be given beside the rest"
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ({}, {"/input/scene": "is required"}),
+        ({"scene": None}, {"/input/scene": "None is not of type 'string'"}),
+        ({"scene": "media://1", "files": [FILE]}, {"/input/scene": BESIDE, "/input/files": BESIDE}),
+        (
+            {"scene": "media://1", "dates": [{"scene": "media://1"}]},
+            {"/input/scene": BESIDE, "/input/dates": BESIDE},
+        ),
+        ({"dates": [{"scene": "media://1"}], "sidecar": "media://2"}, {"/input/sidecar": BESIDE}),
+        ({"dates": [{"scene": "media://1"}], "stac": "media://2"}, {"/input/stac": BESIDE}),
+        ({"dates": []}, {"/input/dates": "[] should be non-empty"}),
+        ({"dates": [{}]}, {"/input/dates/0/scene": "is required"}),
+        (
+            {"dates": [{"scene": "media://1", "files": [FILE]}]},
+            {"/input/dates/0/scene": BESIDE, "/input/dates/0/files": BESIDE},
+        ),
+        (
+            {"dates": [{"scene": "media://1", "dates": []}]},
+            {"/input/dates/0/dates": "is not known to this model"},
+        ),
+        ({"files": []}, {"/input/files": "[] should be non-empty"}),
+        ({"files": ["media://1"]}, {"/input/files/0": "'media://1' is not of type 'object'"}),
+        ({"files": [{"bands": ["x"]}]}, {"/input/files/0/media": "is required"}),
+        ({"files": [{**FILE, "bands": [1]}]}, {"/input/files/0/bands/0": "1 is not of type 'string'"}),
+        ({"files": [{**FILE, "resolution": 10}]}, {"/input/files/0/resolution": "is not known to this model"}),
+    ],
+)
+def test_wrong_combinations_are_told_of_at_their_place(request_: dict[str, Any], told: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_input(ENTRY, request_)
+    assert {issue.pointer: issue.detail for issue in refused.value.errors} == told
+    with pytest.raises(ValidationError):
+        SegmentationRequest.model_validate(request_)
+
+
+def test_all_media_of_a_request_are_found_by_the_schema() -> None:
+    dates = [
+        {"scene": "media://1", "sidecar": "media://2"},
+        {"files": [{"media": "media://3"}, {"media": "media://4"}], "stac": "media://5"},
+    ]
+    assert dict(media_references(ENTRY.input_schema, {"dates": dates})) == {
+        "/dates/0/scene": "media://1",
+        "/dates/0/sidecar": "media://2",
+        "/dates/1/files/0/media": "media://3",
+        "/dates/1/files/1/media": "media://4",
+        "/dates/1/stac": "media://5",
+    }
+
+
+def test_every_field_says_what_it_is() -> None:
+    schema = SegmentationRequest.model_json_schema()
+    for name, part in {"": schema, **schema["$defs"]}.items():
+        assert part["description"], name
+        for field, about in part["properties"].items():
+            assert about.get("description"), f"{name}.{field}"

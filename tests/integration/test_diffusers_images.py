@@ -1,0 +1,430 @@
+"""The runner `diffusers` makes the images of the library's own pipelines, whatever shares the batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from penstock.errors import Canceled, InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.processors.base import Output, Prompt
+from penstock.workers.engine.base import Continue, Runner
+from penstock.workers.engine.diffusers.runner import DiffusionRunner
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.memory import expected_bytes
+from penstock.workers.engine.runners import CHECKS, FACTORIES
+from tests import painters
+from tests.hub import finish
+from tests.painters import PLACES, a_dreamer, a_labeller, a_model, a_painter
+
+#: What numpy 2 says to the library's older schedulers.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+#: Every scheduler that the runner takes.
+SCHEDULERS = (
+    "DDIMScheduler",
+    "DDPMScheduler",
+    "DPMSolverMultistepScheduler",
+    "EulerAncestralDiscreteScheduler",
+    "EulerDiscreteScheduler",
+    "HeunDiscreteScheduler",
+    "PNDMScheduler",
+    "UniPCMultistepScheduler",
+)
+ASKED, REFUSED = "a cat and a hat", "and"
+
+
+WAIT_S = 240
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small are slower in several, by far so where other tests run too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def painter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_painter(tmp_path_factory.mktemp("painter"))
+
+
+@pytest.fixture(scope="module")
+def runner(painter: Path) -> Runner:
+    return painters.load(painter)
+
+
+def library(source: Path, pipeline: str) -> Any:
+    loaded = getattr(diffusers, pipeline).from_pretrained(source)
+    loaded.set_progress_bar_config(disable=True)
+    return loaded
+
+
+def random(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def told(source: Path, text: str = ASKED, *, other: str = "", **data: Any) -> Prompt:
+    """Return the prompt of an image of 64 x 64 px, tokenised by the library."""
+    tokenizer = transformers.CLIPTokenizer.from_pretrained(source / "tokenizer")
+    ids = {
+        name: np.array(tokenizer(given, padding="max_length", max_length=PLACES, truncation=True).input_ids, np.int64)
+        for name, given in (("input_ids", text), ("negative_ids", other))
+    }
+    usual = {"width": 64, "height": 64, "steps": 6, "seed": 1, "guidance_scale": 7.5}
+    return Prompt({**ids, **usual, **data})
+
+
+def untold(**data: Any) -> Prompt:
+    """Return the prompt of an image of 16 x 16 px of which nothing is said."""
+    return Prompt({"width": 16, "height": 16, "steps": 6, "seed": 1, **data})
+
+
+def labelled(label: Any, **data: Any) -> Prompt:
+    """Return the prompt of an image of 32 x 32 px of something."""
+    return Prompt({"width": 32, "height": 32, "steps": 6, "seed": 1, "guidance_scale": 4.0, "label": label, **data})
+
+
+def image(output: Output) -> Pixels:
+    return np.asarray(output.data["image"])
+
+
+def drawn(pipeline: Any, *args: Any, **kwargs: Any) -> Pixels:
+    return np.asarray(pipeline(*args, **kwargs).images[0])
+
+
+def painted(pipeline: Any, prompt: Prompt, text: str = ASKED, other: str = "") -> Pixels:
+    """Return what Stable Diffusion's own pipeline makes of a prompt."""
+    data = prompt.data
+    return drawn(
+        pipeline, text, negative_prompt=other, num_inference_steps=data["steps"], generator=random(data["seed"]),
+        guidance_scale=data["guidance_scale"], width=data["width"], height=data["height"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_text_becomes_the_librarys_image(tmp_path: Path, scheduler: str) -> None:
+    source = a_painter(tmp_path, scheduler)
+    runner, pipeline = painters.load(source), library(source, "StableDiffusionPipeline")
+    for wish in ({}, {"guidance_scale": 1.0, "seed": 2, "steps": 3}, {"steps": 1, "width": 80, "height": 48}):
+        prompt = told(source, other=REFUSED, **wish)
+        [found] = finish(runner, prompt)
+        assert image(found).shape == (prompt.data["height"], prompt.data["width"], 3)
+        np.testing.assert_array_equal(image(found), painted(pipeline, prompt, other=REFUSED))
+
+
+def test_what_is_asked_for_and_what_is_not_both_count(painter: Path, runner: Runner) -> None:
+    prompts = [told(painter), told(painter, "a hat"), told(painter, other=REFUSED), told(painter, seed=2)]
+    images = [image(found) for found in finish(runner, *prompts)]
+    for number, first in enumerate(images):
+        assert all((first != second).any() for second in images[number + 1 :])
+
+
+def test_a_scheduler_from_before_is_corrected_as_the_library_does(tmp_path: Path) -> None:
+    source = a_painter(tmp_path, steps_offset=1)
+    config = source / "scheduler" / "scheduler_config.json"
+    config.write_text(config.read_text().replace('"steps_offset": 1', '"steps_offset": 0'))
+    with pytest.warns(FutureWarning, match="steps_offset"):
+        pipeline = library(source, "StableDiffusionPipeline")
+    prompt = told(source)
+    np.testing.assert_array_equal(image(finish(painters.load(source), prompt)[0]), painted(pipeline, prompt))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "scheduler"),
+    [("DDPMPipeline", "DDPMScheduler"), ("DDPMPipeline", "DDIMScheduler"), ("DDIMPipeline", "DDPMScheduler")],
+)
+def test_noise_becomes_the_librarys_image_without_a_word(tmp_path: Path, pipeline: str, scheduler: str) -> None:
+    source = a_dreamer(tmp_path, scheduler, pipeline)
+    [found] = finish(painters.load(source), untold(seed=3))
+    expected = drawn(library(source, pipeline), num_inference_steps=6, generator=random(3))
+    np.testing.assert_array_equal(image(found), expected)
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_a_label_becomes_the_librarys_image(tmp_path: Path, scale: float) -> None:
+    source = a_labeller(tmp_path)
+    outputs = finish(painters.load(source), labelled(2, guidance_scale=scale), labelled(1, guidance_scale=scale))
+    expected = drawn(
+        library(source, "DiTPipeline"), [2], guidance_scale=scale, num_inference_steps=6, generator=random(1)
+    )
+    # Its pipeline guides in the other order, and multiplies where ours divides.
+    assert np.abs(image(outputs[0]).astype(int) - expected).max() <= 1
+    assert np.ptp(expected) > 50
+    assert (image(outputs[0]) != image(outputs[1])).any()
+
+
+@pytest.mark.parametrize("scheduler", ["DDPMScheduler", "EulerAncestralDiscreteScheduler", "PNDMScheduler"])
+def test_an_image_does_not_depend_on_what_shares_its_batch(tmp_path: Path, scheduler: str) -> None:
+    source = a_painter(tmp_path, scheduler)
+    runner = painters.load(source)
+    wishes = [told(source), told(source, "and", steps=4, seed=9), told(source, other="a cat", guidance_scale=3.0)]
+    alone = [image(finish(runner, wish)[0]) for wish in wishes]
+    states = [runner.admit(wishes[0])]
+    for late in wishes[1:]:  # each a step behind the one before
+        states = [step.state for step in runner.step(states) if isinstance(step, Continue)] + [runner.admit(late)]
+    together = finish_states(runner, states)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def finish_states(runner: Runner, states: Sequence[Any]) -> list[Pixels]:
+    """Step until all are done, those that are done sooner left out."""
+    going, done = dict(enumerate(states)), {}
+    while going:
+        for (index, _), step in zip(list(going.items()), runner.step(list(going.values())), strict=True):
+            if isinstance(step, Continue):
+                going[index] = step.state
+            else:
+                done[index] = image(step.output)
+                del going[index]
+    return [done[index] for index in range(len(states))]
+
+
+def test_on_a_device_a_batch_is_one_pass_and_the_images_differ_by_noise(painter: Path, runner: Runner) -> None:
+    assert isinstance(runner, DiffusionRunner)
+    assert not runner.together
+    passes: list[int] = []
+    networks = CountingNetworks(runner.networks, passes)
+    wishes = [told(painter), told(painter, "and", seed=5, guidance_scale=2.0)]
+    together = finish(replace(runner, networks=networks, together=True), *wishes)
+    assert passes == [2] * 6
+    for one, other in zip(finish(runner, *wishes), together, strict=True):
+        assert np.abs(image(one).astype(int) - image(other)).max() <= 1
+
+
+class CountingNetworks:
+    """Notes how many images each pass has."""
+
+    def __init__(self, networks: Any, passes: list[int]) -> None:
+        self._networks, self._passes = networks, passes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._networks, name)
+
+    def predict(self, images: torch.Tensor, *rest: Any) -> torch.Tensor:
+        self._passes.append(len(images))
+        found: torch.Tensor = self._networks.predict(images, *rest)
+        return found
+
+
+class FailingNetworks:
+    """Fails in the decoder, when it is asked for a preview for the eighth time."""
+
+    def __init__(self, networks: Any) -> None:
+        self._networks, self._asked = networks, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._networks, name)
+
+    def decode(self, images: torch.Tensor) -> torch.Tensor:
+        self._asked += 1
+        if self._asked == 8:
+            raise RuntimeError("a kernel failed")
+        found: torch.Tensor = self._networks.decode(images)
+        return found
+
+
+@pytest.mark.parametrize("scheduler", ["DDPMScheduler", "PNDMScheduler"])
+def test_a_step_that_failed_is_taken_again(tmp_path: Path, scheduler: str) -> None:
+    source = a_painter(tmp_path, scheduler)
+    runner = painters.load(source)
+    assert isinstance(runner, DiffusionRunner)
+    wishes = [told(source, previews=20), told(source, seed=2, previews=20)]
+    failing = replace(runner, networks=FailingNetworks(runner.networks))
+    states: list[Any] = [runner.admit(wish) for wish in wishes]
+    for _ in range(3):
+        states = [step.state for step in failing.step(states) if isinstance(step, Continue)]
+    with pytest.raises(RuntimeError):
+        failing.step(states)  # at the end of the second image's step: the first one's is over
+    for found, wish in zip(finish_states(runner, states), wishes, strict=True):
+        np.testing.assert_array_equal(found, image(finish(runner, wish)[0]))
+
+
+def test_previews_come_evenly_and_are_small(tmp_path: Path) -> None:
+    source = a_painter(tmp_path)
+    runner = painters.load(source)
+    state, seen, shares = runner.admit(told(source, steps=9, previews=2, width=256, height=192)), [], []
+    while isinstance(step := runner.step([state])[0], Continue):
+        state = step.state
+        shares.append(step.done)
+        if step.partial is not None:
+            assert step.partial.partial
+            seen.append((step.partial.data["step"], step.partial.data["preview"]))
+    assert [at for at, _ in seen] == [3, 6]
+    assert shares == pytest.approx([n / 9 for n in range(1, 9)])
+    assert {preview.shape for _, preview in seen} == {(96, 128, 3)}
+    assert (seen[0][1] != seen[1][1]).any()
+    last = image(step.output).reshape(96, 2, 128, 2, 3).mean(axis=(1, 3))
+    off = [np.abs(preview - last).mean() for _, preview in seen]
+    assert off[1] < off[0], "later ones are nearer to the image"
+
+
+@pytest.fixture
+def engine() -> Iterator[BatchingEngine]:
+    with closing(BatchingEngine(FACTORIES)) as engine:
+        yield engine
+
+
+def test_a_job_ends_between_two_steps(painter: Path, engine: BatchingEngine) -> None:
+    model, stop, further = a_model(painter), threading.Event(), []
+
+    def check() -> None:
+        if stop.is_set():
+            raise Canceled
+
+    def on_batch(_: int, more: float) -> None:
+        further.append(more)
+        if len(further) == 3:
+            stop.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        prompts = iter([told(painter, steps=999)])
+        job = pool.submit(lambda: list(engine.run(model, prompts, check=check, on_batch=on_batch)))
+        with pytest.raises(Canceled):
+            job.result(WAIT_S)
+    assert len(further) < 500
+    assert further[0] == pytest.approx(1 / 999)
+    [after] = engine.run(model, iter([told(painter)]), check=lambda: None)
+    np.testing.assert_array_equal(image(after), image(finish(painters.load(painter), told(painter))[0]))
+
+
+def test_jobs_at_different_steps_share_batches(painter: Path, engine: BatchingEngine) -> None:
+    model, sizes, begun = a_model(painter), [], threading.Event()
+
+    def on_batch(prompts: int, _: float) -> None:
+        sizes.append(prompts)
+        begun.set()
+
+    def run(prompt: Prompt) -> list[Output]:
+        return list(engine.run(model, iter([prompt]), check=lambda: None, on_batch=on_batch))
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, told(painter, steps=40))
+        assert begun.wait(WAIT_S)
+        second = pool.submit(run, told(painter, steps=5, seed=2))
+        [[one], [other]] = first.result(WAIT_S), second.result(WAIT_S)
+    assert max(sizes) == 2
+    runner = painters.load(painter)
+    np.testing.assert_array_equal(image(one), image(finish(runner, told(painter, steps=40))[0]))
+    np.testing.assert_array_equal(image(other), image(finish(runner, told(painter, steps=5, seed=2))[0]))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ({"width": 60}, InvalidInput, "multiples of 8"),
+        ({"steps": 1001}, InvalidInput, "at most 1000 steps"),
+        ({"steps": 1000}, InvalidInput, "ask for fewer"),
+        ({"steps": 0}, ProcessorFailed, "`steps`"),
+        ({"seed": -1}, ProcessorFailed, "`seed`"),
+        ({"seed": None}, ProcessorFailed, "`seed`"),
+        ({"guidance_scale": "high"}, ProcessorFailed, "`guidance_scale`"),
+        ({"input_ids": None}, ProcessorFailed, "`input_ids`"),
+        ({"input_ids": np.zeros(PLACES + 1, np.int64)}, InvalidInput, "at most 16 tokens"),
+        ({"input_ids": np.full(PLACES, 10**6, np.int64)}, InvalidInput, "knows the tokens"),
+        ({"negative_ids": np.zeros(3, np.int64)}, ProcessorFailed, "one length"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_refused(
+    painter: Path, runner: Runner, data: dict[str, Any], error: type[PenstockError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        runner.admit(told(painter, **data))
+
+
+def test_other_sizes_and_labels_than_the_networks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="16 x 16 px only, not 32 x 16"):
+        painters.load(a_dreamer(tmp_path / "a")).admit(untold(width=32))
+    labeller = painters.load(a_labeller(tmp_path / "b"))
+    with pytest.raises(InvalidInput, match="labels 0 to 999, not 1000"):
+        labeller.admit(labelled(1000))
+    with pytest.raises(ProcessorFailed, match="`label`"):
+        labeller.admit(labelled("shark"))
+
+
+def test_a_network_that_answers_no_numbers_fails_its_job_and_no_other(tmp_path: Path, engine: BatchingEngine) -> None:
+    good, bad = a_dreamer(tmp_path / "good"), a_dreamer(tmp_path / "bad")
+    weights = bad / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(not_numbers(weights))
+    with pytest.raises(ProcessorFailed, match="not a number"):
+        list(engine.run(a_model(bad), iter([untold()]), check=lambda: None))
+    model = a_model(good).model_copy(update={"name": "good"})
+    [found] = engine.run(model, iter([untold()]), check=lambda: None)
+    assert image(found).shape == (16, 16, 3)
+
+
+def not_numbers(weights: Path) -> bytes:
+    from safetensors.torch import load_file, save
+
+    return save({name: tensor * float("nan") for name, tensor in load_file(weights).items()})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda source: (source / "model_index.json").unlink(), "lacks the file model_index.json"),
+        (
+            lambda source: rewrite(source / "model_index.json", '"DDPMPipeline"', '"FluxPipeline"'),
+            "'FluxPipeline'; this",
+        ),
+        (lambda source: rewrite(source / "model_index.json", '"UNet2DModel"', '"UNet3D"'), "'unet' the class 'UNet3D'"),
+        (lambda source: rewrite(source / "model_index.json", "DDPMScheduler", "Mine"), "'scheduler' the class 'Mine'"),
+        (lambda source: rewrite(source / "unet/config.json", '"sample_size": 16', '"sample_size": 0'), "sample_size"),
+        (
+            lambda source: (source / "unet/diffusion_pytorch_model.safetensors").rename(source / "unet/weights.bin"),
+            "pickled weights only",
+        ),
+        (lambda source: (source / "unet/diffusion_pytorch_model.safetensors").unlink(), "unet/ lacks the file"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_is_refused_unread(tmp_path: Path, wrong: Any, words: str) -> None:
+    source = a_dreamer(tmp_path)
+    wrong(source)
+    with pytest.raises(ModelUnavailable, match=words):
+        CHECKS["diffusers"](a_model(source))
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_the_memory_that_it_takes_is_known_before(tmp_path: Path) -> None:
+    source = a_painter(tmp_path)
+    before = expected_bytes(a_model(source))
+    assert before > painters.load(source).memory_bytes > before // 2, "files have headers, and these tensors are tiny"
+    (source / "safety_checker").mkdir()
+    (source / "safety_checker" / "model.safetensors").write_bytes(bytes(10**6))
+    (source / "unet" / "diffusion_pytorch_model.fp16.safetensors").write_bytes(bytes(10**6))
+    assert expected_bytes(a_model(source)) == before
+
+
+def test_damaged_or_missing_weights_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source = a_dreamer(tmp_path)
+    weights = source / "unet" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(weights)
+    first = sorted(tensors)[0]
+    save_file({name: tensor for name, tensor in tensors.items() if name != first}, weights)
+    with pytest.raises(ModelUnavailable, match=f"unet/ .*lack 1, the first is '{first}'"):
+        painters.load(source)
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ModelUnavailable, match="files of unet/ do not make a network"):
+        painters.load(source)

@@ -1,0 +1,118 @@
+"""The door: whom it refuses without a look, and whom it lets in all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from penstock.api.services import Services
+from penstock.api.turns import AT_ONCE, MAX_WAITING
+from penstock.api_keys import Scope, new_key
+from penstock.storage.api_keys import put_key
+from tests.integration.service import Service, assert_problem, serving
+from tests.valkey import ValkeyProcess
+
+JOB = {"model": "echo", "input": {"text": "x"}}
+#: What a route refuses with 415, once it looks.
+UNREADABLE: dict[str, Any] = {"content": b"not looked at", "headers": {"content-type": "text/plain"}}
+
+
+def services(service: Service) -> Services:
+    found: Services = service.app.state.services
+    return found
+
+
+@asynccontextmanager
+async def crowd(service: Service, tenant: str) -> AsyncIterator[None]:
+    """Let so many submissions of a tenant hold turns and wait for theirs that no more may wait."""
+    turns, over = services(service).turns, asyncio.Event()
+
+    async def submission() -> None:
+        async with turns.taken(tenant):
+            await over.wait()
+
+    crowded = [asyncio.create_task(submission()) for _ in range(AT_ONCE + MAX_WAITING)]
+    while turns.waiting(tenant) < MAX_WAITING:
+        await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*crowded)
+
+
+async def test_a_tenant_at_its_limit_is_refused_unread(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 202
+        assert (await service.http.post("/v1/jobs", **UNREADABLE)).status_code == 415
+        told = await service.http.post("/v1/jobs", json=JOB)
+        assert_problem(told, 429, "too_many_jobs")
+
+        again = await service.http.post("/v1/jobs", **UNREADABLE)
+
+        assert_problem(again, 429, "too_many_jobs")
+        assert int(again.headers["retry-after"]) >= 1
+        metrics = (await service.http.get("/metrics")).text
+        assert 'penstock_http_requests_total{method="POST",route="/v1/jobs",status="429"} 2.0' in metrics
+
+
+async def test_a_repetition_finds_its_job_though_its_tenant_is_at_its_limit(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        headers = {"Idempotency-Key": "first"}
+        made = await service.http.post("/v1/jobs", json=JOB, headers=headers)
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 429
+
+        again = await service.http.post("/v1/jobs", json=JOB, headers=headers)
+        other = await service.http.post("/v1/jobs", json=JOB, headers={"Idempotency-Key": "second"})
+
+        assert (again.status_code, again.json()["id"]) == (202, made.json()["id"])
+        assert_problem(other, 429, "too_many_jobs")
+
+
+async def test_there_is_room_again_when_a_job_has_ended(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        await service.http.post("/v1/jobs", json=JOB)
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 429
+        claim = await service.claim()
+        await service.succeed(claim)
+        while services(service).fullness.of("default") is not None:
+            await asyncio.sleep(0.01)
+
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 202
+
+
+async def test_a_full_line_refuses_its_tenant_unread_and_lets_others_in(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, access="keys") as service:
+        keys = {tenant: key_of(service, tenant) for tenant in ("flood", "small")}
+        async with crowd(service, "flood"):
+            refused = await post(service, keys["flood"])
+            let_in = await post(service, keys["small"])
+            stranger = await post(service, keys["small"][:-1] + "?")
+            reader = await post(service, key_of(service, "flood", Scope.READ))
+
+    problem = assert_problem(refused, 503, "overloaded")
+    assert problem["retryable"]
+    assert refused.headers["retry-after"] == "1"
+    assert let_in.status_code == 415  # looked at
+    assert_problem(stranger, 401, "unauthorized")
+    assert_problem(reader, 403, "insufficient_scope")
+
+
+async def post(service: Service, key: str) -> httpx.Response:
+    headers = {**UNREADABLE["headers"], "Authorization": f"Bearer {key}"}
+    return await service.http.post("/v1/jobs", content=UNREADABLE["content"], headers=headers)
+
+
+def key_of(service: Service, tenant: str, *scopes: Scope) -> str:
+    record, text = new_key(
+        service.settings.signing_secret, tenant=tenant, name="", scopes=scopes or Scope, created_s=0, expires_s=None
+    )
+    put_key(service.objects, record)
+    return text

@@ -1,0 +1,191 @@
+"""What `penstock doctor` and `penstock drops` say of drop rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.config import S3, DropRule, Settings
+from penstock.doctor import examine
+from penstock.drops_command import problem_of
+from penstock.storage.drop_checks import inspect_drops
+from penstock.storage.drop_events import Pass
+from penstock.storage.objects import open_store
+from penstock.workers.drops import open_drops
+from tests.emulators import Emulator, emulating
+from tests.integration.echo import open_bench
+from tests.valkey import ValkeyProcess
+
+
+def rule(name: str, bucket: str, **changes: Any) -> DropRule:
+    fields = {
+        "name": name, "bucket": bucket, "prefix": "in/", "suffixes": (".txt",), "model": "echo", "field": "text",
+        "output_prefix": "out/",
+    }  # fmt: skip
+    return DropRule(**(fields | changes))
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with emulating("ministack", tmp_path_factory.mktemp("emulator")) as emulator:
+        yield emulator
+
+
+def test_rules_whose_bucket_and_queue_answer_pass(emulator: Emulator, tmp_path: Path) -> None:
+    queue, _ = emulator.queue()
+    emulator.send(queue, "{}")
+    (tmp_path / "in").mkdir()
+    rules = (rule("a", f"s3://{emulator.bucket()}", events=queue), rule("b", tmp_path.as_uri()))
+    found = list(inspect_drops(Settings(drops=rules, s3=emulator.s3), {}))
+    assert [finding.name for finding in found] == ["drop rule a", "drop rule b", "drop queue"]
+    assert all(finding.ok for finding in found)
+    assert "told of by SQS, nothing there" in found[0].detail
+    assert "about 1 messages wait" in found[2].detail
+
+
+def test_each_thing_that_is_wrong_is_found(emulator: Emulator, tmp_path: Path) -> None:
+    bucket = f"s3://{emulator.bucket()}"
+    rules = (
+        rule("none", "s3://there-is-none"),
+        rule("nofolder", (tmp_path / "none").as_uri()),
+        rule("first", bucket, events=f"{emulator.url}/000000000000/none"),
+        rule("inner", bucket, prefix="in/new/", output_prefix="done/"),
+    )
+    found = {each.name: each for each in inspect_drops(Settings(drops=rules, s3=emulator.s3), {}) if not each.ok}
+    assert set(found) == {"drop rule none", "drop rule nofolder", "drop queue", "drop rule inner"}
+    assert "'first'" in found["drop rule inner"].detail
+    assert all(finding.remedy for finding in found.values())
+
+
+def test_a_model_that_nobody_knows_or_that_refuses_the_input_is_found(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    folder = tmp_path.as_uri()
+    with open_bench(valkey.url, tmp_path / "data") as bench:
+        known = {bench.entry.name: bench.entry}
+        broken = {"echo": bench.entry.model_copy(update={"problem": "its weights are gone"})}
+
+    def wrong(models: Any, **changes: Any) -> list[str]:
+        found = inspect_drops(Settings(drops=(rule("a", folder, **changes),)), models)
+        return [each.detail for each in found if not each.ok]
+
+    assert wrong(known) == wrong(known, input={"times": 2}) == wrong({}, model="none") == []
+    assert wrong(known, model="none") == ["there is no model 'none'; known models: echo"]
+    assert wrong(broken) == ["its model echo cannot be used: its weights are gone"]
+    [detail] = wrong(known, input={"times": "often"})
+    assert "/input/times" in detail
+    [detail] = wrong(known, field="scene")
+    assert "/input/scene: is not known to this model" in detail
+
+
+def test_prefixes_that_are_no_folders_are_doubted(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "index.txt").touch()
+    rules = (rule("a", tmp_path.as_uri(), prefix="in", output_prefix="out"), rule("b", tmp_path.as_uri()))
+    found = [each for each in inspect_drops(Settings(drops=rules), {}) if each.doubtful]
+    assert [(each.name, each.ok, each.remedy) for each in found] == [
+        ("drop rule a", True, "write 'in/' for a folder"),
+        ("drop rule a", True, "write 'out/' for a folder"),
+    ]
+
+
+def test_doctor_asks_the_workers_for_the_models_of_rules(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with open_bench(valkey.url, tmp_path / "data", drops=(rule("a", tmp_path.as_uri(), model="none"),)) as bench:
+        found = examine(bench.settings, "http://127.0.0.1:1")
+        assert any("known models: echo" in each.detail for each in found if not each.ok)
+
+
+def test_the_command_says_what_is_wrong_with_a_rule(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "scenes"
+    long, covered = folder / "long", folder / "covered"
+    for inbox in ("long", "covered", "model"):
+        (folder / inbox).mkdir(parents=True)
+    rules = tuple(
+        rule(name, folder.as_uri(), prefix=f"{name}/", output_prefix=f"out/{name}/", model=model)
+        for name, model in {"gone": "echo", "model": "none", "long": "echo", "covered": "echo"}.items()
+    )
+    (long / f"{'x' * 245}.txt").write_text("hi")
+    (covered / "a.txt").write_text("hi")
+    (folder / "out" / "covered").mkdir(parents=True)
+    (folder / "out" / "covered" / "a.txt").write_text("in the way")
+    with open_bench(valkey.url, tmp_path / "data", drops=rules) as bench:
+        for drop in (drops := open_drops(bench.settings, bench.store, bench.objects)):
+            drop.step(), drop.step()
+        bench.slots.work("default")
+        with capture_logs() as logs:
+            for drop in drops * 3:
+                drop.step()
+        postponed = sorted(each["key"] for each in logs if each["event"] == "drop.postponed")
+        assert postponed == ["covered/a.txt"]  # told once; the long name was, before
+        monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+        monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(each.model_dump_json()) for each in rules]))
+        done = CliRunner().invoke(app, ["drops", "--json"])
+        assert done.exit_code == 1
+        told = {each["name"]: each["problem"] for each in json.loads(done.stdout)["rules"]}
+        assert told["gone"] == f"there is no folder {folder}/gone"
+        assert told["model"] == "there is no model 'none'; known models: echo"
+        assert "5 bytes too long for a result's" in told["long"]
+        assert "lies under, another object's key" in told["covered"]
+        table = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "400"})
+        assert (table.exit_code, told["gone"] in table.stdout) == (1, True)
+
+        (folder / "out" / "covered" / "a.txt").unlink()
+        covering = drops[3]
+        covering.step()
+        assert (folder / "out" / "covered" / "a.txt.done.json").exists()
+        assert covering.troubles.sentence() is None
+
+
+def test_the_command_tells_of_the_last_listing(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = (rule("inbox", (tmp_path / "scenes").as_uri()), rule("away", "s3://b"), rule("new", "s3://c"))
+    away = S3(endpoint_url="http://127.0.0.1:1", access_key_id="k", secret_access_key="s")
+    with open_bench(valkey.url, tmp_path / "data", drops=rules, s3=away) as bench:
+        bucket = open_store(rules[0].bucket, bench.settings)
+        for name in ("in/a.txt", "in/b.txt", "out/c.txt.error.json"):
+            bucket.put_bytes(name, b"{}", content_type="text/plain")
+        drops = open_drops(bench.settings, bench.store, bench.objects)
+        drops[0].step()
+        with pytest.raises(Exception, match="does not answer"):
+            drops[1].step()
+        shown = {"drops": [json.loads(each.model_dump_json()) for each in rules]}
+        monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+        monkeypatch.setenv("PENSTOCK_DROPS", json.dumps(shown["drops"]))
+        done = CliRunner().invoke(app, ["drops", "--json"])
+        assert done.exit_code == 1
+        told = json.loads(done.stdout)
+        last = {each["name"]: each["last_pass"] for each in told["rules"]}
+        assert (last["inbox"]["found"], last["inbox"]["waiting"], last["inbox"]["failed"]) == (2, 2, 1)
+        assert "does not answer" in last["away"]["problem"]
+        assert last["new"] is None
+        problem = {each["name"]: each["problem"] for each in told["rules"]}
+        assert (problem["inbox"], problem["new"]) == (None, "no keeper lists it: is one running?")
+        assert problem["new"] in CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+
+
+def test_a_rule_whose_keeper_died_long_ago_has_a_problem() -> None:
+    assert problem_of(_pass(age_s=9000), every_s=3000) is None
+    assert problem_of(_pass(age_s=9999), every_s=3000) == "no keeper lists it: is one running?"
+    # One that takes an hour to list is not given up meanwhile.
+    assert problem_of(_pass(age_s=9999, took_s=3600), every_s=3) is None
+    assert problem_of(_pass(age_s=1, problem="there is no folder /a"), every_s=3) == "there is no folder /a"
+
+
+def _pass(age_s: float, took_s: float = 1, problem: str | None = None) -> Pass:
+    return Pass(1, 0, 0, took_s, problem=problem, age_s=age_s)
+
+
+def test_without_rules_it_says_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["drops"])
+    assert (done.exit_code, "[[drops]]" in done.stdout) == (0, True)

@@ -1,0 +1,168 @@
+"""What a queue says of itself, and when its jobs will end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.jobs import Phase, Progress, QueueMode
+from penstock.storage import queues, records
+from penstock.storage.records import JobStore
+from tests.integration.bare import LIMITS, claim, end_after, read, submission, submit
+
+
+def test_a_queues_figures(store: JobStore) -> None:
+    for name in "abc":
+        submit(store, name)
+    claim(store)
+    store.run(queues.seen("q", "w", 4, alive_s=20))
+    stats = store.run(queues.queue_stats("q"))
+    assert (stats.queued, stats.running, stats.workers, stats.slots, stats.known) == (2, 1, 1, 4, True)
+    assert store.run(queues.backlog()) == {"q": 2}
+    assert not store.run(queues.queue_stats("nowhere")).known
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_estimate_is_right_within_a_factor_of_two_on_a_steady_queue(store: JobStore, slots: int) -> None:
+    """Slots come free one after the other, all jobs take ten seconds, and the clock is the test's own."""
+    took_s, now_s = 10.0, 0.0
+    store.run(queues.seen("q", "w", slots, alive_s=60))
+    for number in range(12 * slots):
+        submit(store, str(number))
+    running = claim(store, slots)
+    told: list[tuple[str, float, float]] = []
+    ended: dict[str, float] = {}
+    while running:
+        now_s += took_s / slots
+        end_after(store, running[0], took_s)
+        ended[running.pop(0).key.id] = now_s
+        running += claim(store)
+        for position, key in enumerate(store.run(queues.waiting("q", "default", 100)), start=1):
+            job = read(store, key)
+            assert job.queue_position == position
+            assert job.eta_s is not None
+            told.append((key.id, now_s, job.eta_s))
+    assert len(told) > 50
+    for name, at, eta_s in told:
+        assert 0.5 < eta_s / (ended[name] - at) < 2
+
+
+def succeed(store: JobStore, number: int, took_s: float) -> None:
+    """Have so many jobs run beside each other, each for so long."""
+    for n in range(number):
+        submit(store, f"done-{n}")
+    for held in claim(store, number, cap=number):
+        end_after(store, held, took_s)
+
+
+def test_the_throughput_is_that_of_the_first_jobs_already(store: JobStore) -> None:
+    assert store.run(queues.queue_stats("q")).throughput_per_s == 0
+    succeed(store, 4, took_s=10)
+    assert store.run(queues.queue_stats("q")).throughput_per_s == pytest.approx(0.4, rel=0.3)
+
+
+def test_the_throughput_is_that_of_the_work_now_and_not_of_the_pause_before_it(store: JobStore) -> None:
+    bucket, microseconds = divmod(store.client.time()[0], 10)[0], 1_000_000
+    long_ago = {"n": 3, "since_us": (bucket * 10 - 260) * microseconds}
+    store.client.hset(f"penstock:queue:q:done:{bucket - 25}", mapping=long_ago)
+    slow = store.run(queues.queue_stats("q")).throughput_per_s
+    assert slow == pytest.approx(3 / 265, rel=0.1)
+    succeed(store, 20, took_s=4)
+    assert store.run(queues.queue_stats("q")).throughput_per_s == pytest.approx(5, rel=0.3)
+
+
+def test_the_queue_is_empty_when_its_last_job_ends(store: JobStore) -> None:
+    store.run(queues.seen("q", "w", 2, alive_s=20))
+    succeed(store, 2, took_s=10)
+    assert store.run(queues.queue_stats("q")).eta_s == 0
+    for n in range(7):
+        submit(store, str(n))
+    last = read(store, submit(store, "last", priority=-1))
+    assert last.queue_position == 8
+    assert last.eta_s == store.run(queues.queue_stats("q")).eta_s
+    assert last.eta_s == pytest.approx(10 + 10 * 5.5 / 2, rel=0.1)
+
+
+def test_a_fast_job_behind_slow_ones_waits_for_them(store: JobStore) -> None:
+    store.run(queues.seen("q", "w", 1, alive_s=20))
+    succeed(store, 1, took_s=100)
+    submit(store, "fast", model="m2")
+    end_after(store, claim(store)[0], 1)
+    for n in range(9):
+        submit(store, str(n))
+    last = read(store, submit(store, "last", model="m2"))
+    assert last.eta_s == store.run(queues.queue_stats("q")).eta_s
+    assert last.eta_s == pytest.approx(900, rel=0.2)
+
+
+def test_nothing_is_estimated_of_a_model_that_never_ran_nor_without_workers(store: JobStore) -> None:
+    succeed(store, 1, took_s=10)
+    known = submit(store, "known")
+    assert read(store, known).eta_s is None
+    store.run(queues.seen("q", "w", 1, alive_s=20))
+    assert read(store, known).eta_s is not None
+    assert read(store, submit(store, "unknown", model="m2")).eta_s is None
+    assert store.run(queues.queue_stats("q")).eta_s is None
+
+
+def test_a_paused_queue_estimates_nothing_of_what_waits(store: JobStore) -> None:
+    store.run(queues.seen("q", "w", 1, alive_s=20))
+    succeed(store, 1, took_s=10)
+    running, waiting = submit(store, "running"), submit(store, "waiting")
+    claim(store)
+    store.run(queues.set_mode("q", QueueMode.PAUSED))
+    assert (read(store, waiting).eta_s, store.run(queues.queue_stats("q")).eta_s) == (None, None)
+    assert read(store, waiting).queue_position == 1
+    assert read(store, running).eta_s is not None
+    store.run(queues.set_mode("q", QueueMode.OPEN))
+    assert read(store, waiting).eta_s is not None
+
+
+def test_a_job_that_takes_longer_than_others_did_is_not_about_to_end(store: JobStore) -> None:
+    store.run(queues.seen("q", "w", 1, alive_s=20))
+    succeed(store, 1, took_s=10)
+    key = submit(store)
+    claim(store)
+    assert read(store, key).eta_s == pytest.approx(10, rel=0.1)
+    began_us = int((store.client.time()[0] - 11) * 1e6)
+    store.client.hset(f"penstock:tenant:default:job:{key.id}", "started_us", began_us)
+    assert read(store, key).eta_s is None
+
+
+def test_a_worker_counts_until_it_leaves_or_its_last_sign_of_life_is_old(store: JobStore) -> None:
+    def capacity() -> tuple[int, int]:
+        stats = store.run(queues.queue_stats("q"))
+        return stats.workers, stats.slots
+
+    store.run(queues.seen("q", "leaving", 2, alive_s=20))
+    store.run(queues.seen("q", "dead", 4, alive_s=-1))
+    assert capacity() == (1, 2)
+    store.run(queues.leave("q", "leaving"))
+    assert capacity() == (0, 0)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_submit_is_answered_with_the_jobs_place_and_estimate(store: JobStore, durable: bool) -> None:
+    store.run(queues.seen("q", "w", 1, alive_s=20))
+    succeed(store, 1, took_s=10)
+    submit(store, "first")
+    job = store.run(records.submit(submission("second"), replace(LIMITS, durable=durable))).job
+    if durable:
+        job = store.run(records.confirm(job.key, round(job.created_s * 1e6)))
+    assert job.queue_position == 2
+    assert job.eta_s == pytest.approx(15, rel=0.1)
+
+
+def test_the_estimate_of_a_further_attempt_is_not_made_from_the_progress_of_the_one_before(store: JobStore) -> None:
+    key = submit(store)
+    store.run(records.heartbeat(claim(store)[0], Phase.INFERRING, Progress(9, 10)))
+    store.client.zadd("penstock:leases", {str(key): 0})
+    store.run(records.sweep())
+    [held] = claim(store)
+    assert read(store, key).eta_s is None
+    began_us = int((store.client.time()[0] - 10) * 1e6)
+    store.client.hset(f"penstock:tenant:default:job:{key.id}", "started_us", began_us)
+    store.run(records.heartbeat(held, Phase.INFERRING, Progress(1, 10)))
+    assert read(store, key).progress.done == 9
+    assert read(store, key).eta_s == pytest.approx(90, rel=0.2)

@@ -1,0 +1,360 @@
+"""What a decoder, a plugin or an attacker does in an IO process ends one attempt and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.errors import Canceled, Drained, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.models import Model
+from penstock.processors.base import Output, Prompt
+from penstock.workers.io.forks import ForkOptions
+from penstock.workers.io.pool import IOPool
+from penstock.workers.processing import Work
+from tests.waiting import wait_for
+
+MIB = 2**20
+OPTIONS = ForkOptions(256 * MIB, processors={"probe": "tests.probe:Probe", "gone": "tests.no_such_module:Probe"})
+MODEL = Model(
+    name="probe", title="Probe", runner="fake", processor="probe", source=".", revision="1", io_timeout_s=60
+)  # fmt: skip
+CRASHING = MODEL.model_copy(update={"options": {"crash": True}})
+
+
+@pytest.fixture(scope="module")
+def shared_pool() -> Iterator[IOPool]:
+    pool = IOPool(3, OPTIONS)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def pool(shared_pool: IOPool) -> Iterator[IOPool]:
+    before = files_of_memory()
+    yield shared_pool
+    if files_of_memory() > before:
+        gc.collect()  # pytest's notes of exceptions hold their frames
+    # Nothing that was sent or taken is left open, whatever the test did.
+    assert files_of_memory() <= before
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    return Work(MODEL, {}, {}, tmp_path / "artifacts")
+
+
+def nothing() -> None:
+    """Let it go on."""
+
+
+def echo(prompts: Iterator[Prompt]) -> Iterator[Output]:
+    return (Output(prompt.data) for prompt in prompts)
+
+
+def run(pool: IOPool, work: Work, check: Callable[[], None] = nothing, **input: Any) -> dict[str, Any]:  # noqa: A002
+    with pool.open(replace(work, input=input), check=check, say=lambda _: None) as session:
+        return dict(session.finish(echo(session.prompts)).result.data or {})
+
+
+def error_of(pool: IOPool, work: Work, **input: Any) -> PenstockError:  # noqa: A002
+    with pytest.raises(PenstockError) as caught:
+        run(pool, work, **input)
+    return caught.value
+
+
+def files_of_memory() -> int:
+    """How many files of shared memory this process holds."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the folder itself was open
+            links.append(str(path.readlink()))
+    return sum("memfd" in link for link in links)
+
+
+@pytest.mark.parametrize("half", ["pre", "prompt", "post"])
+@pytest.mark.parametrize(
+    ("deed", "kind", "words"),
+    [
+        ("segfault", ProcessorFailed, "crashed (SIGSEGV)"),
+        ("abort", ProcessorFailed, "crashed (SIGABRT)"),
+        ("leave", ProcessorFailed, "ended its process (exit code 0)"),
+        ("killed", OutOfMemory, "was killed"),
+        ("shut", ProcessorFailed, "closed its connection"),
+        ("exit", ProcessorFailed, "SystemExit"),
+        ("hog", ProcessorFailed, "more memory for this input than the 256 MiB"),
+        ("claim_the_device", ProcessorFailed, "as if it were the engine"),
+    ],
+)
+def test_a_process_that_ends_fails_its_job_with_the_reason_and_no_other(
+    pool: IOPool, work: Work, tmp_path: Path, half: str, deed: str, kind: type[PenstockError], words: str
+) -> None:
+    neighbour = replace(work, folder=tmp_path / "neighbour")
+    with pool.open(neighbour, check=nothing, say=lambda _: None) as beside:
+        first = next(beside.prompts)
+        error = error_of(pool, work, **{half: deed})
+        rest = [Output(first.data), *echo(beside.prompts)]
+        assert beside.finish(iter(rest)).result.text == "12"
+    assert type(error) is kind
+    assert words in error.detail
+    if deed in ("segfault", "abort", "leave", "killed"):
+        assert error.detail.split("while ")[1].startswith("making the result" if half == "post" else "reading")
+    assert run(pool, work)["sum"] == 12
+
+
+@pytest.mark.parametrize("half", ["pre", "prompt", "post"])
+def test_a_process_that_hangs_is_ended_after_its_models_time(
+    pool: IOPool, work: Work, tmp_path: Path, half: str
+) -> None:
+    hasty = replace(work, model=MODEL.model_copy(update={"io_timeout_s": 0.3}))
+    error = error_of(pool, hasty, folder=str(tmp_path), **{half: "hang"})
+    assert isinstance(error, ProcessorFailed)
+    assert "did nothing for 0.3 s" in error.detail
+    assert run(pool, work)["sum"] == 12
+
+
+@pytest.mark.parametrize("half", ["pre", "prompt", "post"])
+def test_a_cancel_ends_a_process_that_hangs_at_once(pool: IOPool, work: Work, tmp_path: Path, half: str) -> None:
+    canceled = threading.Event()
+
+    def check() -> None:
+        if (tmp_path / "hanging").exists():
+            canceled.set()
+            raise Canceled
+
+    with pytest.raises(Canceled):
+        run(pool, work, check, folder=str(tmp_path), **{half: "hang"})
+    assert canceled.is_set()
+    assert run(pool, work)["sum"] == 12
+
+
+@pytest.mark.parametrize("deed", ["garbage", "too_much", "lie", "loose", "hollow", "again"])
+@pytest.mark.parametrize("half", ["pre", "post"])
+def test_nonsense_from_a_process_fails_its_job(pool: IOPool, work: Work, half: str, deed: str) -> None:
+    error = error_of(pool, work, **{half: deed})
+    assert isinstance(error, ProcessorFailed)
+    assert "nonsense" in error.detail
+    assert run(pool, work)["sum"] == 12
+
+
+@pytest.mark.parametrize("deed", ["link", "foreign", "nothing", "save_foreign"])
+def test_only_plain_files_of_the_jobs_folder_become_artifacts_and_checkpoints(
+    pool: IOPool, work: Work, tmp_path: Path, deed: str
+) -> None:
+    (tmp_path / "secret").write_text("of somebody else")
+    error = error_of(pool, work, post=deed, folder=str(tmp_path))
+    assert isinstance(error, ProcessorFailed)
+    assert "artifact" in error.detail
+
+
+def test_a_process_has_no_secrets_no_network_and_cannot_read_its_worker(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"AWS_SECRET_ACCESS_KEY": "s1", "PENSTOCK_SECRET": "s2", "HF_TOKEN": "s3", "HOME": str(tmp_path)}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    pool = IOPool(1, OPTIONS)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        try:
+            run(pool, work, pre="tell", folder=str(tmp_path), port=port, worker=os.getpid())
+        finally:
+            pool.close()
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert not secrets.keys() & seen["environment"].keys()
+    assert not set(secrets.values()) & set(seen["environment"].values())
+    assert (seen["connect"] != "reached", seen["resolve"] != "reached") == (True, True)
+    assert seen["worker"] == "PermissionError"
+    assert seen["uid"] == os.getuid()
+
+
+def test_the_folder_for_artifacts_is_there_before_a_process_begins(pool: IOPool, work: Work) -> None:
+    """It runs on into the second half while the worker hears that the first is done."""
+    there: list[bool] = []
+    with pool.open(work, check=lambda: there.append(work.folder.is_dir()), say=lambda _: None):
+        assert there
+        assert all(there)
+
+
+def test_the_same_process_runs_job_after_job(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    assert len({pid_of(pool, work, tmp_path) for _ in range(5)}) == 1
+
+
+def test_a_bad_input_costs_no_process(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    before = pid_of(pool, work, tmp_path)
+    for half in ("pre", "prompt", "post"):
+        error_of(pool, work, **{half: "refuse"})
+    assert pid_of(pool, work, tmp_path) == before
+
+
+def test_a_process_that_grew_is_replaced(work: Work, tmp_path: Path) -> None:
+    pool = IOPool(1, OPTIONS)
+    try:
+        pids = [pid_of(pool, work, tmp_path, leak_bytes=30 * MIB) for _ in range(12)]
+        assert 3 <= len(set(pids)) <= 6, "each may keep a quarter of 256 MiB"
+    finally:
+        pool.close()
+
+
+def test_an_idle_process_is_ended_after_a_while(work: Work, tmp_path: Path) -> None:
+    pool = IOPool(1, OPTIONS, idle_s=0.1)
+    try:
+        pid = pid_of(pool, work, tmp_path)
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(20)
+        assert pid_of(pool, work, tmp_path) != pid
+    finally:
+        pool.close()
+
+
+def test_a_process_that_died_while_it_was_idle_is_not_used(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    pid = pid_of(pool, work, tmp_path)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "it did not die")
+    assert pid_of(pool, work, tmp_path) != pid
+
+
+def test_a_lost_fork_server_is_replaced(work: Work, tmp_path: Path) -> None:
+    pool = IOPool(1, OPTIONS)
+    try:
+        process = psutil.Process(pid_of(pool, work, tmp_path))
+        parent = process.parent()
+        assert parent is not None
+        parent.kill()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        wait_for(
+            lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "its fork is still there"
+        )
+        assert run(pool, work)["sum"] == 12
+    finally:
+        pool.close()
+
+
+def test_more_jobs_than_processes_wait_their_turn(work: Work, tmp_path: Path) -> None:
+    pool = IOPool(1, OPTIONS)
+    sums: list[float] = []
+    try:
+        with pool.open(work, check=nothing, say=lambda _: None) as session:
+            other = threading.Thread(target=lambda: sums.append(run(pool, replace(work, folder=tmp_path / "b"))["sum"]))
+            other.start()
+            assert session.finish(echo(session.prompts)).result.text == "12"
+            assert sums == []
+        other.join(20)
+        assert sums == [12]
+    finally:
+        pool.close()
+
+
+def test_a_closed_pool_takes_no_jobs_and_leaves_no_processes(work: Work, tmp_path: Path) -> None:
+    pool = IOPool(2, OPTIONS)
+    pid = pid_of(pool, work, tmp_path)
+    server = psutil.Process(pid).ppid()
+    pool.close()
+    assert not psutil.pid_exists(pid)
+    assert not psutil.pid_exists(server)
+    with pytest.raises(Drained):
+        run(pool, work)
+
+
+def test_a_plugin_that_cannot_be_imported_is_a_problem_of_its_model(pool: IOPool) -> None:
+    gone = MODEL.model_copy(update={"name": "gone", "processor": "gone"})
+    assert "tests.no_such_module" in (pool.entry(gone).problem or "")
+
+
+def test_a_plugin_that_crashes_when_it_is_imported_is_a_problem_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crashing_plugin.py").write_text("import ctypes; ctypes.string_at(0)")
+    (tmp_path / "leaving_plugin.py").write_text("import os; os._exit(0)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plugins = {"crashing": "crashing_plugin:X", "leaving": "leaving_plugin:X"}
+    pool = IOPool(1, replace(OPTIONS, processors={**OPTIONS.processors, **plugins}))
+    try:
+        problems = [pool.entry(MODEL.model_copy(update={"processor": name})).problem or "" for name in plugins]
+        assert "SIGSEGV" in problems[0]
+        assert "exit code 0" in problems[1]
+        assert pool.entry(MODEL).problem is None
+    finally:
+        pool.close()
+
+
+def test_a_plugin_that_hangs_while_it_is_loaded_is_a_problem_of_its_model(pool: IOPool) -> None:
+    hanging = MODEL.model_copy(update={"options": {"hang": True}, "io_timeout_s": 0.3})
+    assert "did nothing for 0.3 s" in (pool.entry(hanging).problem or "")
+
+
+def test_the_check_of_a_plugin_that_hangs_can_be_ended(pool: IOPool) -> None:
+    def drained() -> None:
+        if pool.server.lost or time.monotonic() > begun + 0.3:
+            raise Drained
+
+    begun = time.monotonic()
+    with pytest.raises(Drained):
+        pool.entry(MODEL.model_copy(update={"options": {"hang": True}}), check=drained)
+
+
+def test_a_crash_while_a_processor_is_loaded_is_called_that(pool: IOPool, work: Work) -> None:
+    assert (pool.entry(CRASHING).problem or "").endswith("crashed (SIGSEGV) while the processor was loaded")
+    error = error_of(pool, replace(work, model=CRASHING))
+    assert error.detail.endswith("crashed (SIGSEGV) while the processor was loaded")
+
+
+@pytest.mark.parametrize("deed", ["fork", "fork_detached"])
+@pytest.mark.parametrize("then", ["idle", "abort", "closed"])
+def test_what_a_plugin_forked_ends_with_its_process(work: Work, tmp_path: Path, deed: str, then: str) -> None:
+    pool = IOPool(1, OPTIONS, idle_s=0.1 if then == "idle" else 60)
+    try:
+        run(pool, work, pre=deed, folder=str(tmp_path))
+        forked = psutil.Process(int((tmp_path / "forked").read_text()))
+        if then == "abort":
+            error_of(pool, replace(work, model=CRASHING))
+        elif then == "closed":
+            pool.close()
+        forked.wait(20)
+    finally:
+        pool.close()
+
+
+def test_a_plugin_that_kills_its_group_kills_itself_only(pool: IOPool, work: Work) -> None:
+    server = pool.server.pid
+    assert isinstance(error_of(pool, work, pre="kill_group"), OutOfMemory)
+    assert run(pool, work)["sum"] == 12
+    assert pool.server.pid == server
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_is_killed_leaves_no_processes_even_hanging_ones(tmp_path: Path, how: signal.Signals) -> None:
+    script = "import sys; from tests.integration.test_io_processes import hang_until_killed as f; f(sys.argv[1])"
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parents[2]) as worker:
+        wait_for(lambda: (tmp_path / "hanging").exists(), "the job never began")
+        family = psutil.Process(worker.pid).children(recursive=True)
+        assert len(family) == 2
+        worker.send_signal(how)
+        worker.wait(20)
+    _, left = psutil.wait_procs(family, timeout=20)
+    assert left == []
+
+
+def hang_until_killed(folder: str) -> None:
+    work = Work(MODEL, {"pre": "hang", "folder": folder}, {}, Path(folder, "artifacts"))
+    with IOPool(1, OPTIONS).open(work, check=nothing, say=print):
+        raise AssertionError("a processor that hangs came back")
+
+
+def pid_of(pool: IOPool, work: Work, folder: Path, **input: Any) -> int:  # noqa: A002
+    run(pool, work, post="tell", folder=str(folder), **input)
+    return int(json.loads((folder / "seen.json").read_text())["pid"])

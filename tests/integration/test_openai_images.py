@@ -1,0 +1,122 @@
+"""Images by OpenAI's own client, with a worker's moves at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from penstock.errors import OutOfMemory
+from penstock.jobs import Claim, State
+from penstock.storage.records import Outcome
+from tests.integration.facing import Facing, facing
+from tests.valkey import ValkeyProcess
+
+
+@pytest.fixture
+async def face(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Facing]:
+    async with facing(valkey.url, tmp_path) as running:
+        yield running
+
+
+async def draw(face: Facing, claim: Claim) -> None:
+    """End a job with as many files as it asks for."""
+    wanted = claim.submission.input
+    kind = wanted["format"]
+    names = [f"image-{number}.{kind}" for number in range(1, wanted["n"] + 1)]
+    files = tuple(face.service.store_artifact(claim, name, name.encode(), f"image/{kind}") for name in names)
+    images = [{"name": name, "seed": wanted["seed"] + number} for number, name in enumerate(names)]
+    data = {"images": images, "width": wanted.get("width", 64), "height": wanted.get("height", 64)}
+    await face.service.end(claim, Outcome(State.SUCCEEDED, data=data, artifacts=files))
+
+
+async def test_images_come_by_links_that_need_no_key(face: Facing) -> None:
+    async with face.client() as client:
+        asked = asyncio.create_task(client.images.generate(model="painter", prompt="a lighthouse", n=2, size="96x64"))
+        claim = await face.claim()
+        wanted = dict(claim.submission.input)
+        assert 0 <= wanted.pop("seed") < 2**62
+        assert wanted == {"prompt": "a lighthouse", "n": 2, "width": 96, "height": 64, "format": "png"}
+        await draw(face, claim)
+        answer = await asked
+    assert (answer.output_format, answer.size, answer._request_id) == ("png", "96x64", claim.submission.key.id)
+    assert answer.data is not None
+    async with httpx.AsyncClient() as plain:
+        links = [httpx.URL(image.url or "") for image in answer.data]
+        got = [await plain.get(face.url + link.raw_path.decode()) for link in links]
+    assert [response.content for response in got] == [b"image-1.png", b"image-2.png"]
+    assert got[0].headers["content-type"] == "image/png"
+
+
+async def test_images_come_as_base64_with_what_diffusers_know(face: Facing) -> None:
+    more = {"negative_prompt": "rain", "num_inference_steps": 9, "guidance_scale": 4, "seed": -1}
+    async with face.client() as client:
+        asked = asyncio.create_task(
+            client.images.generate(
+                model="painter", prompt="a boat", response_format="b64_json", output_format="webp", extra_body=more
+            )
+        )
+        claim = await face.claim()
+        assert claim.submission.input == {
+            "prompt": "a boat", "n": 1, "negative_prompt": "rain", "steps": 9, "guidance_scale": 4,
+            "seed": 2**62 - 1, "format": "webp",
+        }  # fmt: skip
+        await draw(face, claim)
+        answer = await asked
+    assert answer.data is not None
+    assert [base64.b64decode(image.b64_json or "") for image in answer.data] == [b"image-1.webp"]
+    assert answer.data[0].url is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "param", "words"),
+    [
+        ({"n": 101}, openai.BadRequestError, "n", "100"),
+        ({"n": 0}, openai.BadRequestError, "n", "1"),
+        ({"size": "huge"}, openai.BadRequestError, "size", "match pattern"),
+        ({"size": "4x4"}, openai.BadRequestError, "size", "8"),
+        ({"prompt": ""}, openai.BadRequestError, "prompt", "at least 1 char"),
+        ({"background": "transparent"}, openai.BadRequestError, "background", "not supported"),
+        ({"stream": True}, openai.BadRequestError, "stream", "not supported"),
+        ({"quality": "high"}, openai.BadRequestError, "quality", "not supported"),
+        ({"output_format": "jpeg"}, openai.BadRequestError, "output_format", "png"),
+        ({"extra_body": {"num_inference_steps": 10**6}}, openai.BadRequestError, "num_inference_steps", "10000"),
+        ({"model": "writer"}, openai.NotFoundError, None, "writer does no image generation; models that do: painter"),
+        ({"model": "nobody"}, openai.NotFoundError, "model", "there is no such model"),
+    ],
+)
+async def test_what_does_not_fit_is_refused_in_openais_words(
+    face: Facing, wrong: dict[str, Any], error: type[openai.APIStatusError], param: str | None, words: str
+) -> None:
+    async with face.client() as client:
+        with pytest.raises(error, match=words) as caught:
+            await client.images.generate(**{"model": "painter", "prompt": "a", **wrong})
+    assert caught.value.param == param
+
+
+async def test_a_job_that_fails_has_its_errors_status(face: Facing) -> None:
+    async with face.client() as client:
+        asked = asyncio.create_task(client.images.generate(model="painter", prompt="a boat"))
+        report = OutOfMemory("the image was too large for the device").report()
+        await face.service.end(await face.claim(), Outcome(State.FAILED, error=report))
+        with pytest.raises(openai.APIStatusError, match="too large for the device") as caught:
+            await asked
+    assert caught.value.code == "out_of_memory"
+
+
+async def test_images_that_are_too_large_for_base64_are_refused_by_name(face: Facing) -> None:
+    async with face.client() as client:
+        asked = asyncio.create_task(client.images.generate(model="painter", prompt="a", response_format="b64_json"))
+        claim = await face.claim()
+        file = face.service.store_artifact(claim, "image-1.png", b"x" * 50_000_001, "image/png")
+        data = {"images": [{"name": "image-1.png", "seed": 1}], "width": 64, "height": 64}
+        await face.service.end(claim, Outcome(State.SUCCEEDED, data=data, artifacts=(file,)))
+        with pytest.raises(openai.BadRequestError, match="ask for their url") as caught:
+            await asked
+    assert caught.value.param == "response_format"

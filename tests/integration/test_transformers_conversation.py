@@ -1,0 +1,370 @@
+"""Chats about pictures: tiny networks with random weights, against the library's own processors and `generate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import transformers
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.processors.base import Output, Prompt
+from penstock.processors.multimodal.chat import ImageTextToText
+from penstock.processors.testing import Finished, LocalFiles, check_processor
+from penstock.workers.engine.base import Continue, Runner
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import FACTORIES
+from tests.hub import a_model, finish, load
+from tests.pictured import IMAGE, MADE, TEMPLATE, a_granite_vision, a_llava, a_llava_next, a_qwen2_vl, siglip_tower
+
+SHAPES = [(50, 120), (90, 40), (32, 32)]
+NEW = 24
+
+
+def a_picture(height: int, width: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(height * width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Return three pictures by their references."""
+    made = {}
+    for number, shape in enumerate(SHAPES):
+        path = tmp_path / f"{number}.png"
+        Image.fromarray(a_picture(*shape)).save(path)
+        made[f"media://{number}"] = path
+    return made
+
+
+@pytest.fixture(params=MADE)
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return MADE[request.param](tmp_path / request.param)
+
+
+def image(number: int) -> dict[str, str]:
+    return {"type": "image", "image": f"media://{number}"}
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+#: Several turns, several pictures, one of them twice, with text before and after.
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [text("Left: "), image(0), text(" right: "), image(1), text(" differ?")]},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": [image(2), image(0), text("And these?")]},
+]
+SHOWN = (0, 1, 2, 0)
+
+
+def prompt_of(directory: Path, files: dict[str, Path], messages: Sequence[Any] = MESSAGES, **wish: Any) -> Prompt:
+    processor = ImageTextToText(a_model(directory, processor="image-text-to-text"))
+    request = processor.request.model_validate({"messages": messages, "max_new_tokens": NEW, **wish})
+    [prompt] = processor.pre_process(request, LocalFiles(files)).prompts
+    return prompt
+
+
+def theirs(directory: Path) -> dict[str, Any]:
+    """Return what the library makes of the same conversation, by its own processor."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+    parts = [[text(m["content"])] if isinstance(m["content"], str) else m["content"] for m in MESSAGES]
+    messages = [{**message, "content": content} for message, content in zip(MESSAGES, parts, strict=True)]
+    template = (directory / "chat_template.jinja").read_text()
+    said = tokenizer.apply_chat_template(messages, chat_template=template, add_generation_prompt=True, tokenize=False)
+    pictures = [a_picture(*SHAPES[number]) for number in SHOWN]
+    options = {"input_data_format": "channels_last"}
+    config = json.loads((directory / "config.json").read_text())
+    match config["model_type"]:
+        case "llava":
+            eyes = CLIPImageProcessorPil.from_pretrained(directory)
+            made = LlavaProcessor(eyes, tokenizer, 8, "default", num_additional_image_tokens=1)
+        case "llava_next":
+            eyes = LlavaNextImageProcessorPil.from_pretrained(directory)
+            strategy = config["vision_feature_select_strategy"]
+            made = LlavaNextProcessor(eyes, tokenizer, 8, strategy, num_additional_image_tokens=strategy == "default")
+        case _:  # its processor wants torchvision
+            eyes = Qwen2VLImageProcessorPil.from_pretrained(directory)
+            return qwens(eyes, tokenizer, said, pictures, options)
+    found: dict[str, Any] = dict(made(images=pictures, text=said, return_tensors="pt", images_kwargs=options))
+    return found
+
+
+def qwens(eyes: Any, tokenizer: Any, said: str, pictures: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+    seen = eyes(pictures, return_tensors="pt", **options)
+    pieces = said.split("<|image_pad|>")
+    counts = [int(grid.prod()) // 4 for grid in seen["image_grid_thw"]]
+    said = "".join(a + "<|image_pad|>" * n for a, n in zip(pieces, [*counts, 0], strict=True))
+    ids = tokenizer(said, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    return {"input_ids": ids, **seen, "mm_token_type_ids": (ids == 256).int()}
+
+
+def generated(directory: Path, inputs: dict[str, Any]) -> list[int]:
+    network: Any = transformers.AutoModelForImageTextToText.from_pretrained(directory, local_files_only=True).eval()
+    told = {name: value for name, value in inputs.items() if name != "attention_mask"}
+    ids = told["input_ids"]
+    whole = network.generate(**told, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False)
+    return [int(token) for token in whole[0, ids.shape[1] :] if token != 257]
+
+
+def test_pictures_and_places_are_the_library_s(directory: Path, files: dict[str, Path]) -> None:
+    prompt, expected = prompt_of(directory, files), theirs(directory)
+    np.testing.assert_array_equal(prompt.data["input_ids"], expected["input_ids"][0])
+    pixels, at = expected["pixel_values"].numpy(), 0
+    for number, layout in enumerate(prompt.data["layouts"]):
+        ours = prompt.data[f"image_{number}"]
+        assert ours.dtype == np.float32
+        if "image_sizes" in expected:  # filled up to the largest number of tiles
+            mine = pixels[number, : len(ours)]
+            assert not pixels[number, len(ours) :].any()
+            assert layout == expected["image_sizes"][number].tolist()
+        else:
+            mine, at = pixels[at : at + len(ours)], at + len(ours)
+        np.testing.assert_allclose(ours, mine, rtol=0, atol=2e-6)
+        if "image_grid_thw" in expected:
+            assert layout == expected["image_grid_thw"][number].tolist()
+    assert len(prompt.data["layouts"]) == len(SHOWN)
+
+
+@torch.inference_mode()
+def test_an_answer_is_the_library_s(directory: Path, files: dict[str, Path]) -> None:
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        (output,) = finish(runner, prompt_of(directory, files))
+    expected = generated(directory, theirs(directory))
+    assert len(set(expected)) > 3, "a network that says the same all the time tells nothing"
+    assert output.data["token_ids"] == expected
+    assert output.data["finish_reason"] == ("length" if len(expected) == NEW else "stop")
+
+
+def test_what_the_network_sees_counts(directory: Path, files: dict[str, Path]) -> None:
+    other = {**files, "media://0": files["media://1"]}
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        said = [finish(runner, prompt_of(directory, shown))[0].data["token_ids"] for shown in (files, other)]
+        swapped = [MESSAGES[0], {"role": "user", "content": [image(1), text("?"), image(0)]}]
+        ordered = [MESSAGES[0], {"role": "user", "content": [image(0), text("?"), image(1)]}]
+        said += [finish(runner, prompt_of(directory, files, m))[0].data["token_ids"] for m in (swapped, ordered)]
+    assert said[0] != said[1]
+    assert said[2] != said[3], "pictures have an order"
+
+
+def test_a_chat_without_pictures_is_the_library_s(directory: Path, files: dict[str, Path]) -> None:
+    prompt = prompt_of(directory, files, [{"role": "user", "content": "Who is there?"}])
+    assert prompt.data["layouts"] == []
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        with_picture, alone = finish(runner, prompt_of(directory, files), prompt)
+        assert with_picture.data["token_ids"] == finish(runner, prompt_of(directory, files))[0].data["token_ids"]
+    assert alone.data["token_ids"] == generated(
+        directory, {"input_ids": torch.from_numpy(prompt.data["input_ids"])[None]}
+    )
+
+
+@pytest.fixture
+def eyes(tmp_path: Path) -> Iterator[Runner]:
+    with closing(load(a_granite_vision(tmp_path / "eyes"), processor="image-text-to-text")) as runner:
+        yield runner
+
+
+class Tower:
+    """Counts how many pictures a network encodes."""
+
+    def __init__(self, runner: Any) -> None:
+        self.seen = 0
+        runner.network.model.vision_tower.register_forward_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.seen += 1
+
+
+def test_pictures_are_encoded_once_and_then_known(eyes: Any, tmp_path: Path, files: dict[str, Path]) -> None:
+    tower = Tower(eyes)
+    prompt = prompt_of(tmp_path / "eyes", files)
+    (first,) = finish(eyes, prompt)
+    assert tower.seen == 3, "one is shown twice, and steps after the first see none"
+    assert first.counts == {"encoder_hits": 1, "encoder_misses": 3}
+    assert eyes.encodings.held_bytes > 0, "what a worker tells of the cache is that of its runners"
+    other = prompt_of(tmp_path / "eyes", files, [{"role": "user", "content": [image(1), text("Another chat")]}])
+    (again,) = finish(eyes, other)
+    assert (tower.seen, again.counts) == (3, {"encoder_hits": 1, "encoder_misses": 0})
+    (elsewhere,) = finish(eyes, Prompt(other.data, other.cost, tenant="other"))
+    assert (tower.seen, elsewhere.counts) == (4, {"encoder_hits": 0, "encoder_misses": 1})
+    assert elsewhere.data == again.data
+    with closing(load(tmp_path / "eyes", processor="image-text-to-text")) as fresh:
+        assert finish(fresh, other)[0].data == again.data
+
+
+def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
+    eyes: Runner, tmp_path: Path, files: dict[str, Path]
+) -> None:
+    state = eyes.admit(prompt_of(tmp_path / "eyes", files))
+    steps = [eyes.step([state])[0] for _ in range(2)]
+    assert all(isinstance(step, Continue) and step.state.opening.pictures is None for step in steps)
+    assert steps[0].state.new == steps[1].state.new  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "sentence"),
+    [
+        ({"image_0": None}, ProcessorFailed, "with a picture `image_N`, a float32 array"),
+        ({"image_0": np.zeros((1, 3, 32, 32))}, ProcessorFailed, "a float32 array"),
+        ({"image_0": np.zeros((3, 36, 36), np.float32)}, InvalidInput, r"shape \(any, 3, 36, 36\), not \(3, 36, 36\)"),
+        ({"image_0": np.zeros((2, 3, 36, 31), np.float32)}, InvalidInput, r"not \(2, 3, 36, 31\)"),
+        ({"layouts": [[50]]}, ProcessorFailed, "a list of 2 whole numbers"),
+        ({"layouts": [[50, 0]]}, ProcessorFailed, "a list of 2 whole numbers"),
+        ({"layouts": [50]}, ProcessorFailed, "a list of 2 whole numbers"),
+        ({"layouts": "ab"}, ProcessorFailed, "a list of 2 whole numbers"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_refused(
+    eyes: Runner, tmp_path: Path, files: dict[str, Path], change: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    prompt = prompt_of(tmp_path / "eyes", files, [{"role": "user", "content": [image(0)]}])
+    with pytest.raises(kind, match=sentence):
+        eyes.admit(Prompt({**prompt.data, **change}))
+
+
+def test_places_that_do_not_fit_fail_alone(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_granite_vision(tmp_path / "eyes")
+    good = prompt_of(directory, files)
+    ids = good.data["input_ids"]
+    bad = Prompt({**good.data, "input_ids": np.delete(ids, int(np.flatnonzero(ids == 256)[0]))})
+    model = a_model(directory, processor="image-text-to-text")
+    with closing(BatchingEngine(FACTORIES)) as engine:
+        with pytest.raises(InvalidInput, match="and they make"):
+            list(engine.run(model, iter([bad]), check=lambda: None))
+        answers = [out for out in engine.run(model, iter([good]), check=lambda: None) if not out.partial]
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        assert answers[0].data == finish(runner, good)[0].data
+
+
+def test_a_grid_that_does_not_fit_is_refused_before_the_engine(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_qwen2_vl(tmp_path / "eyes")
+    prompt = prompt_of(directory, files)
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        for layouts, sentence in (
+            ([[1, 60, 60], *prompt.data["layouts"][1:]], "a picture makes 900 tokens, and the prompt has fewer"),
+            (prompt.data["layouts"][:2], "places for more pictures than there are"),
+        ):
+            with pytest.raises(InvalidInput, match=sentence):
+                runner.admit(Prompt({**prompt.data, "layouts": layouts}))
+
+
+def test_in_bfloat16_pictures_are_seen_too(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_llava_next(tmp_path / "eyes")
+    with closing(load(directory, processor="image-text-to-text", dtype="bfloat16")) as runner:
+        (output,) = finish(runner, prompt_of(directory, files))
+    assert len(output.data["token_ids"]) == NEW
+
+
+def test_several_feature_layers_of_a_llava(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_llava(
+        tmp_path / "eyes", vision_config=siglip_tower(), vision_feature_layer=[-2, -1],
+        vision_feature_select_strategy="full",
+    )  # fmt: skip
+    prompt = prompt_of(directory, files)
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        (output,) = finish(runner, prompt)
+    pixels = torch.from_numpy(np.concatenate([prompt.data[f"image_{number}"] for number in range(len(SHOWN))]))
+    ids = torch.from_numpy(prompt.data["input_ids"])[None]
+    assert output.data["token_ids"] == generated(directory, {"input_ids": ids, "pixel_values": pixels})
+
+
+@pytest.fixture
+def check() -> Iterator[Callable[..., Finished]]:
+    """Return the conformance test on the real engine."""
+    with closing(BatchingEngine(FACTORIES)) as engine:
+
+        def check(directory: Path, request: Any, other: Any, files: dict[str, Path]) -> Finished:
+            model = a_model(directory, processor="image-text-to-text", max_batch=1)
+
+            def answer(prompts: Iterator[Prompt]) -> Iterator[Output]:
+                return engine.run(model, prompts, check=lambda: None)
+
+            return check_processor(ImageTextToText(model), request, files, engine=answer, other=other)
+
+        yield check
+
+
+def test_the_processor_keeps_its_contract(check: Any, directory: Path, files: dict[str, Path]) -> None:
+    request = {"messages": MESSAGES, "max_new_tokens": 10}
+    other = {"images": ["media://1"], "prompt": "What is this?", "max_new_tokens": 5, "temperature": 0.9, "seed": 4}
+    done = check(directory, request, other, files)
+    usage = (done.result.data or {})["usage"]
+    assert usage["prompt_tokens"] == len(prompt_of(directory, files).data["input_ids"])
+    assert (usage["completion_tokens"], done.result.data["finish_reason"]) == (10, "length")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "blip"},
+            "'blip' is not known to image",
+        ),
+        ({"vision_config": {"model_type": "pixtral"}}, "the vision tower 'pixtral' is not known here"),
+        ({"vision_config": {"model_type": "siglip_vision_model", "image_size": 48}}, "multiples of the tower's 48 px"),
+        ({"image_grid_pinpoints": [[64, 64]]}, "different image_grid_pinpoints"),
+        ({"vision_feature_select_strategy": "default"}, "leave tiles that are no square"),
+        ({"image_token_index": 299}, "has no token 299, which config.json calls the pictures'"),
+    ],
+)
+def test_a_directory_that_does_not_go_together_is_refused(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
+    directory = a_granite_vision(tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    config.pop("image_token_id", None)
+    (directory / "config.json").write_text(json.dumps({**config, **wrong}))
+    with pytest.raises(ModelUnavailable, match=sentence):
+        ImageTextToText(a_model(directory, processor="image-text-to-text"))
+
+
+@pytest.mark.parametrize("made", [a_llava, a_qwen2_vl])
+def test_pictures_of_another_size_than_the_network_s_are_refused(tmp_path: Path, made: Any) -> None:
+    directory = made(tmp_path)
+    path = directory / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "crop_size": 40, "patch_size": 10}))
+    with pytest.raises(ModelUnavailable, match=r"do not come out at the 32 px|different sizes of patches"):
+        ImageTextToText(a_model(directory, processor="image-text-to-text"))
+
+
+def test_a_task_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    directory = a_llava(tmp_path)
+    with pytest.raises(ModelUnavailable, match=r"is for the task 'image-text-to-text', and `options.task` is"):
+        load(directory, processor="image-text-to-text", options={"task": "text-generation"})
+    with pytest.raises(ModelUnavailable, match=r"'text-generation' does not fit model_type 'llava'.*image-text"):
+        load(directory, processor="text-generation")
+
+
+def test_a_template_may_want_one_text(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_llava(tmp_path / "eyes")
+    in_parts = prompt_of(directory, files).data["input_ids"]
+    one = TEMPLATE[: TEMPLATE.index("{% for part")] + "{{ message.content }}{% endfor %}ASSISTANT:"
+    (directory / "chat_template.jinja").write_text(one)
+    np.testing.assert_array_equal(prompt_of(directory, files).data["input_ids"], in_parts)
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        (None, r"lacks a chat template: the file chat_template\.jinja"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", f"no place for a picture: it must write {IMAGE} once"),
+        (TEMPLATE.replace(IMAGE, IMAGE * 2), "no place for a picture"),
+    ],
+)
+def test_a_template_without_places_is_refused(tmp_path: Path, template: str | None, sentence: str) -> None:
+    path = a_llava(tmp_path) / "chat_template.jinja"
+    path.unlink() if template is None else path.write_text(template)
+    with pytest.raises(ModelUnavailable, match=sentence):
+        ImageTextToText(a_model(tmp_path, processor="image-text-to-text"))

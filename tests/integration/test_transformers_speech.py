@@ -1,0 +1,218 @@
+"""Speech to text, token by token: a tiny Whisper with random weights, against the library's own `generate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.processors.base import Output, Prompt
+from penstock.workers.engine.base import Continue, Runner
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import FACTORIES
+from tests.hub import a_model, a_whisper, finish, load
+
+Segments = list[list[Any]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Threads wait for each other longer than such a network computes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_whisper(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="module")
+def whisper(source: Path) -> Iterator[Runner]:
+    with closing(load(source)) as runner:
+        yield runner
+
+
+def a_recording(*, frames: int = 200, seed: int = 0, **data: Any) -> Prompt:
+    """Return features as Whisper gets them: most are between -1 and 1.5, louder and softer."""
+    random = np.random.default_rng(seed)
+    loudness = np.repeat(random.uniform(-1, 1.5, (80, -(-frames // 10))), 10, axis=1)[:, :frames]
+    features = (loudness + random.normal(size=(80, frames)) * 0.2).astype(np.float32)
+    return Prompt({"features": features, "frames": frames, **data})
+
+
+def theirs(source: Path, prompt: Prompt, **options: Any) -> Segments:
+    """Return the library's own segments."""
+    network: Any = transformers.WhisperForConditionalGeneration.from_pretrained(source, local_files_only=True).eval()
+    features = torch.from_numpy(prompt.data["features"])[None]
+    made = network.generate(features, return_timestamps=True, return_segments=True, **options)
+    first = network.generation_config.no_timestamps_token_id + 1
+    return [
+        [float(found["start"]), float(found["end"]), [t for t in found["tokens"].tolist() if t < first]]
+        for found in made["segments"][0]
+    ]
+
+
+def close_to(expected: Segments) -> list[Any]:
+    return [[pytest.approx(start), pytest.approx(end), tokens] for start, end, tokens in expected]
+
+
+def told(output: Output) -> Segments:
+    segments: Segments = output.data["segments"]
+    return segments
+
+
+@pytest.mark.parametrize(("task", "seed"), [("transcribe", 0), ("translate", 1)])
+def test_a_window_of_sound_has_the_library_s_segments(source: Path, whisper: Runner, task: str, seed: int) -> None:
+    prompt = a_recording(seed=seed, task=task, language="de")
+    (output,) = finish(whisper, prompt)
+    assert told(output) == close_to(theirs(source, prompt, task=task, language="de"))
+    assert len(told(output)) > 1, "the network says when something is over"
+    assert output.data["language"] == "de"
+
+
+def test_long_recordings_go_on_where_the_last_words_ended(source: Path, whisper: Runner) -> None:
+    prompt = a_recording(frames=731, seed=2, language="en")
+    (output,) = finish(whisper, prompt)
+    assert told(output) == close_to(theirs(source, prompt, task="transcribe", language="en"))
+    assert told(output)[-1][0] > 4
+
+
+def test_the_language_is_heard_as_the_library_hears_it(source: Path, whisper: Runner) -> None:
+    network: Any = transformers.WhisperForConditionalGeneration.from_pretrained(source, local_files_only=True).eval()
+    prompts = [a_recording(seed=seed) for seed in range(3)]
+    tokens = network.detect_language(torch.from_numpy(np.stack([prompt.data["features"] for prompt in prompts])))
+    codes = {token: name.strip("<|>") for name, token in network.generation_config.lang_to_id.items()}
+    outputs = finish(whisper, *prompts)
+    assert [output.data["language"] for output in outputs] == [codes[token] for token in tokens.tolist()]
+    assert told(outputs[0]) == close_to(theirs(source, prompts[0], task="transcribe"))
+
+
+def test_silence_at_the_end_is_not_listened_to(whisper: Runner) -> None:
+    long = a_recording(frames=731, seed=2, language="en")
+    (whole,) = finish(whisper, long)
+    (output,) = finish(whisper, Prompt({**long.data, "frames": 150}))
+    assert told(output) == told(whole)[: len(told(output))]
+    assert told(output)[-1][0] < 2 < told(whole)[-1][0]
+
+
+def test_partial_outputs_hold_the_segments_that_are_ended(whisper: Runner) -> None:
+    state, heard = whisper.admit(a_recording(seed=1, language="de")), []
+    while isinstance(step := whisper.step([state])[0], Continue):
+        state = step.state
+        if step.partial is not None:
+            assert step.partial.partial
+            heard.append(told(step.partial))
+    whole = told(step.output)
+    assert heard
+    assert all(segments == whole[: len(segments)] for segments in heard)
+    assert [len(segments) for segments in heard] == sorted(len(segments) for segments in heard)
+
+
+def test_recordings_at_different_steps_do_not_touch_each_other(whisper: Runner) -> None:
+    asked = [a_recording(seed=seed, language="fr") for seed in range(3)]
+    alone = [finish(whisper, prompt)[0] for prompt in asked]
+    late: list[Any] = [whisper.admit(asked[0])]
+    for _ in range(3):
+        late = [step.state for step in whisper.step(late) if isinstance(step, Continue)]
+    ends = finish_states(whisper, [*late, *map(whisper.admit, asked[1:])])
+    assert ends == alone
+
+
+def finish_states(runner: Runner, states: list[Any]) -> list[Output]:
+    ends: dict[int, Output] = {}
+    places = dict(enumerate(states))
+    while places:
+        for place, step in zip(list(places), runner.step(list(places.values())), strict=True):
+            if isinstance(step, Continue):
+                places[place] = step.state
+            else:
+                ends[place] = step.output
+                del places[place]
+    return [ends[place] for place in range(len(states))]
+
+
+def test_a_step_may_be_repeated_from_the_same_states(whisper: Runner) -> None:
+    state = whisper.admit(again(3))
+    for _ in range(6):
+        first, second = whisper.step([state])[0], whisper.step([state])[0]
+        assert isinstance(first, Continue)
+        assert isinstance(second, Continue)
+        assert first.state.window.new == second.state.window.new
+        state = first.state
+
+
+def again(seed: int) -> Prompt:
+    """Return a recording whose words are drawn by chance."""
+    return Prompt({**a_recording(seed=seed).data, "temperature": 1.0, "seed": seed})
+
+
+def test_through_the_engine_recordings_of_a_job_are_those_heard_alone(source: Path, whisper: Runner) -> None:
+    asked = [a_recording(frames=20 + 90 * seed, seed=seed) for seed in range(5)]
+    with closing(BatchingEngine(FACTORIES)) as engine:
+        model = a_model(source, max_batch=4)
+        outputs = [out for out in engine.run(model, iter(asked), check=lambda: None) if not out.partial]
+    assert outputs == [finish(whisper, prompt)[0] for prompt in asked]
+
+
+def test_a_network_of_one_language_is_asked_nothing(tmp_path: Path) -> None:
+    source = a_whisper(tmp_path)
+    path = source / "generation_config.json"
+    known = json.loads(path.read_text())
+    del known["lang_to_id"]
+    path.write_text(json.dumps({**known, "is_multilingual": False}))
+    prompt = a_recording(seed=1)
+    with closing(load(source)) as runner:
+        (output,) = finish(runner, prompt)
+        assert output.data["language"] is None
+        with pytest.raises(InvalidInput, match="translates nothing"):
+            runner.admit(a_recording(task="translate"))
+        with pytest.raises(InvalidInput, match="knows English only, not 'de'"):
+            runner.admit(a_recording(language="de"))
+    assert told(output) == close_to(theirs(source, prompt))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ({"language": "xx"}, InvalidInput, "does not know the language 'xx'; it knows: de, en, fr"),
+        ({"task": "sing"}, InvalidInput, "`task` is one of transcribe, translate"),
+        ({"temperature": -1}, InvalidInput, "`temperature` is a number"),
+        ({"frames": 0}, ProcessorFailed, "`frames` is how many"),
+        ({"frames": 201}, ProcessorFailed, "`frames` is how many of the 200"),
+        ({"features": np.zeros((128, 200), np.float32)}, InvalidInput, "features of 80 bands, the prompt has 128"),
+        ({"features": np.zeros((80, 200))}, ProcessorFailed, "float32 array"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    whisper: Runner, data: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        whisper.admit(Prompt({**a_recording().data, **data}))
+
+
+def test_a_model_that_knows_no_timestamps_is_refused_before_it_is_asked(tmp_path: Path) -> None:
+    source = a_whisper(tmp_path)
+    path = source / "generation_config.json"
+    known = json.loads(path.read_text())
+    del known["no_timestamps_token_id"]
+    path.write_text(json.dumps(known))
+    with pytest.raises(ModelUnavailable, match=r"generation_config\.json lacks what tells times"):
+        load(source)
+
+
+def test_another_kind_of_speech_model_is_refused_by_name(tmp_path: Path) -> None:
+    config = {"model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelUnavailable, match="'speech-recognition' does not fit model_type 'speech_to_text'"):
+        load(tmp_path, processor="speech-recognition")

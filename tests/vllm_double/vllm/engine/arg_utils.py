@@ -1,0 +1,23 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vllm.config import HfConfig, ModelConfig, VllmConfig
+
+KNOWN = {
+    "model", "runner", "dtype", "max_num_seqs", "enforce_eager", "model_impl", "skip_tokenizer_init",
+    "enable_mm_embeds", "hf_overrides", "disable_log_stats", "gpu_memory_utilization",
+}  # fmt: skip
+
+
+class EngineArgs:
+    def __init__(self, **arguments: Any) -> None:
+        if unknown := set(arguments) - KNOWN:
+            raise TypeError(f"EngineArgs got unexpected keyword arguments {sorted(unknown)}")
+        self.arguments = arguments
+
+    def create_engine_config(self) -> VllmConfig:
+        config = json.loads(Path(self.arguments["model"], "config.json").read_text())
+        return VllmConfig(ModelConfig(HfConfig(config), getattr(torch, self.arguments["dtype"])))

@@ -1,0 +1,2 @@
+class EngineDeadError(Exception):
+    pass
