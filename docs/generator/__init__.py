@@ -1,0 +1,1 @@
+"""What the documentation's pages hold that is made from the code, each time the site is built."""

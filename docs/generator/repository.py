@@ -1,0 +1,60 @@
+"""Links between the site's pages and the rest of the repository, which read the same on both."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+#: Of the repository's own pages: where each lies on the site.
+PAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "README.md": "project/readme.md",
+        "ARCHITECTURE.md": "project/architecture.md",
+        "CHANGELOG.md": "project/changelog.md",
+        "CONTRIBUTING.md": "project/contributing.md",
+        "SECURITY.md": "project/security.md",
+    }
+)
+_SOURCES = MappingProxyType({page: source for source, page in PAGES.items()})
+_CODE = re.compile(r"^(```.*?^```$|(?:    .*\n)+)", re.M | re.S)
+_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)")
+
+
+def relinked(markdown: str, page: str, root: Path, complain: Callable[[str], None]) -> str:
+    """Return a page whose links to the repository's files lead to pages of the site.
+
+    What is no page is named instead of linked: the site may be anywhere. `complain` is told of links to nothing.
+    """
+
+    def relink(found: re.Match[str]) -> str:
+        return _relinked(found[1], found[2], page, root, complain)
+
+    parts = _CODE.split(markdown)
+    return "".join(part if _CODE.match(part) else _LINK.sub(relink, part) for part in parts)
+
+
+def _relinked(text: str, target: str, page: str, root: Path, complain: Callable[[str], None]) -> str:
+    path, _, anchor = target.partition("#")
+    if not path or re.match(r"[a-z]+:", target):
+        return f"[{text}]({target})"
+    file = posixpath.normpath(posixpath.join(posixpath.dirname(_source(page)), path))
+    if file.startswith("..") or not (root / file).exists():
+        complain(f"{_source(page)} links to {target}, which is not there")
+        return text
+    found = PAGES.get(file) or (file.removeprefix("docs/") if _is_on_the_site(file, root) else None)
+    if found is None:
+        return f"`{text}`" if text.strip("`") == file else f"{text} (`{file}`)"
+    link = os.path.relpath(found, posixpath.dirname(page) or ".")
+    return f"[{text}]({link}{'#' if anchor else ''}{anchor})"
+
+
+def _source(page: str) -> str:
+    return _SOURCES.get(page, f"docs/{page}")
+
+
+def _is_on_the_site(file: str, root: Path) -> bool:
+    return file.startswith("docs/") and (root / file).is_file() and not file.endswith(".py")

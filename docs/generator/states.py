@@ -1,0 +1,61 @@
+"""The figure of a job's states, drawn from the table that the service works by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from docs.generator.comments import Undocumented
+from docs.generator.svg import BLUE, GREEN, GREY, PALE, box, path, picture, text
+from penstock.jobs import TERMINAL, TRANSITIONS, State
+
+_WIDTH, _HEIGHT = 110, 36
+#: The middle of each state's box.
+_PLACES: Mapping[State, tuple[float, float]] = MappingProxyType(
+    {
+        State.RESERVED: (70, 70), State.QUEUED: (250, 70), State.RUNNING: (460, 70), State.DELAYED: (385, 220),
+        State.SUCCEEDED: (690, 70), State.FAILED: (690, 150), State.CANCELED: (690, 330), State.EXPIRED: (250, 330),
+    }
+)  # fmt: skip
+#: Of each pair of states: the line between them, and where its words stand.
+_LINES: Mapping[tuple[State, State], tuple[str, float, float, str]] = MappingProxyType(
+    {
+        (State.RESERVED, State.QUEUED): ("M125 70H193", 159, 60, "middle"),
+        (State.RESERVED, State.CANCELED): ("M70 88V390H690V350", 80, 380, "start"),
+        (State.QUEUED, State.RUNNING): ("M305 76H403", 352, 94, "middle"),
+        (State.RUNNING, State.QUEUED): ("M430 52V26H270V50", 350, 20, "middle"),
+        (State.QUEUED, State.CANCELED): ("M290 88V268H660V310", 570, 260, "middle"),
+        (State.QUEUED, State.EXPIRED): ("M230 88V310", 222, 200, "end"),
+        (State.DELAYED, State.QUEUED): ("M330 220H265V90", 312, 212, "middle"),
+        (State.DELAYED, State.CANCELED): ("M410 238V330H633", 530, 322, "middle"),
+        (State.DELAYED, State.EXPIRED): ("M350 238V330H307", 358, 312, "start"),
+        (State.RUNNING, State.DELAYED): ("M455 88V220H442", 449, 180, "end"),
+        (State.RUNNING, State.SUCCEEDED): ("M515 70H633", 574, 60, "middle"),
+        (State.RUNNING, State.FAILED): ("M495 88V150H633", 500, 142, "start"),
+        (State.RUNNING, State.CANCELED): ("M475 88V240H730V310", 570, 232, "middle"),
+        (State.RUNNING, State.RUNNING): ("M470 52V26H500V50", 508, 36, "start"),
+    }
+)
+
+
+def figure() -> str:
+    """Return the figure as SVG; raise `Undocumented` for a state or a way that it does not know."""
+    ways: dict[tuple[State, State], list[str]] = {}
+    for (before, event), after in TRANSITIONS.items():
+        ways.setdefault((before, after), []).append(event.value.replace("_", " "))
+    if lost := (set(ways) - set(_LINES)) | {(state, state) for state in set(State) - set(_PLACES)}:
+        raise Undocumented(f"the figure of states lacks {sorted(lost)}")
+    marks = [mark for way, events in ways.items() for mark in _way(way, events)]
+    return picture(770, 408, "The states of a job", *marks, *(_state(state) for state in State))
+
+
+def _way(way: tuple[State, State], events: Iterable[str]) -> list[str]:
+    line, x, y, at = _LINES[way]
+    return [path(line, tip=True), text(x, y, ", ".join(events), at=at, size=13)]
+
+
+def _state(state: State) -> str:
+    x, y = _PLACES[state]
+    colour = GREEN if state in TERMINAL else GREY if state is State.RESERVED else BLUE
+    frame = box(x - _WIDTH / 2, y - _HEIGHT / 2, _WIDTH, _HEIGHT, fill=PALE, line=colour, round_=8, thick=2)
+    return frame + text(x, y + 5, state.value)
