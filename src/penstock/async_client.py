@@ -338,7 +338,12 @@ class AsyncClient:
                     case Digest():
                         step = flow.send(await asyncio.to_thread(step.read))
                     case Together():
-                        step = flow.send(await self._run_together(step))
+                        try:
+                            done = await self._run_together(step)
+                        except Exception as error:
+                            step = flow.throw(error)
+                        else:
+                            step = flow.send(done)
                     case Request():
                         reply = await self._answer(step)
                         step = flow.throw(reply) if isinstance(reply, Unreachable) else flow.send(reply)

@@ -371,7 +371,12 @@ class Client:
                     case Digest():
                         step = flow.send(step.read())
                     case Together():
-                        step = flow.send(self._run_together(step))
+                        try:
+                            done = self._run_together(step)
+                        except Exception as error:
+                            step = flow.throw(error)
+                        else:
+                            step = flow.send(done)
                     case Request():
                         reply = self._answer(step)
                         step = flow.throw(reply) if isinstance(reply, Unreachable) else flow.send(reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
@@ -78,10 +79,10 @@ def upload_parts(exchange: Exchange, path: Path, size: int, on_bytes: OnBytes | 
     ]
     try:
         etags = yield Together(flows, AT_A_TIME, tally.stop)
-    finally:  # what the store says of a part that is not what its MD5 was would only confuse
-        after = path.stat()
-        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise ClientError(f"{path} was changed while it was sent")
+    except Exception as error:  # what the store says of a part that is not what its MD5 was would only confuse
+        _check_unchanged(path, before, error)
+        raise
+    _check_unchanged(path, before)
     assert isinstance(etags, list)  # noqa: S101  (what is done together is answered with a list)
     body = {"size_bytes": size, "etag": joined_etag(etags)}
     yield from exchange(Request("POST", f"{address}/complete", body=body, wait_s=COMPLETE_S))
@@ -114,6 +115,12 @@ def chosen(job: Job, names: Collection[str] | None) -> list[Artifact]:
         known = ", ".join(artifact.name for artifact in job.artifacts) or "none"
         raise ClientError(f"job {job.id} has no {', '.join(unknown)}; its artifacts: {known}")
     return [artifact for artifact in job.artifacts if artifact.name in names]
+
+
+def _check_unchanged(path: Path, before: os.stat_result, error: Exception | None = None) -> None:
+    after = path.stat()
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ClientError(f"{path} was changed while it was sent") from error
 
 
 def _part(

@@ -146,7 +146,10 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Do several things at a time; sent back are their results, in order. Where one fails the others end too."""
+    """Do several things at a time; sent back are their results, in order.
+
+    Where one fails the others end too, and its error is thrown into the flow.
+    """
 
     flows: Sequence[Flow[Any]]
     at_a_time: int

@@ -24,7 +24,7 @@ _FLEETING = re.compile(
     r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|queue:[^:]+:done(:\d+|_us))"
 )
 _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)")
-_DURABLE = ("request.json", "outcome.json")
+_DURABLE = ("request.json", "outcome.json", "cancel.json")
 
 
 def check(

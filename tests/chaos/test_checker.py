@@ -64,6 +64,7 @@ def test_a_good_run_has_no_violations() -> None:
     run.leave("_kombu.binding_permanent.penstock.default")
     run.store(ARTIFACT.replace("said.txt", "manifest.json"))
     run.store("tenants/default/jobs/a/outcome.json")
+    run.store("tenants/default/jobs/a/cancel.json")
     assert run.violations() == []
 
 
@@ -95,6 +96,7 @@ def test_a_look_that_was_on_its_way_when_the_job_ended_is_no_change() -> None:
         (lambda run: run.leave("penstock:claim:s:n"), "never expires"),
         (lambda run: run.store(ARTIFACT.replace("/7/", "/8/")), "attempts/8/said.txt is left"),
         (lambda run: run.store("tenants/default/jobs/b/request.json"), "jobs/b/request.json is left"),
+        (lambda run: run.store("tenants/default/jobs/b/cancel.json"), "jobs/b/cancel.json is left"),
         (lambda run: setattr(run, "left", replace(run.left, objects=frozenset())), "is gone"),
     ],
 )
