@@ -117,7 +117,7 @@ def test_a_sidecar_gives_parameters_and_the_rule_the_rest(bench: Bench, drop: Dr
     assert (outbox / "a.txt" / "echo.txt").read_text() == "hihi"
 
 
-@pytest.mark.parametrize("sidecar", ["{", "[1]", '{"times": "often"}'])
+@pytest.mark.parametrize("sidecar", ["{", "[1]", '{"times": "often"}', '{"when": "2020"}'])
 def test_a_bad_sidecar_leaves_an_error_marker(
     bench: Bench, drop: Drop, inbox: Path, outbox: Path, sidecar: str
 ) -> None:
