@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from math import ceil
 from types import MappingProxyType
@@ -17,7 +17,8 @@ from starlette.routing import Match
 
 from penstock import errors
 from penstock.documents import sentence
-from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.reports import ErrorReport, Issue
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +79,18 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
 def status_of(error: PenstockError) -> int:
     """Return the HTTP status of an error."""
     return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
+
+
+def error_of(report: ErrorReport) -> PenstockError:
+    """Return the error that a report tells of, to be raised again; a `PenstockError` for a code of nobody here."""
+    cls = next((cls for cls in _tree(PenstockError) if cls.code == report.code), PenstockError)
+    return cls(report.detail, errors=report.errors)
+
+
+def _tree(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
 
 
 def problem(

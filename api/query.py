@@ -9,8 +9,9 @@ from fastapi import Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from penstock.errors import InvalidRequest, Issue
+from penstock.errors import InvalidRequest
 from penstock.jobs import Status
+from penstock.reports import Issue
 from penstock.requests import MetadataValue
 from penstock.times import Time, wrong_with
 

@@ -11,17 +11,10 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from penstock.config import Settings
 from penstock.documents import pointer
-from penstock.errors import (
-    InvalidRequest,
-    Issue,
-    MediaRefused,
-    ModelNotServed,
-    ModelUnavailable,
-    NotReady,
-    TensorsRefused,
-)
+from penstock.errors import InvalidRequest, MediaRefused, ModelNotServed, ModelUnavailable, NotReady, TensorsRefused
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, find, known_names, tensor_places
+from penstock.reports import Issue
 from penstock.requests import PRIORITIES, JobRequest
 from penstock.storage.addresses import is_web_url
 from penstock.storage.catalogues import CHECKING, FETCHING

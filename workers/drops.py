@@ -29,7 +29,6 @@ from penstock.config import DropRule, Settings
 from penstock.drop_rules import DONE, ERROR, SIDECAR, listed_every_s, owner, place, wanted, watched_folder
 from penstock.errors import (
     Canceled,
-    ErrorReport,
     IdempotencyMismatch,
     InvalidInput,
     InvalidRequest,
@@ -40,6 +39,7 @@ from penstock.errors import (
 )
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry, find, known_names
+from penstock.reports import ErrorReport
 from penstock.storage import catalogues, drop_events, journal, records
 from penstock.storage.base import ObjectInfo, ObjectStore
 from penstock.storage.journal import Journal
