@@ -144,6 +144,11 @@ def refusal(request: Request, error: PenstockError, status: int, kind: str | Non
     """Return an error as a problem of this status and `type`."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
+    return unlogged_refusal(request, error, status, kind)
+
+
+def unlogged_refusal(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
+    """Return what `refusal` does without a line in the log, which a flood would fill."""
     write = _shape(request)
     if write is not None:
         return write(error.report(), status, _patience(error, status) | _HEADERS.get(status, {}))
