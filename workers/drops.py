@@ -103,6 +103,8 @@ class Drop:
     settings: Settings
     store: records.Runs
     objects: ObjectStore
+    #: What the bucket's listings meet that can be no object; None where they tell nobody.
+    passed_over: PassedOver | None = None
     #: Of the last listing: what did not change since is complete (local folders have no atomic put).
     _before: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     #: What HEADs said, by (key, etag, modified) as listed, so that an object is asked for once.
@@ -147,13 +149,15 @@ class Drop:
         except PenstockError as error:
             self._note(drop_events.Pass(0, 0, 0, time.monotonic() - begun, problem=error.detail))
             raise
+        passed_over = () if self.passed_over is None else self.passed_over.take()
         with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix=f"drop-{self.rule.name}") as pool:
             nexts = Counter(pool.map(lambda info: self._look_at_listed(info, markers), settled))
         self._forget_all_but(found, markers)
         waiting = sum(count for each, count in nexts.items() if each in UNFINISHED)
         failed = sum(key.endswith(ERROR) for key in markers)
         took_s, unsettled = time.monotonic() - begun, len(found) - len(settled)
-        self._note(drop_events.Pass(len(found), waiting + unsettled, failed, took_s, problem=self._problem()))
+        seen = drop_events.Pass(len(found), waiting + unsettled, failed, took_s, self._problem(), passed_over)
+        self._note(seen)
         if nexts[Next.SUBMITTED]:
             self.store.run(drop_events.count(drop_events.LISTING, {drop_events.SUBMITTED: nexts[Next.SUBMITTED]}))
         return waiting
@@ -367,6 +371,9 @@ class Drop:
         """Put the artifacts in the place of an older version's, and the marker last."""
         result = result_key(self.rule, info.key)
         self._withdraw(result, markers)
+        if isinstance(self.bucket, LocalStore):  # else each pass would copy artifacts until it meets what is in the way
+            for artifact in job.artifacts:
+                self.bucket.require_way(f"{result}/{artifact.name}")
         for artifact in job.artifacts:
             with own_folder(self.settings.spool_dir) as folder:
                 copy = folder / "artifact"
@@ -388,8 +395,13 @@ class Drop:
 
 def open_drops(settings: Settings, store: records.Runs, objects: ObjectStore) -> list[Drop]:
     """Open every rule's bucket."""
-    buckets = [open_store(rule.bucket, settings, passed_over=PassedOver(rule)) for rule in settings.drops]
-    return [Drop(*each, settings, store, objects) for each in zip(settings.drops, buckets, strict=True)]
+    return [_open(rule, settings, store, objects) for rule in settings.drops]
+
+
+def _open(rule: DropRule, settings: Settings, store: records.Runs, objects: ObjectStore) -> Drop:
+    passed_over = PassedOver(rule)
+    bucket = open_store(rule.bucket, settings, passed_over=passed_over)
+    return Drop(rule, bucket, settings, store, objects, passed_over)
 
 
 def _marker(job: Job) -> dict[str, Any]:
