@@ -83,7 +83,8 @@ class LocalStore:
         """Raise the `InvalidRequest` of a put where a folder has the key, or an object lies in its way."""
         path = self._path(key)
         above = path.parents[: len(path.relative_to(self.root).parents) - 1]
-        if path.is_dir() or any(os.path.lexists(folder) and not folder.is_dir() for folder in above):
+        is_folder = path.is_dir() and not path.is_symlink()
+        if is_folder or any(os.path.lexists(folder) and not folder.is_dir() for folder in above):
             raise _in_the_way(path)
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:

@@ -369,17 +369,18 @@ class Drop:
 
     def _publish(self, info: ObjectInfo, job: Job, markers: Mapping[str, Mapping[str, Any]]) -> None:
         """Put the artifacts in the place of an older version's, and the marker last."""
-        result = result_key(self.rule, info.key)
+        result, end = result_key(self.rule, info.key), DONE if job.state is State.SUCCEEDED else ERROR
+        places = {artifact.name: f"{result}/{artifact.name}" for artifact in job.artifacts}
         self._withdraw(result, markers)
         if isinstance(self.bucket, LocalStore):  # else each pass would copy artifacts until it meets what is in the way
-            for artifact in job.artifacts:
-                self.bucket.require_way(f"{result}/{artifact.name}")
+            for key in (*places.values(), result + end):
+                self.bucket.require_way(key)
         for artifact in job.artifacts:
             with own_folder(self.settings.spool_dir) as folder:
                 copy = folder / "artifact"
                 self.objects.get_file(artifact.key, copy, limit_bytes=artifact.size_bytes)
-                self.bucket.put_file(f"{result}/{artifact.name}", copy, content_type=artifact.content_type)
-        self._mark(result, DONE if job.state is State.SUCCEEDED else ERROR, _marker(job))
+                self.bucket.put_file(places[artifact.name], copy, content_type=artifact.content_type)
+        self._mark(result, end, _marker(job))
         log.info("drop.published", key=info.key, job=job.key.id, state=job.state.value)
 
     def _withdraw(self, result: str, markers: Mapping[str, Mapping[str, Any]]) -> None:

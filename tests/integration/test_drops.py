@@ -224,7 +224,7 @@ def test_what_can_be_no_scene_in_a_folder_is_told_of_once(bench: Bench, drop: Dr
     assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == tuple(told[1:])
 
 
-@pytest.mark.parametrize("taken", ["a.txt", "a.txt/echo.txt/mine"])
+@pytest.mark.parametrize("taken", ["a.txt", "a.txt/echo.txt/mine", "a.txt.done.json/mine"])
 def test_a_result_whose_place_is_taken_is_not_copied_again_and_again(
     bench: Bench, inbox: Path, outbox: Path, taken: str
 ) -> None:
