@@ -151,7 +151,7 @@ def word_of(refused: httpx.Response) -> str:
 
 
 async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: ValkeyProcess, tmp_path: Path) -> None:
-    execute = {"json": {"inputs": {"text": "x"}}, "headers": {"Prefer": "respond-async"}}
+    execute: dict[str, Any] = {"json": {"inputs": {"text": "x"}}, "headers": {"Prefer": "respond-async"}}
     async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
         assert (await service.http.post("/ogc/processes/echo/execution", **execute)).status_code == 201
         assert (await service.http.post("/ogc/processes/echo/execution", **execute)).status_code == 429

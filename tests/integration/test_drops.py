@@ -228,7 +228,7 @@ def test_what_can_be_no_scene_in_a_folder_is_told_of_once(bench: Bench, drop: Dr
 def test_a_result_whose_place_is_taken_is_not_copied_again_and_again(
     bench: Bench, inbox: Path, outbox: Path, taken: str
 ) -> None:
-    copied = []
+    copied: list[str] = []
 
     class Counting(LocalStore):
         """Tells what was copied from it."""
