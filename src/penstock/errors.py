@@ -3,8 +3,7 @@
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
     · Unauthorized, InsufficientScope
-    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused,
-      LinkRefused
+    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, LinkRefused
     · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
       UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs, ClientLeft
