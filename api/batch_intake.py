@@ -16,7 +16,6 @@ from penstock.documents import parse_json
 from penstock.errors import (
     InputError,
     InvalidRequest,
-    Issue,
     MalformedBody,
     MediaChanged,
     MediaNotFound,
@@ -25,6 +24,7 @@ from penstock.errors import (
     ObjectExists,
     ObjectNotFound,
 )
+from penstock.reports import Issue
 from penstock.storage.base import ObjectStore
 from penstock.storage.media import S3Object, Upload, parse_reference
 from penstock.storage.objects import open_store

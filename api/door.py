@@ -6,17 +6,33 @@ how many of the tenant's submissions wait for their turn, and that it had too ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.auth import submitter
-from penstock.api.errors import answer
+from penstock.api.errors import status_of, unlogged_refusal
 from penstock.api.services import Services
 from penstock.errors import PenstockError
 
-JOBS = "/v1/jobs"
+#: The routes behind the door, facades' too: each request to one of them is to become a job.
+SUBMITTING: Sequence[tuple[str, str]] = (
+    ("POST", "/v1/jobs"),
+    ("PUT", "/v1/jobs/{job_id}"),
+    ("POST", "/pooling"),
+    ("POST", "/openai/v1/chat/completions"),
+    ("POST", "/openai/v1/completions"),
+    ("POST", "/openai/v1/embeddings"),
+    ("POST", "/openai/v1/images/generations"),
+    ("POST", "/openai/v1/audio/transcriptions"),
+    ("POST", "/openai/v1/audio/translations"),
+    ("POST", "/ogc/processes/{process_id}/execution"),
+)
+_PATTERNS = tuple((verb, compile_path(path)[0], path) for verb, path in SUBMITTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +40,6 @@ class Template:
     """What metrics call the refused by, as a route has it."""
 
     path: str
-
-
-_TEMPLATES = {"POST": Template(JOBS), "PUT": Template(f"{JOBS}/{{job_id}}")}
 
 
 class Door:
@@ -37,13 +50,14 @@ class Door:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
-        refusal = await self._refusal(scope) if self._is_pressed and _submits(scope) else None
+        """Pass the request on, or refuse it in the words of its interface."""
+        route = _route(scope) if self._is_pressed and scope["type"] == "http" else None
+        refusal = None if route is None else await self._refusal(scope)
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            scope["route"] = _TEMPLATES[scope["method"]]
-            await answer(refusal)(scope, receive, send)
+            scope["route"] = route
+            await unlogged_refusal(Request(scope), refusal, status_of(refusal))(scope, receive, send)
 
     @property
     def _is_pressed(self) -> bool:
@@ -62,8 +76,7 @@ class Door:
         return self._services.turns.overload(tenant)
 
 
-def _submits(scope: Scope) -> bool:
-    if scope["type"] != "http":
-        return False
-    path: str = scope["path"]
-    return path == JOBS if scope["method"] == "POST" else scope["method"] == "PUT" and path.startswith(f"{JOBS}/")
+def _route(scope: Scope) -> Template | None:
+    """Return the route behind the door that this asks for."""
+    verb, asked = scope["method"], scope["path"]
+    return next((Template(path) for known, pattern, path in _PATTERNS if verb == known and pattern.match(asked)), None)

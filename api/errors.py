@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from math import ceil
 from types import MappingProxyType
@@ -17,7 +17,8 @@ from starlette.routing import Match
 
 from penstock import errors
 from penstock.documents import sentence
-from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.reports import ErrorReport, Issue
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +81,18 @@ def status_of(error: PenstockError) -> int:
     return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
 
 
+def error_of(report: ErrorReport) -> PenstockError:
+    """Return the error that a report tells of, to be raised again; a `PenstockError` for a code of nobody here."""
+    cls = next((cls for cls in _tree(PenstockError) if cls.code == report.code), PenstockError)
+    return cls(report.detail, errors=report.errors)
+
+
+def _tree(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
 def problem(
     report: ErrorReport, status: int, headers: Mapping[str, str] | None = None, kind: str | None = None
 ) -> JSONResponse:
@@ -131,6 +144,11 @@ def refusal(request: Request, error: PenstockError, status: int, kind: str | Non
     """Return an error as a problem of this status and `type`."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
+    return unlogged_refusal(request, error, status, kind)
+
+
+def unlogged_refusal(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
+    """Return what `refusal` does without a line in the log, which a flood would fill."""
     write = _shape(request)
     if write is not None:
         return write(error.report(), status, _patience(error, status) | _HEADERS.get(status, {}))

@@ -9,7 +9,8 @@ from fastapi import APIRouter
 from penstock.api.errors import problems
 from penstock.api.schemas import Ready
 from penstock.api.services import Api
-from penstock.errors import Issue, NotReady, PenstockError
+from penstock.errors import NotReady, PenstockError
+from penstock.reports import Issue
 from penstock.storage.identity import Identity, identity
 
 #: A check that takes longer has failed.

@@ -26,7 +26,7 @@ from penstock.api.submissions import submission
 from penstock.api.tracing import traceparent
 from penstock.documents import fingerprint, validated
 from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, NotReady, TooManyJobs, UnknownJob
-from penstock.jobs import Job, JobKey, State
+from penstock.jobs import Job, JobKey, State, Submission
 from penstock.requests import JobRequest
 from penstock.storage import journal, listing, records
 from penstock.storage.listing import Page
@@ -279,18 +279,29 @@ async def _accept(
         if made.submission.fingerprint != mark:
             raise IdempotencyMismatch(_used(key, origin))
         return Accepted(made, created=False)
-    if made is None and (full := api.fullness.of(key.tenant)) is not None:
+    if made is None:
+        require_room(api, key.tenant)
+    done = await make(api, await submission(api, key, wanted, fingerprint=mark, origin=origin))
+    # A new id is never a repetition: if it exists already, the store's first reply was lost and it asked again.
+    return Accepted(done.job, done.created or not repeatable)
+
+
+def require_room(api: Services, tenant: str) -> None:
+    """Raise `TooManyJobs` for a tenant that had too many a moment ago."""
+    if (full := api.fullness.of(tenant)) is not None:
         raise full
-    checked = await submission(api, key, wanted, fingerprint=mark, origin=origin)
+
+
+async def make(api: Services, checked: Submission) -> Submitted:
+    """Make a checked submission a job; remember a tenant that has too many."""
     try:
         done = await api.journal.run(journal.submit(checked, api.limits))
     except TooManyJobs as error:
-        api.fullness.note(key.tenant, error)
+        api.fullness.note(checked.key.tenant, error)
         raise
     api.hints.send(checked.queue)
     log_made(done)
-    # A new id is never a repetition: if it exists already, the store's first reply was lost and it asked again.
-    return Accepted(done.job, done.created or not repeatable)
+    return done
 
 
 def log_made(done: Submitted) -> None:

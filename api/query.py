@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import Request
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from penstock.errors import InvalidRequest, Issue
+from penstock.errors import InvalidRequest
 from penstock.jobs import Status
+from penstock.reports import Issue
 from penstock.requests import MetadataValue
+from penstock.times import Time, wrong_with
 
 #: Of a list's filters: `metadata.KEY=VALUE`.
 METADATA = "metadata."
-#: RFC 3339; pydantic alone would also take numbers.
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 #: Of a parameter's name, in a sentence.
 _NAME_CHARS = 80
 #: `penstock.storage.listing.Page`: the microsecond and the id of the last job looked at.
@@ -48,7 +47,7 @@ async def each_once(request: Request) -> None:
 
 
 def _time(text: str) -> str:
-    if not _TIME.fullmatch(text):
+    if wrong_with(text) is not None:
         raise PydanticCustomError("time", "must be a time as 2026-01-31T12:00:00Z (a + in a query is written %2B)")
     return text
 
@@ -59,7 +58,7 @@ def _metadata_name(name: str) -> str:
     return name
 
 
-Time = Annotated[AwareDatetime, BeforeValidator(_time)]
+_Time = Annotated[Time, BeforeValidator(_time)]
 
 
 class JobQuery(BaseModel):
@@ -75,8 +74,8 @@ class JobQuery(BaseModel):
     status: Status | None = None
     model: str | None = None
     batch_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F-]{36}$", to_lower=True)] | None = None
-    created_after: Time | None = Field(default=None, description="Only jobs made later than this.")
-    created_before: Time | None = Field(default=None, description="Only jobs made earlier than this.")
+    created_after: _Time | None = Field(default=None, description="Only jobs made later than this.")
+    created_before: _Time | None = Field(default=None, description="Only jobs made earlier than this.")
 
     @property
     def metadata(self) -> dict[str, str]:

@@ -21,7 +21,6 @@ from penstock.api.upload_schemas import CompleteRequest, PartLinkView, PartReque
 from penstock.documents import validated
 from penstock.errors import (
     InvalidRequest,
-    Issue,
     MediaNotFound,
     ObjectExists,
     ObjectNotFound,
@@ -30,6 +29,7 @@ from penstock.errors import (
     UnknownUpload,
 )
 from penstock.parts import MIN_PART_BYTES, joined_etag, part_bytes_for
+from penstock.reports import Issue
 from penstock.storage.base import ObjectStore, StoredPart
 from penstock.storage.media import Upload, parse_reference
 

@@ -19,7 +19,8 @@ from penstock.api.services import Api
 from penstock.api.upload_parts import parts_view
 from penstock.api.upload_schemas import PartsView, UploadRequest, UploadView
 from penstock.documents import fingerprint, validated
-from penstock.errors import Issue, ObjectNotFound, PayloadTooLarge
+from penstock.errors import ObjectNotFound, PayloadTooLarge
+from penstock.reports import Issue
 from penstock.storage.base import ObjectStore
 from penstock.storage.media import safe_name, upload_key
 

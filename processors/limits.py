@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.errors import InvalidInput, Issue
+from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
+from penstock.reports import Issue
 
 
 def check_items(count: int, limits: Limits, pointer: str, what: str) -> None:

@@ -68,6 +68,8 @@ class Pass:
     took_s: float
     #: Why there was none, or not of everything.
     problem: str | None = None
+    #: The first names that can be no object and were passed over: links, and names that are no keys.
+    passed_over: tuple[str, ...] = ()
     #: Since then.
     age_s: float = 0.0
 
@@ -108,7 +110,8 @@ def count(source: str, outcomes: Mapping[str, int]) -> Command[int]:
 def note_pass(rule: str, found: Pass) -> Command[int]:
     """Write down what a rule's listing found."""
     told = {"found": found.found, "waiting": found.waiting, "failed": found.failed, "took_s": round(found.took_s, 3)}
-    return Command("drop_pass", (rule, json.dumps({**told, "problem": found.problem})), int)
+    said = {"problem": found.problem, "passed_over": found.passed_over}
+    return Command("drop_pass", (rule, json.dumps({**told, **said})), int)
 
 
 def passes() -> Command[Passes]:
@@ -136,8 +139,12 @@ def _passes(reply: Sequence[Any]) -> Passes:
     flat, now_us, waiting = reply
     rows = fields(flat)
     found = {
-        name: Pass(**json.loads(text), age_s=(int(now_us) - int(rows[f"{name} at_us"])) / MICRO)
+        name: _pass(json.loads(text), age_s=(int(now_us) - int(rows[f"{name} at_us"])) / MICRO)
         for name, text in rows.items()
         if not name.endswith(" at_us")
     }
     return Passes(found, waiting)
+
+
+def _pass(told: Mapping[str, Any], age_s: float) -> Pass:
+    return Pass(**{**told, "passed_over": tuple(told.get("passed_over", ()))}, age_s=age_s)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from penstock.errors import ErrorReport
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Submission, Webhook
+from penstock.reports import ErrorReport
 
 #: Redis' times are in microseconds.
 MICRO = 1_000_000

@@ -79,6 +79,14 @@ class LocalStore:
         """Store bytes."""
         return self._put(key, lambda file: file.write(data), content_type, if_absent)
 
+    def require_way(self, key: str) -> None:
+        """Raise the `InvalidRequest` of a put where a folder has the key, or an object lies in its way."""
+        path = self._path(key)
+        above = path.parents[: len(path.relative_to(self.root).parents) - 1]
+        is_folder = path.is_dir() and not path.is_symlink()
+        if is_folder or any(os.path.lexists(folder) and not folder.is_dir() for folder in above):
+            raise _in_the_way(path)
+
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file; an object that is written in place meanwhile is `MediaChanged`, too."""
         with _reading(key), self._open(key) as source:
@@ -248,7 +256,7 @@ class LocalStore:
             except FileExistsError as error:
                 raise ObjectExists(f"{target.name!r} exists already") from error
             except (IsADirectoryError, NotADirectoryError) as error:
-                raise InvalidRequest(f"{target.name!r} is, or lies under, another object's key") from error
+                raise _in_the_way(target) from error
         return None
 
     def _draft_folder(self) -> Path:
@@ -335,6 +343,10 @@ def _translated() -> Iterator[None]:
         yield
     except OSError as error:
         raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
+
+
+def _in_the_way(target: Path) -> InvalidRequest:
+    return InvalidRequest(f"{target.name!r} is, or lies under, another object's key")
 
 
 def _is_key(key: str) -> bool:

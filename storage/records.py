@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeVar
 from penstock.config import Settings
 from penstock.errors import (
     BatchClosed,
-    ErrorReport,
     ExecutionTimeout,
     IdempotencyMismatch,
     JobGone,
@@ -38,6 +37,7 @@ from penstock.jobs import (
     State,
     Submission,
 )
+from penstock.reports import ErrorReport
 from penstock.storage.fields import MICRO, claim_of, dump, fields, job_of, submission_to_json, us, view_of
 from penstock.storage.scripts import Arg, AsyncJobStore, Command, JobStore, Runs
 

@@ -11,7 +11,6 @@ from penstock.errors import (
     FetchFailed,
     InputError,
     InvalidRequest,
-    Issue,
     MediaChanged,
     MediaNotFound,
     MediaTooLarge,
@@ -19,6 +18,7 @@ from penstock.errors import (
     ObjectStoreUnavailable,
 )
 from penstock.models import CatalogueEntry, media_references
+from penstock.reports import Issue
 from penstock.storage.base import ObjectInfo, ObjectStore
 from penstock.storage.media import S3Object, Upload, parse_reference
 from penstock.storage.objects import open_store

@@ -11,21 +11,15 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from penstock.config import Settings
 from penstock.documents import pointer
-from penstock.errors import (
-    InvalidRequest,
-    Issue,
-    MediaRefused,
-    ModelNotServed,
-    ModelUnavailable,
-    NotReady,
-    TensorsRefused,
-)
+from penstock.errors import InvalidRequest, MediaRefused, ModelNotServed, ModelUnavailable, NotReady, TensorsRefused
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, find, known_names, tensor_places
+from penstock.reports import Issue
 from penstock.requests import PRIORITIES, JobRequest
 from penstock.storage.addresses import is_web_url
 from penstock.storage.catalogues import CHECKING, FETCHING
 from penstock.storage.media import check_url
+from penstock.times import wrong_with
 
 #: Of one input; more are not looked at.
 MAX_ISSUES = 20
@@ -145,6 +139,8 @@ def _issues(error: ValidationError) -> Iterator[Issue]:
             yield Issue(place, "cannot be given beside the rest")
         case "maxItems":
             yield Issue(place, f"has {len(value)} items; at most {schema['maxItems']} are taken")
+        case "pattern" if schema.get("format") == "date-time":
+            yield Issue(place, wrong_with(value) or "is not a time")
         case "anyOf" | "oneOf" if error.context:
             yield from _issues_of_branch(error, place)
         case _:

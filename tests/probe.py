@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from penstock.errors import DeviceLost, InputError, InvalidInput, Issue
+from penstock.errors import DeviceLost, InputError, InvalidInput
 from penstock.models import Limits, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
+from penstock.reports import Issue
 
 LEAK: list[bytearray] = []
 #: What a result may not hold.

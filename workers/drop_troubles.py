@@ -12,8 +12,10 @@ from penstock.errors import NotReady, Overloaded, PenstockError, QueueDraining, 
 #: What ends by itself: such an object waits, and nobody need do anything.
 _PASSING = (NotReady, Overloaded, QueueDraining, QueueFull, TooManyJobs)
 
-#: Names that a listing passed over which are remembered, so that each is told of once; of more nothing is told.
+#: Names that listings passed over which are remembered, so that each is told of once; of more nothing is told.
 _MAX_PASSED_OVER = 1000
+#: Of them those of the last listing that are shown.
+_MAX_SHOWN = 20
 
 log = structlog.get_logger(__name__)
 
@@ -50,16 +52,26 @@ class Troubles:
 
 
 class PassedOver:
-    """Logs once of each file in a rule's folder that can be no scene: a link, or a name that is not UTF-8."""
+    """Logs once of each file in a rule's folder that can be no scene: a link, or a name that is no key."""
 
     def __init__(self, rule: DropRule) -> None:
         self._rule = rule
         self._told: set[str] = set()
+        self._found: list[str] = []
 
     def __call__(self, key: str) -> None:
         """Take a name from a listing."""
-        if not key.startswith(self._rule.prefix) or key in self._told or len(self._told) >= _MAX_PASSED_OVER:
+        if not key.startswith(self._rule.prefix):
+            return
+        if len(self._found) < _MAX_SHOWN:
+            self._found.append(ascii(key))
+        if key in self._told or len(self._told) >= _MAX_PASSED_OVER:
             return
         self._told.add(key)
         detail = "links and names that are not UTF-8 or too long are passed over: copy or rename it"
         log.warning("drop.passed_over", rule=self._rule.name, key=ascii(key), detail=detail)
+
+    def take(self) -> tuple[str, ...]:
+        """Return the names of the listing that just ended, the first ones of many, and forget them."""
+        found, self._found = tuple(self._found), []
+        return found

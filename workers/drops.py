@@ -29,7 +29,6 @@ from penstock.config import DropRule, Settings
 from penstock.drop_rules import DONE, ERROR, SIDECAR, listed_every_s, owner, place, wanted, watched_folder
 from penstock.errors import (
     Canceled,
-    ErrorReport,
     IdempotencyMismatch,
     InvalidInput,
     InvalidRequest,
@@ -40,6 +39,7 @@ from penstock.errors import (
 )
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry, find, known_names
+from penstock.reports import ErrorReport
 from penstock.storage import catalogues, drop_events, journal, records
 from penstock.storage.base import ObjectInfo, ObjectStore
 from penstock.storage.journal import Journal
@@ -103,6 +103,8 @@ class Drop:
     settings: Settings
     store: records.Runs
     objects: ObjectStore
+    #: What the bucket's listings meet that can be no object; None where they tell nobody.
+    passed_over: PassedOver | None = None
     #: Of the last listing: what did not change since is complete (local folders have no atomic put).
     _before: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     #: What HEADs said, by (key, etag, modified) as listed, so that an object is asked for once.
@@ -147,13 +149,15 @@ class Drop:
         except PenstockError as error:
             self._note(drop_events.Pass(0, 0, 0, time.monotonic() - begun, problem=error.detail))
             raise
+        passed_over = () if self.passed_over is None else self.passed_over.take()
         with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix=f"drop-{self.rule.name}") as pool:
             nexts = Counter(pool.map(lambda info: self._look_at_listed(info, markers), settled))
         self._forget_all_but(found, markers)
         waiting = sum(count for each, count in nexts.items() if each in UNFINISHED)
         failed = sum(key.endswith(ERROR) for key in markers)
         took_s, unsettled = time.monotonic() - begun, len(found) - len(settled)
-        self._note(drop_events.Pass(len(found), waiting + unsettled, failed, took_s, problem=self._problem()))
+        seen = drop_events.Pass(len(found), waiting + unsettled, failed, took_s, self._problem(), passed_over)
+        self._note(seen)
         if nexts[Next.SUBMITTED]:
             self.store.run(drop_events.count(drop_events.LISTING, {drop_events.SUBMITTED: nexts[Next.SUBMITTED]}))
         return waiting
@@ -365,14 +369,18 @@ class Drop:
 
     def _publish(self, info: ObjectInfo, job: Job, markers: Mapping[str, Mapping[str, Any]]) -> None:
         """Put the artifacts in the place of an older version's, and the marker last."""
-        result = result_key(self.rule, info.key)
+        result, end = result_key(self.rule, info.key), DONE if job.state is State.SUCCEEDED else ERROR
+        places = {artifact.name: f"{result}/{artifact.name}" for artifact in job.artifacts}
         self._withdraw(result, markers)
+        if isinstance(self.bucket, LocalStore):  # else each pass would copy artifacts until it meets what is in the way
+            for key in (*places.values(), result + end):
+                self.bucket.require_way(key)
         for artifact in job.artifacts:
             with own_folder(self.settings.spool_dir) as folder:
                 copy = folder / "artifact"
                 self.objects.get_file(artifact.key, copy, limit_bytes=artifact.size_bytes)
-                self.bucket.put_file(f"{result}/{artifact.name}", copy, content_type=artifact.content_type)
-        self._mark(result, DONE if job.state is State.SUCCEEDED else ERROR, _marker(job))
+                self.bucket.put_file(places[artifact.name], copy, content_type=artifact.content_type)
+        self._mark(result, end, _marker(job))
         log.info("drop.published", key=info.key, job=job.key.id, state=job.state.value)
 
     def _withdraw(self, result: str, markers: Mapping[str, Mapping[str, Any]]) -> None:
@@ -388,8 +396,13 @@ class Drop:
 
 def open_drops(settings: Settings, store: records.Runs, objects: ObjectStore) -> list[Drop]:
     """Open every rule's bucket."""
-    buckets = [open_store(rule.bucket, settings, passed_over=PassedOver(rule)) for rule in settings.drops]
-    return [Drop(*each, settings, store, objects) for each in zip(settings.drops, buckets, strict=True)]
+    return [_open(rule, settings, store, objects) for rule in settings.drops]
+
+
+def _open(rule: DropRule, settings: Settings, store: records.Runs, objects: ObjectStore) -> Drop:
+    passed_over = PassedOver(rule)
+    bucket = open_store(rule.bucket, settings, passed_over=passed_over)
+    return Drop(rule, bucket, settings, store, objects, passed_over)
 
 
 def _marker(job: Job) -> dict[str, Any]:

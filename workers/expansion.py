@@ -23,7 +23,6 @@ from penstock.errors import (
     BatchClosed,
     BatchGone,
     InvalidRequest,
-    Issue,
     JobGone,
     ObjectStoreUnavailable,
     PayloadTooLarge,
@@ -35,6 +34,7 @@ from penstock.errors import (
 from penstock.jobs import Submission
 from penstock.models import CatalogueEntry
 from penstock.queue import HintSender
+from penstock.reports import Issue
 from penstock.requests import LineRequest
 from penstock.storage import batch_journal, batch_manifests, batches, catalogues, journal, records
 from penstock.storage.base import ObjectStore

@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 from penstock.batches import Line, Verdict
 from penstock.documents import parse_json
-from penstock.errors import Canceled, ErrorReport, PenstockError
+from penstock.errors import Canceled, PenstockError
 from penstock.jobs import Artifact, Job
+from penstock.reports import ErrorReport
 
 RESULTS, ERRORS = "results.jsonl", "errors.jsonl"
 CONTENT_TYPE = "application/jsonl"

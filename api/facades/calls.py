@@ -17,11 +17,12 @@ from fastapi import Depends, Header, Request
 from penstock.api import jobs
 from penstock.api.auth import Admission, Caller
 from penstock.api.body import read_json
+from penstock.api.errors import error_of
 from penstock.api.facades.abilities import Ability, able
 from penstock.api.services import Api, Services
 from penstock.api.tracing import traceparent
 from penstock.documents import fingerprint
-from penstock.errors import ClientLeft, NotReady, StateConflict, Unauthorized, WaitOver, error_of
+from penstock.errors import ClientLeft, NotReady, StateConflict, Unauthorized, WaitOver
 from penstock.jobs import Job, State
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from fastapi.responses import JSONResponse
 
 from penstock.api.errors import Shape
-from penstock.errors import ErrorReport, IdempotencyMismatch, UnknownModel, with_places
+from penstock.errors import IdempotencyMismatch, UnknownModel
+from penstock.reports import ErrorReport, with_places
 
 #: Our codes that OpenAI has a word of its own for.
 _OPENAI_CODES: Mapping[str, str] = MappingProxyType(

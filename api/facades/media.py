@@ -9,7 +9,8 @@ import binascii
 import uuid_utils
 
 from penstock.api.services import Services
-from penstock.errors import InvalidRequest, Issue, MediaTooLarge
+from penstock.errors import InvalidRequest, MediaTooLarge
+from penstock.reports import Issue
 from penstock.storage.media import upload_key
 
 _NO_BREAKS = str.maketrans("", "", "\r\n")

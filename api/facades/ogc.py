@@ -132,10 +132,9 @@ async def execute_process(
     key = JobKey(tenant, str(uuid_utils.uuid7()))
     origin = Origin(traceparent(request.headers))
     async with api.turns.taken(tenant):
+        jobs.require_room(api, tenant)
         checked = await _submission(api, key, process_id, wanted, mark=fingerprint(body), origin=origin)
-        done = await api.journal.run(journal.submit(checked, api.limits))
-    api.hints.send(checked.queue)
-    jobs.log_made(done)
+        done = await jobs.make(api, checked)
     wait_s, applied = patience(prefer)
     job = await jobs.wait_for_end(api, key, wait_s) if wait_s else done.job
     answer = await _results(api, job, request) if job.status.terminal else _accepted(api, job)

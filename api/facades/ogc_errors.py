@@ -14,8 +14,9 @@ from fastapi.routing import APIRoute
 
 from penstock import errors
 from penstock.api.errors import invalid_parameters, problem, refusal, status_of
-from penstock.errors import ErrorReport, InputError, PenstockError
+from penstock.errors import InputError, PenstockError
 from penstock.jobs import Job, Status
+from penstock.reports import ErrorReport
 
 _OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
 _INVALID = "InvalidParameterValue"

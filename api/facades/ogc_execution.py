@@ -9,10 +9,11 @@ from typing import Any
 from penstock.api.facades.ogc_processes import OUTPUTS, Schema, chooses_outputs, input_names, shape
 from penstock.api.facades.ogc_schemas import ExecuteRequest, OutputRequest, Subscriber
 from penstock.documents import pointer
-from penstock.errors import InvalidRequest, Issue
+from penstock.errors import InvalidRequest
 from penstock.jobs import Webhook
 from penstock.models import CatalogueEntry, Output
 from penstock.ogc import EVENTS, Asked, Wanted, essence
+from penstock.reports import Issue
 
 _ASYNC = re.compile(r"(?:^|[,;])\s*respond-async\s*(?=$|[,;])", re.IGNORECASE)
 _BY_VALUE_ONLY = "is no file: give it by value (only files are given by reference)"

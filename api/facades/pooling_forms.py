@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from penstock.errors import InputError, Issue, UnknownArtifact
+from penstock.errors import InputError, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
+from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: The one of a processor's outputs that stands for what a plugin answers: its raster. A plugin's own is the file at

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from docs.generator.comments import Undocumented
 from penstock.api.access import scope_of
 from penstock.api.facades import pooling
-from penstock.api.facades.openai import batches, files, routes
+from penstock.api.facades.openai import audio, batches, files, routes
 
 
 def table() -> str:
@@ -20,7 +20,7 @@ def table() -> str:
 
 def facade_routes() -> Iterator[APIRoute]:
     """Yield the routes of the facades that are not in the document."""
-    for router in (pooling.router, routes.router, files.router, batches.router):
+    for router in (pooling.router, routes.router, audio.router, files.router, batches.router):
         yield from (route for route in router.routes if isinstance(route, APIRoute))
 
 

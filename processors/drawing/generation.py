@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ConfigError, InvalidInput, Issue, ProcessorFailed
+from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.drawing.files import MEDIA_TYPES, preview, write_image
@@ -26,6 +26,7 @@ from penstock.processors.drawing.request import (
 from penstock.processors.drawing.vocabulary import PaddedVocabulary, read_padded_vocabulary
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
+from penstock.reports import Issue
 
 #: The network's answers: uint8 (height, width, 1 or 3); a preview is smaller.
 OUTPUT_NAME, PREVIEW_NAME = "image", "preview"

@@ -17,13 +17,14 @@ import numpy as np
 from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
-from penstock.errors import InvalidInput, Issue
+from penstock.errors import InvalidInput
 from penstock.processors.base import Array
 from penstock.processors.geo.options import CoordinateOptions
 from penstock.processors.geo.plan import Box
 from penstock.processors.geo.radiometry import Source
 from penstock.processors.geo.raster import Scene
 from penstock.processors.geo.request import Location
+from penstock.reports import Issue
 
 #: float32 (dates, 2): year, and day of the year from 0.
 TIME_NAME = "temporal_coords"

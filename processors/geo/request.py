@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.models import MediaReference
+from penstock.times import Time
 
 OutputName = Literal[
     "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "stats", "item"
@@ -153,7 +154,7 @@ class Acquisition(BaseModel):
     radiometry: RadiometryRequest | None = Field(
         default=None, description="How the file's numbers become reflectance, where the file does not say it itself."
     )
-    datetime: AwareDatetime | SkipJsonSchema[None] = Field(
+    datetime: Time | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=_without_default,
         description=(
@@ -200,7 +201,7 @@ class SceneRequest(Acquisition):
         ),
     )
 
-    datetime: AwareDatetime | SkipJsonSchema[None] = Field(
+    datetime: Time | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=_without_default,
         description=(

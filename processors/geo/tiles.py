@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput, Issue
+from penstock.errors import InvalidInput
 from penstock.processors.base import Array, Prompt
 from penstock.processors.geo.fill import Fill, count_fill, looks_like_fill
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.plan import Box, Plan, Strip, Tile
 from penstock.processors.geo.radiometry import Radiometry
 from penstock.processors.geo.rows import Rows
+from penstock.reports import Issue
 
 #: The network's input: float32 (bands, rows, columns), normalised.
 INPUT_NAME = "pixels"

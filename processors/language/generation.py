@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.errors import InvalidInput, Issue
+from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options
@@ -18,6 +18,7 @@ from penstock.processors.language.continuation import Continuation
 from penstock.processors.language.request import GenerationRequest
 from penstock.processors.language.tokens import Vocabulary, read_vocabulary
 from penstock.processors.outputs import OUTPUTS
+from penstock.reports import Issue
 
 #: The network's input: int64 (tokens,); and its output: a list of the new token ids so far.
 INPUT_NAME, OUTPUT_NAME = "input_ids", "token_ids"

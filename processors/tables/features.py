@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import InvalidInput, Issue
+from penstock.errors import InvalidInput
 from penstock.processors.tables.options import Column, TableOptions
+from penstock.reports import Issue
 
 #: The one input of a network that sees all columns at once: (rows, columns).
 INPUT_NAME = "features"

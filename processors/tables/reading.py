@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from penstock.errors import InvalidInput, Issue, MediaUnreadable
+from penstock.errors import InvalidInput, MediaUnreadable
+from penstock.reports import Issue
 
 _POINTER = "/input/table"
 #: A CSV file is read in pieces of this size, of which each must hold a row at least.

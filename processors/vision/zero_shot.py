@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput, Issue, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
@@ -21,6 +21,7 @@ from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.prompts import open_pictures, write_dummy
 from penstock.processors.vision.recipe import read_recipe
 from penstock.processors.vision.request import ZeroShotClassificationRequest
+from penstock.reports import Issue
 
 #: Texts of these model types always have their full length: they read the last token's place. Each label is scored by
 #: itself, where those of others add up to 1.

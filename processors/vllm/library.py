@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
@@ -21,6 +21,10 @@ _QUIET = {
     "VLLM_CONFIGURE_LOGGING": "0", "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }  # fmt: skip
+
+
+#: Imports a module by its name.
+Load = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,12 @@ class Library(Protocol):
 class Vllm:
     """vLLM as it is installed beside this."""
 
+    def __init__(self, load: Load = importlib.import_module) -> None:
+        self._load = load
+
     def surroundings(self, model: Model) -> Surroundings:
         """Return the configuration and the renderer; see `Library.surroundings`."""
-        vllm("engine.arg_utils")
+        vllm("engine.arg_utils", self._load)
         from vllm.engine.arg_utils import EngineArgs
         from vllm.renderers import renderer_from_config
 
@@ -65,12 +72,12 @@ class Vllm:
         return PoolingRequestOutput(request_id, PoolingOutput(data), list(tokens), cached, finished=True)
 
 
-def vllm(module: str) -> Any:
+def vllm(module: str, load: Load = importlib.import_module) -> Any:
     """Import a module of vLLM; raise `ModelUnavailable` that says what to do where there is none."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
-        return importlib.import_module(f"vllm.{module}")
+        return load(f"vllm.{module}")
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "vllm":
             raise ModelUnavailable(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import ErrorReport, Issue, with_places
 from penstock.jobs import Progress, Status
+from penstock.reports import ErrorReport, Issue, with_places
 
 #: Answers that another try may change, where no problem+json says it better.
 _PASSING = frozenset({429, 502, 503, 504})

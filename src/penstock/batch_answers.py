@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.answers import Artifact, read_artifact, read_error
 from penstock.batches import BatchStatus, Counts
-from penstock.errors import ErrorReport
+from penstock.reports import ErrorReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.display import clock, err, out, print_json, table
-from penstock.errors import with_places
 from penstock.options import (
     DEFAULT_URL,
     EPILOG,
@@ -21,6 +20,7 @@ from penstock.options import (
     asking,
     pairs,
 )
+from penstock.reports import with_places
 
 if TYPE_CHECKING:
     from penstock.batch_answers import Batch, LineOutcome

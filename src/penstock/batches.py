@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from penstock.errors import ErrorReport
 from penstock.jobs import Artifact, JobKey, State
+from penstock.reports import ErrorReport
 
 #: The ids of members are UUIDv5 under this, of the batch's id and the number of their line.
 _NAMESPACE = uuid.UUID("3b0f0a52-7f0e-5c53-8f0b-0f4d1f6f2c11")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.errors import with_places
+from penstock.reports import with_places
 
 if TYPE_CHECKING:
     from penstock.answers import Event, Job

@@ -11,7 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from penstock.errors import InvalidRequest, Issue, MalformedBody
+from penstock.errors import InvalidRequest, MalformedBody
+from penstock.reports import Issue
 
 #: How deeply arrays and objects may be nested.
 MAX_DEPTH = 64

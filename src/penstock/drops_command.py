@@ -68,6 +68,9 @@ def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str
             rule.name, where, rule.model, hears or "listing", *counts, _when(last), problems[rule.name] or ""
         )  # fmt: skip
     out.print(rows)
+    for name, last in found.rules.items():
+        if last.passed_over and name in {rule.name for rule in rules}:
+            out.print(f"{name} passes over what can be no object (copy or rename it): {', '.join(last.passed_over)}")
     if found.events_waiting:
         out.print(f"{found.events_waiting} events wait for the keeper")
 

@@ -3,11 +3,9 @@
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
     · Unauthorized, InsufficientScope
-    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused,
-      LinkRefused
+    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, LinkRefused
     · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
-      UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone,
-      EventsNotAwaited
+      UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs, ClientLeft
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
@@ -27,50 +25,10 @@ A class's docstring is its title; `detail` is the sentence for this occurrence. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
-
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing wrong with a document: a JSON pointer to the place, and a sentence."""
-
-    pointer: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorReport:
-    """What is told of an error: the same object is `job.error` and the core of a problem+json body."""
-
-    code: str
-    title: str
-    detail: str
-    retryable: bool
-    errors: tuple[Issue, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON-ready data."""
-        return {**asdict(self), "errors": [asdict(issue) for issue in self.errors]}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ErrorReport:
-        """Rebuild a report from `to_json`'s data."""
-        issues = tuple(Issue(**issue) for issue in data.get("errors", ()))
-        return cls(data["code"], data["title"], data["detail"], data["retryable"], issues)
-
-
-def with_places(detail: str, issues: Sequence[Issue]) -> str:
-    """Return the sentence of an error with the places that it is about, said once where both say the same."""
-    places = [_place(issue, detail) for issue in issues]
-    named = "; ".join(place for place in places if place)
-    return f"{detail} ({named})" if named else detail
-
-
-def _place(issue: Issue, detail: str) -> str:
-    more = "" if issue.detail == detail else issue.detail
-    return ": ".join(part for part in (issue.pointer, more) if part)
+from penstock.reports import ErrorReport, Issue, with_places
 
 
 class PenstockError(Exception):
@@ -95,18 +53,6 @@ class PenstockError(Exception):
     def report(self) -> ErrorReport:
         """Return what may be told to the caller."""
         return ErrorReport(self.code, self.title, self.detail, self.retryable, self.errors)
-
-
-def error_of(report: ErrorReport) -> PenstockError:
-    """Return the error that a report tells of, to be raised again; a `PenstockError` for a code of nobody here."""
-    cls = next((cls for cls in _tree(PenstockError) if cls.code == report.code), PenstockError)
-    return cls(report.detail, errors=report.errors)
-
-
-def _tree(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from _tree(child)
 
 
 class RequestError(PenstockError):

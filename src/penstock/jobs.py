@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from penstock.errors import ErrorReport
+from penstock.reports import ErrorReport
 
 
 class State(StrEnum):

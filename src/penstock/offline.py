@@ -23,20 +23,14 @@ from typing import Any
 import structlog
 
 from penstock.config import Settings, load_settings
-from penstock.errors import (
-    Canceled,
-    InvalidInput,
-    Issue,
-    MediaNotFound,
-    MediaRefused,
-    MediaTooLarge,
-)
+from penstock.errors import Canceled, InvalidInput, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.installation import Installation, processing_here
 from penstock.jobs import Phase, Progress
 from penstock.log import configure
 from penstock.models import CatalogueEntry, media_references
 from penstock.params import is_reference
 from penstock.processors.base import Output
+from penstock.reports import Issue
 from penstock.storage.media import LocalMedia
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES

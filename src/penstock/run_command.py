@@ -16,10 +16,11 @@ import typer
 
 from penstock.answers import Event
 from penstock.display import err, out, print_json
-from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError, with_places
+from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError
 from penstock.jobs import Phase, Progress
 from penstock.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
 from penstock.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
+from penstock.reports import with_places
 
 if TYPE_CHECKING:
     from penstock.offline import Result

@@ -136,7 +136,7 @@ def _variables(s3: S3) -> dict[str, str]:
 def _use(stack: Stack, pair: str, used: Used) -> None:
     """Do what users do, with marks in everything that they may write, and much of it wrong."""
     sample = stack.data / "scene.tif"
-    stack.cli("sample", str(sample))
+    stack.cli("sample", str(sample), "--size", "256")
     bad = stack.data / f"{MARK}.tif"
     bad.write_bytes(b"II*\0" + FORGED.encode() * 20)
     hook = {"url": f"http://{pair}/{MARK}?token={TOKEN}"}

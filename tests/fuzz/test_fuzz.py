@@ -95,7 +95,7 @@ async def test_every_answer_is_as_described(
     service, _, url = server
     monkeypatch.setenv("PENSTOCK_FUZZ_KNOWN", json.dumps(await furnish(service)))
     async with working(service):
-        await fuzz(tmp_path, url, credentials, "--max-examples", str(EXAMPLES))
+        await fuzz(tmp_path, f"{url}/openapi.json", credentials, "--max-examples", str(EXAMPLES))
 
 
 async def test_without_the_job_store_nothing_is_answered_but_come_back_later(
@@ -110,7 +110,7 @@ async def test_without_the_job_store_nothing_is_answered_but_come_back_later(
     checks = "status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance"
     phases = "coverage,fuzzing" if LONG else "fuzzing"
     await fuzz(
-        tmp_path, url, credentials, "--max-examples", str(EXAMPLES_DOWN), "--phases", phases,
+        tmp_path, f"{url}/openapi.json", credentials, "--max-examples", str(EXAMPLES_DOWN), "--phases", phases,
         "--checks", f"{checks},unavailable_for_a_reason",
     )  # fmt: skip
 
@@ -123,17 +123,17 @@ async def test_a_service_with_keys_answers_nobody_without_one(tmp_path: Path, mo
             serving(valkey.url, tmp_path / "data", access="keys") as service,
             listening(service) as running,
         ):
-            await fuzz(tmp_path, running.url, {}, "--max-examples", str(EXAMPLES_DOWN))
+            await fuzz(tmp_path, f"{running.url}/openapi.json", {}, "--max-examples", str(EXAMPLES_DOWN))
     finally:
         valkey.stop()
 
 
-async def fuzz(folder: Path, url: str, headers: Mapping[str, str], *options: str) -> None:
-    """Run schemathesis against an API, in a folder for what it remembers; fail with what it found."""
+async def fuzz(folder: Path, described: str, headers: Mapping[str, str], *options: str, config: Path = CONFIG) -> None:
+    """Run schemathesis by a description, in a folder for what it remembers; fail with what it found."""
     named = {"Accept": "application/json", **headers}  # a stream of events would not end with its job's silence
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run",
-        f"{url}/openapi.json", "--no-color",
+        sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run",
+        described, "--no-color",
         *(word for name, value in named.items() for word in ("--header", f"{name}: {value}")),
         *([] if LONG else ["--seed", str(SEED)]), *options,
         cwd=folder, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},

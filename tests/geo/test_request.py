@@ -35,6 +35,7 @@ FILE = {"media": "media://1/a.tif"}
         {"files": [{**FILE, "bands": ["B02"], "radiometry": {"nodata": 0}}, FILE], "bands": ["B02", 2]},
         {"dates": [{"scene": "media://1", "sidecar": "media://2"}, {"files": [FILE], "stac": "media://3"}]},
         {"dates": [{"scene": "media://1"}], "radiometry": {"scale": 1}, "bands": [1]},
+        {"scene": "media://1", "datetime": "2024-04-02T16:50:00.25+01:00"},
     ],
 )
 def test_scenes_come_as_one_file_or_several_or_dates_of_either(request_: dict[str, Any]) -> None:
@@ -43,6 +44,7 @@ def test_scenes_come_as_one_file_or_several_or_dates_of_either(request_: dict[st
 
 
 BESIDE = "cannot be given beside the rest"
+NO_TIME = "must be a time as 2026-01-31T12:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,12 @@ BESIDE = "cannot be given beside the rest"
         (
             {"dates": [{"scene": "media://1", "dates": []}]},
             {"/input/dates/0/dates": "is not known to this model"},
+        ),
+        ({"scene": "media://1", "datetime": "2020"}, {"/input/datetime": NO_TIME}),
+        ({"scene": "media://1", "datetime": 2020}, {"/input/datetime": "2020 is not of type 'string'"}),
+        (
+            {"dates": [{"scene": "media://1", "datetime": "2020-01-01"}]},
+            {"/input/dates/0/datetime": "must have a time zone, such as Z"},
         ),
         ({"files": []}, {"/input/files": "[] should be non-empty"}),
         ({"files": ["media://1"]}, {"/input/files/0": "'media://1' is not of type 'object'"}),

@@ -24,6 +24,7 @@ from penstock.storage.guard import GuardedClient
 from penstock.storage.journal import Journal
 from penstock.storage.media import upload_key
 from penstock.storage.objects import open_store
+from penstock.times import Time
 from penstock.workers.attempts import Heartbeat
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
@@ -37,8 +38,8 @@ LIMITS = records.QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=
 
 
 class EchoRequest(BaseModel):
-    """A text file, how often to say it, whether to save each echo so that no later attempt makes it again, and whether
-    to pretend that chance has a part in it."""
+    """A text file, how often to say it, whether to save each echo so that no later attempt makes it again, whether to
+    pretend that chance has a part in it, and when it was said."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,6 +47,7 @@ class EchoRequest(BaseModel):
     times: int = 1
     save: bool = False
     chance: bool = False
+    when: Time | None = None
 
 
 class Echo:

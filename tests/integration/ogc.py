@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter
 
 from penstock.jobs import Claim
 from penstock.models import Output
 from penstock.storage import catalogues, records
+from penstock.times import Time
 from tests.integration.service import ECHO, Service
 
 EXCEPTIONS = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
@@ -28,6 +30,7 @@ MAPS = ECHO.model_copy(
                 "scene": {"type": "string", "format": "media", "title": "Scene"},
                 "files": {"type": "array", "items": {"$ref": "#/$defs/File"}, "minItems": 1, "maxItems": 5},
                 "gain": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}], "default": None},
+                "datetime": TypeAdapter(Time).json_schema(),
                 "outputs": {"type": "array", "items": {"enum": ["classes", "stats", "labels"], "type": "string"}},
             },
             "$defs": {

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from penstock.api.batch_intake import TakenIn, take_in_array
 from penstock.api.turns import BATCHES_AT_ONCE
 from penstock.batches import BatchKey
 from penstock.errors import InvalidInput
 from penstock.jobs import State
 from penstock.storage import batch_journal, batches, catalogues, journal, records
+from penstock.storage.base import ObjectInfo
 from penstock.storage.journal import Journal
+from penstock.storage.local import LocalStore
 from penstock.storage.records import Outcome
 from penstock.workers.completion import retire_batches
 from penstock.workers.recover import recover, recover_if_emptied
@@ -147,17 +148,19 @@ async def test_a_batch_that_cannot_begin_is_refused(service: Service, body: dict
     assert list(service.objects.list("tenants/default/batches/")) == []
 
 
-async def test_a_flood_of_batches_leaves_threads_to_everybody_else(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_of_batches_leaves_threads_to_everybody_else(service: Service) -> None:
     loop, taken, may_go_on = asyncio.get_running_loop(), asyncio.Semaphore(0), threading.Event()
 
-    def slow(*args: Any) -> TakenIn:
-        loop.call_soon_threadsafe(taken.release)
-        may_go_on.wait(60)
-        return take_in_array(*args)
+    class Slow(LocalStore):
+        """Stores no batch's requests before it may."""
 
-    monkeypatch.setattr("penstock.api.batches.take_in_array", slow)
+        def put_file(self, key: str, path: Path, **options: Any) -> ObjectInfo:
+            loop.call_soon_threadsafe(taken.release)
+            may_go_on.wait(60)
+            return super().put_file(key, path, **options)
+
+    assert isinstance(service.objects, LocalStore)
+    service.swap(objects=Slow(service.objects.root))
     flood = asyncio.gather(*(submitted(service, requests=[line("a")]) for _ in range(40)))
     for _ in range(BATCHES_AT_ONCE):
         await taken.acquire()

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from penstock.api.access import SCOPES
+from penstock.api.door import SUBMITTING
 from penstock.api.services import Services
 from penstock.api.turns import AT_ONCE, MAX_WAITING
 from penstock.api_keys import Scope, new_key
@@ -103,6 +106,70 @@ async def test_a_full_line_refuses_its_tenant_unread_and_lets_others_in(valkey: 
     assert let_in.status_code == 415  # looked at
     assert_problem(stranger, 401, "unauthorized")
     assert_problem(reader, 403, "insufficient_scope")
+
+
+#: How each interface names what our own calls `overloaded` and `too_many_jobs`.
+FACADES = {
+    "/pooling": ("Service Unavailable", "Too Many Requests"),
+    "/openai/v1/chat/completions": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/completions": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/embeddings": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/images/generations": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/audio/transcriptions": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/audio/translations": ("overloaded", "rate_limit_exceeded"),
+    "/ogc/processes/echo/execution": ("overloaded", "too_many_jobs"),
+}
+
+
+@pytest.mark.parametrize("path", FACADES)
+async def test_facades_are_behind_the_door_and_refuse_in_their_own_words(
+    valkey: ValkeyProcess, tmp_path: Path, path: str
+) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        looked_at = await service.http.post(path, **UNREADABLE)
+        async with crowd(service, "default"):
+            crowded = await service.http.post(path, **UNREADABLE)
+        await service.submit()
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 429
+        full = await service.http.post(path, **UNREADABLE)
+        metrics = (await service.http.get("/metrics")).text
+
+    assert looked_at.status_code == 415
+    for refused, status, word in zip((crowded, full), (503, 429), FACADES[path], strict=True):
+        assert refused.status_code == status
+        assert word_of(refused) == word
+        assert int(refused.headers["retry-after"]) >= 1
+        route = path.replace("/echo/", "/{process_id}/")
+        assert f'penstock_http_requests_total{{method="POST",route="{route}",status="{status}"}} 1.0' in metrics
+
+
+def word_of(refused: httpx.Response) -> str:
+    """Return what an interface calls an error: vLLM's by its type, OpenAI's and our own by its code."""
+    body = refused.json()
+    error = body.get("error", body)
+    return str(error["type"] if isinstance(error["code"], int) else error["code"])
+
+
+async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    execute: dict[str, Any] = {"json": {"inputs": {"text": "x"}}, "headers": {"Prefer": "respond-async"}}
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        assert (await service.http.post("/ogc/processes/echo/execution", **execute)).status_code == 201
+        assert (await service.http.post("/ogc/processes/echo/execution", **execute)).status_code == 429
+        assert_problem(await service.http.post("/v1/jobs", **UNREADABLE), 429, "too_many_jobs")
+
+
+def test_all_that_makes_a_job_at_once_is_behind_the_door() -> None:
+    submits = {route for route, scope in SCOPES.items() if scope is Scope.SUBMIT}
+    elsewhere = {
+        *(route for route in submits if route[0] in ("GET", "DELETE") or route[1].endswith("/cancel")),
+        *(route for route in submits if route[1].startswith(("/v1/uploads", "/openai/v1/files"))),
+        # Make jobs as there is room, and have turns of their own.
+        ("POST", "/v1/batches"),
+        ("POST", "/openai/v1/batches"),
+        # Reads no body, and finds the retry that was made before.
+        ("POST", "/v1/jobs/{job_id}/retry"),
+    }
+    assert set(SUBMITTING) == submits - elsewhere
 
 
 async def post(service: Service, key: str) -> httpx.Response:

@@ -155,12 +155,13 @@ def test_the_command_tells_of_the_last_listing(
         for name in ("in/a.txt", "in/b.txt", "out/c.txt.error.json"):
             bucket.put_bytes(name, b"{}", content_type="text/plain")
         drops = open_drops(bench.settings, bench.store, bench.objects)
+        (tmp_path / "scenes" / "in" / "link.txt").symlink_to("a.txt")
         drops[0].step()
         with pytest.raises(Exception, match="does not answer"):
             drops[1].step()
-        shown = {"drops": [json.loads(each.model_dump_json()) for each in rules]}
+        written = json.dumps([json.loads(each.model_dump_json()) for each in rules])
         monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
-        monkeypatch.setenv("PENSTOCK_DROPS", json.dumps(shown["drops"]))
+        monkeypatch.setenv("PENSTOCK_DROPS", written)
         done = CliRunner().invoke(app, ["drops", "--json"])
         assert done.exit_code == 1
         told = json.loads(done.stdout)
@@ -170,7 +171,10 @@ def test_the_command_tells_of_the_last_listing(
         assert last["new"] is None
         problem = {each["name"]: each["problem"] for each in told["rules"]}
         assert (problem["inbox"], problem["new"]) == (None, "no keeper lists it: is one running?")
-        assert problem["new"] in CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+        assert last["inbox"]["passed_over"] == ["'in/link.txt'"]
+        shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+        assert problem["new"] in shown
+        assert "inbox passes over what can be no object (copy or rename it): 'in/link.txt'" in shown
 
 
 def test_a_rule_whose_keeper_died_long_ago_has_a_problem() -> None:

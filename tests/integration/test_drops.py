@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 
 from penstock.config import DropRule
 from penstock.jobs import JobKey, State, Status
-from penstock.storage import journal, listing, records
+from penstock.storage import drop_events, journal, listing, records
 from penstock.storage.base import ObjectInfo
+from penstock.storage.local import LocalStore
 from penstock.workers.drops import Drop, drop_id, open_drops, result_key, wanted
 from tests.integration.echo import Bench, open_bench
 from tests.valkey import ValkeyProcess
@@ -117,7 +118,7 @@ def test_a_sidecar_gives_parameters_and_the_rule_the_rest(bench: Bench, drop: Dr
     assert (outbox / "a.txt" / "echo.txt").read_text() == "hihi"
 
 
-@pytest.mark.parametrize("sidecar", ["{", "[1]", '{"times": "often"}'])
+@pytest.mark.parametrize("sidecar", ["{", "[1]", '{"times": "often"}', '{"when": "2020"}'])
 def test_a_bad_sidecar_leaves_an_error_marker(
     bench: Bench, drop: Drop, inbox: Path, outbox: Path, sidecar: str
 ) -> None:
@@ -217,6 +218,43 @@ def test_what_can_be_no_scene_in_a_folder_is_told_of_once(bench: Bench, drop: Dr
     told = [each["key"] for each in logs if each["event"] == "drop.passed_over"]
     assert told == ["'in/a.txt'", "'in/deep'", "'in/\\udce4.txt'"]
     assert jobs(bench) == ()
+    assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == tuple(told)
+    (inbox / "a.txt").unlink()
+    drop.step()
+    assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == tuple(told[1:])
+
+
+@pytest.mark.parametrize("taken", ["a.txt", "a.txt/echo.txt/mine", "a.txt.done.json/mine"])
+def test_a_result_whose_place_is_taken_is_not_copied_again_and_again(
+    bench: Bench, inbox: Path, outbox: Path, taken: str
+) -> None:
+    copied: list[str] = []
+
+    class Counting(LocalStore):
+        """Tells what was copied from it."""
+
+        def get_file(self, key: str, path: Path, **options: Any) -> ObjectInfo:
+            copied.append(key)
+            return super().get_file(key, path, **options)
+
+    assert isinstance(bench.objects, LocalStore)
+    [drop] = open_drops(bench.settings, bench.store, Counting(bench.objects.root))
+    mine = outbox / taken
+    mine.parent.mkdir(parents=True)
+    mine.write_text("a person's own")
+    (inbox / "a.txt").write_text("hi")
+    run(bench, drop)
+    drop.step()
+    problem = bench.store.run(drop_events.passes()).rules["inbox"].problem
+    assert problem is not None
+    assert "another object's key" in problem
+    assert (mine.read_text(), copied) == ("a person's own", [])
+
+    mine.unlink()
+    if mine.name == "mine":
+        mine.parent.rmdir()
+    drop.step()
+    assert ((outbox / "a.txt" / "echo.txt").read_text(), len(copied)) == ("hi", 1)
 
 
 def test_results_keep_the_folders_below_the_prefix(tmp_path: Path) -> None:

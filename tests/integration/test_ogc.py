@@ -29,7 +29,7 @@ from tests.integration.ogc import (
     serve_maps,
     started,
 )
-from tests.integration.service import Service, serving
+from tests.integration.service import Service, assert_problem, serving
 from tests.valkey import ValkeyProcess
 
 
@@ -70,7 +70,7 @@ async def test_usable_models_are_processes_page_by_page(ogc: Service) -> None:
 
 async def test_a_process_says_what_it_takes_and_makes(ogc: Service) -> None:
     found = (await ogc.http.get("/ogc/processes/maps")).json()
-    assert set(found["inputs"]) == {"scene", "files", "gain"}
+    assert set(found["inputs"]) == {"scene", "files", "gain", "datetime"}
     scene = {"type": "string", "format": "uri", "title": "Scene"}
     assert found["inputs"]["scene"] == {"title": "Scene", "minOccurs": 0, "maxOccurs": 1, "schema": scene}
     assert (found["inputs"]["files"]["minOccurs"], found["inputs"]["files"]["maxOccurs"]) == (0, 5)
@@ -192,6 +192,19 @@ async def test_inputs_come_by_value_qualified_or_by_reference(ogc: Service) -> N
     assert claim.submission.input == {"files": files[:1], "outputs": ["classes", "stats", "labels"]}
     _, claim = await started(ogc, {"inputs": SCENE})
     assert claim.submission.input["scene"] == "http://files.test:80/scene.tif"
+
+
+@pytest.mark.parametrize("given", ["2020", 2020, "2020-01-01"])
+async def test_a_time_without_its_zone_is_refused_here_as_by_the_api(ogc: Service, given: Any) -> None:
+    scene = "http://files.test:80/scene.tif"
+    body = {"model": "maps", "input": {"scene": scene, "datetime": given}}
+    told = assert_problem(await ogc.http.post("/v1/jobs", json=body), 422, "invalid_request")["errors"]
+    assert [issue["pointer"] for issue in told] == ["/input/datetime"]
+    for value in (given, {"value": given}):
+        answer = await execute(ogc, {"inputs": SCENE | {"datetime": value}}, "maps")
+        assert answer.json()["errors"] == [{**told[0], "pointer": "/inputs/datetime"}], answer.text
+    _, claim = await started(ogc, {"inputs": SCENE | {"datetime": "2020-01-01T00:00:00Z"}})
+    assert claim.submission.input["datetime"] == "2020-01-01T00:00:00Z"
 
 
 async def test_jobs_are_listed_page_by_page(ogc: Service) -> None:

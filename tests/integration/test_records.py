@@ -12,7 +12,6 @@ import pytest
 from penstock.errors import (
     IdempotencyMismatch,
     InvalidInput,
-    Issue,
     JobGone,
     OutOfMemory,
     QueueFull,
@@ -22,6 +21,7 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, State, Status, Webhook
+from penstock.reports import Issue
 from penstock.storage import deliveries, listing, records
 from penstock.storage.records import JobStore, Outcome
 from tests.integration.bare import LIMITS, claim, read, submission, submit, sweep_until

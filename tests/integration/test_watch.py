@@ -48,9 +48,11 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self._terminal, inner = pty.openpty()
         self._size(columns, lines)
+        # What says a size of its own of another terminal counts for more than this one's.
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.cli", *words], stdin=inner, stdout=inner, stderr=inner,
-            start_new_session=True, env={**os.environ, "PENSTOCK_URL": url, "TERM": "xterm-256color"},
+            start_new_session=True, env={**env, "PENSTOCK_URL": url, "TERM": "xterm-256color"},
         )  # fmt: skip
         os.close(inner)
 

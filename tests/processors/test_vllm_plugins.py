@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.processors.registry import Registry, export
 from penstock.processors.testing import LocalFiles, check_processor
 from penstock.processors.vllm.crossing import put_together, taken_apart
+from penstock.processors.vllm.library import Vllm
 from penstock.processors.vllm.plugin import VllmPlugin, as_list
 from tests.processors.plugins import FILES, a_directory, a_model, vllm_double
 
@@ -219,16 +219,11 @@ def test_one_prompt_alone_is_a_list_of_one(made: Any, count: int) -> None:
     assert len(as_list(made)) == count
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is not None and "vllm_double" not in str(importlib.util.find_spec("vllm")),
-    reason="vLLM is installed here",
-)
-def test_without_vllm_the_model_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+def test_without_vllm_the_model_says_what_to_install(model: Model) -> None:
+    def load(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name="vllm")
 
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("vllm_double")])
-    problem = export(Registry().register("vllm-plugin", VllmPlugin), a_model(a_directory(tmp_path / "model"))).problem
+    registry = Registry().register("vllm-plugin", lambda model: VllmPlugin(model, Vllm(load)))
+    problem = export(registry, model).problem
     assert problem is not None
     assert problem.startswith("vLLM is not installed where this worker runs: `pip install vllm`")

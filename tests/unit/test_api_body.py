@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, model_validator
 
 from penstock.documents import MAX_DEPTH, fingerprint, parse_json, validated
-from penstock.errors import InvalidRequest, Issue, MalformedBody
+from penstock.errors import InvalidRequest, MalformedBody
+from penstock.reports import Issue
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 INTEGERS = st.integers(-(2**64 - 1), 2**64 - 1)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import errors
+from penstock.api.errors import error_of
 from penstock.api.facades.abilities import Ability, able
 from penstock.api.facades.errors import SHAPES
 from penstock.api.facades.openai.answers import Telling
@@ -21,11 +22,12 @@ from penstock.api.facades.openai.lines import Models, error_lines, job_lines, re
 from penstock.api.facades.openai.requests import chat_job, read_chat, read_completion, read_embedding
 from penstock.api.facades.pooling_forms import PoolingData, PoolingRequest, base64_of, in_its_words
 from penstock.documents import validated
-from penstock.errors import ErrorReport, InvalidRequest, Issue, ModelUnfit, PenstockError, error_of
+from penstock.errors import InvalidRequest, ModelUnfit, PenstockError
 from penstock.jobs import JobEvent
 from penstock.models import CatalogueEntry
 from penstock.processors.geo.bands import SceneBand, select_bands
 from penstock.processors.geo.options import Band
+from penstock.reports import ErrorReport, Issue
 
 WRITER = CatalogueEntry(
     name="writer", title="Writer", revision="1", queue="q", input_schema={"type": "object"}, outputs=(),

@@ -48,6 +48,11 @@ def told(document: dict[str, Any]) -> dict[str, str]:
             },
         ),
         ({**SCENE, "datetime": "2020-01-01"}, {"/input/datetime": "must have a time zone, such as Z"}),
+        ({**SCENE, "datetime": "2020"}, {"/input/datetime": "must be a time as 2026-01-31T12:00:00Z"}),
+        (
+            {"dates": [{**SCENE, "datetime": 1577836800}]},
+            {"/input/dates/0/datetime": "must be a time as 2026-01-31T12:00:00Z"},
+        ),
         ({**SCENE, "radiometry": {"offset": 1, "none": 2}}, {"/input/radiometry/none": "is not known"}),
         ({**SCENE, "radiometry": {"offset": 1}}, {"/input/radiometry": "offset needs scale"}),
     ],

@@ -8,12 +8,13 @@ from pydantic import BaseModel
 
 from penstock.answers import read_model
 from penstock.doctor import _models
-from penstock.errors import ConfigError, InvalidRequest, Issue, ModelUnavailable
+from penstock.errors import ConfigError, InvalidRequest, ModelUnavailable
 from penstock.models import CatalogueEntry, Limits, MediaReference, Model, media_references
 from penstock.processors.base import OutputSpec
 from penstock.processors.language.request import TextEmbeddingRequest
 from penstock.processors.registry import Registry, export
 from penstock.processors.vision.request import ClassificationRequest
+from penstock.reports import Issue
 from penstock.storage.submissions import check_input
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +15,13 @@ from penstock.workers.engine.vllm_orphans import MARK
 
 #: A worker that starts an engine's process as vLLM does, says its number, and is killed.
 WORKER = """
-import multiprocessing, os, sys, time
+import multiprocessing, os, signal, sys
 
 def engine(pipe):
     from penstock.workers.engine.vllm_orphans import end_with_parent
     end_with_parent()
     pipe.send(os.getpid())
-    time.sleep(60)
+    signal.pause()
 
 if __name__ == "__main__":
     ours, its = multiprocessing.Pipe()
@@ -30,10 +32,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_an_engine_ends_with_its_killed_worker_and_nobody_elses_does(marked: bool, tmp_path: object) -> None:
-    script = f"{tmp_path}/worker.py"
-    with open(script, "w") as file:  # noqa: PTH123
-        file.write(WORKER)
+def test_an_engine_ends_with_its_killed_worker_and_nobody_elses_does(marked: bool, tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
     env = {name: value for name, value in os.environ.items() if name != MARK} | ({MARK: "1"} if marked else {})
     worker = subprocess.Popen(
         [sys.executable, script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -45,8 +46,6 @@ def test_an_engine_ends_with_its_killed_worker_and_nobody_elses_does(marked: boo
     worker.kill()
     worker.wait()
     try:
-        import select
-
         ended = bool(select.select([end], [], [], 20 if marked else 0.5)[0])
         assert ended == marked
     finally:

@@ -10,8 +10,9 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from penstock.errors import InvalidInput, Issue
+from penstock.errors import InvalidInput
 from penstock.jobs import Artifact, Delivery, Job, JobKey, Progress, State, Submission
+from penstock.reports import Issue
 from penstock.storage.deliveries import DeliveryRecord
 from penstock.workers.webhooks import (
     MAX_BODY_BYTES,

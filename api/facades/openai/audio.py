@@ -24,7 +24,8 @@ from penstock.api.facades.openai.files import FORM_BYTES
 from penstock.api.facades.openai.requests import Body, ModelName
 from penstock.api.services import Services
 from penstock.documents import validated
-from penstock.errors import InvalidRequest, Issue, MediaTooLarge
+from penstock.errors import InvalidRequest, MediaTooLarge
+from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.media import safe_name, upload_key
 from penstock.subtitles import srt, vtt

@@ -23,7 +23,8 @@ from penstock.api.facades.calls import Call, TheCall
 from penstock.api.facades.openai.lines import Endpoint, endpoint_of, error_lines, result_lines
 from penstock.api.services import Services
 from penstock.batches import Batch, BatchEnd, BatchKey
-from penstock.errors import InvalidRequest, Issue, PayloadTooLarge, StateConflict, UnknownUpload
+from penstock.errors import InvalidRequest, PayloadTooLarge, StateConflict, UnknownUpload
+from penstock.reports import Issue
 from penstock.storage import batch_journal
 from penstock.storage.base import ObjectInfo
 from penstock.storage.media import safe_name, upload_key

@@ -13,9 +13,10 @@ from pydantic import Field, StringConstraints
 
 from penstock.api.facades.openai.requests import Body, ModelName, natural, read_body
 from penstock.api.services import Services
-from penstock.errors import InvalidRequest, Issue, ObjectNotFound, UnknownArtifact
+from penstock.errors import InvalidRequest, ObjectNotFound, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.models import CatalogueEntry
+from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: What one answer holds of files by value: the API has it in memory, and again as base64.

@@ -13,15 +13,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from penstock.api.errors import status_of
+from penstock.api.errors import error_of, status_of
 from penstock.api.facades.abilities import Ability
 from penstock.api.facades.errors import facade_status, openai_error
 from penstock.api.facades.openai import answers, requests
 from penstock.api.facades.openai.answers import Result
 from penstock.batches import Batch, Line, lines_of
 from penstock.documents import parse_json, validated
-from penstock.errors import ErrorReport, InvalidRequest, PayloadTooLarge, PenstockError, error_of
+from penstock.errors import InvalidRequest, PayloadTooLarge, PenstockError
 from penstock.models import CatalogueEntry
+from penstock.reports import ErrorReport
 from penstock.requests import JobRequest
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]

@@ -10,8 +10,9 @@ from penstock.api.facades.abilities import Ability, abilities_of
 from penstock.api.facades.calls import Call
 from penstock.api.facades.media import decoded, take_in
 from penstock.api.facades.openai.requests import ChatRequest, ImagePart
-from penstock.errors import InvalidRequest, Issue
+from penstock.errors import InvalidRequest
 from penstock.models import CatalogueEntry
+from penstock.reports import Issue
 
 _DATA_URL = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 #: How files of each kind of picture end.

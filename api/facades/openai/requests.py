@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from penstock.api.facades.abilities import Ability, abilities_of
 from penstock.documents import validated
-from penstock.errors import InvalidRequest, Issue
+from penstock.errors import InvalidRequest
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
+from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: OpenAI's own default for completions; a chat has none.

@@ -6,7 +6,8 @@ The client's base URL is `http://HOST/openai/v1`. Every call is a job, like thos
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -15,7 +16,8 @@ from fastapi.responses import JSONResponse
 from penstock.api.facades.abilities import Ability, abilities_of
 from penstock.api.facades.calls import Call, TheCall
 from penstock.api.facades.openai import answers, images, pictures, requests
-from penstock.api.facades.openai.answers import Chunks, Result
+from penstock.api.facades.openai.answers import Chunks, Kind, Result
+from penstock.api.facades.openai.requests import Generation
 from penstock.api.facades.openai.stream import stream
 from penstock.errors import UnknownModel
 from penstock.jobs import Job
@@ -24,6 +26,9 @@ from penstock.storage import catalogues
 
 #: What OpenAI's interface can ask of a model.
 _OURS = frozenset(Ability) - {Ability.POOLING}
+_WHOLE: Mapping[Kind, Callable[[Result], dict[str, Any]]] = MappingProxyType(
+    {"chat.completion": answers.chat, "text_completion": answers.completion}
+)
 
 router = APIRouter(prefix="/openai/v1", tags=["facades"], include_in_schema=False)
 
@@ -52,10 +57,8 @@ async def create_chat_completion(call: TheCall) -> Response:
     wanted = requests.read_chat(body)
     entry = await call.model(wanted.model, Ability.CHAT)
     stored = await pictures.store(call, entry, wanted)
-    job = await call.submit(body, requests.chat_job(entry, wanted, seed=_seed(), stored=stored))
-    if wanted.stream:
-        return await stream(call, job, Chunks("chat.completion", job, wanted.with_usage))
-    return _answer(job, answers.chat(Result.of(await call.succeeded(job))))
+    asked = requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
+    return await _generated(call, wanted, await call.submit(body, asked), "chat.completion")
 
 
 @router.post("/completions")
@@ -64,10 +67,8 @@ async def create_completion(call: TheCall) -> Response:
     body = await call.body()
     wanted = requests.read_completion(body)
     entry = await call.model(wanted.model, Ability.COMPLETION)
-    job = await call.submit(body, requests.completion_job(entry, wanted, seed=_seed()))
-    if wanted.stream:
-        return await stream(call, job, Chunks("text_completion", job, wanted.with_usage))
-    return _answer(job, answers.completion(Result.of(await call.succeeded(job))))
+    asked = requests.completion_job(entry, wanted, seed=_seed())
+    return await _generated(call, wanted, await call.submit(body, asked), "text_completion")
 
 
 @router.post("/embeddings")
@@ -100,6 +101,13 @@ async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
     return {
         name: entry for name, entry in catalogue.items() if entry.problem is None and abilities_of(entry) & _OURS
     }  # fmt: skip
+
+
+async def _generated(call: Call, wanted: Generation, job: Job, kind: Kind) -> Response:
+    """Answer with a job's text: while it is made, or whole."""
+    if wanted.stream:
+        return await stream(call, job, Chunks(kind, job, wanted.with_usage))
+    return _answer(job, _WHOLE[kind](Result.of(await call.succeeded(job))))
 
 
 def _answer(job: Job, content: Mapping[str, Any]) -> JSONResponse:

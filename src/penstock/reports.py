@@ -1,0 +1,48 @@
+"""Reports: what is told of an error, to whoever asks and for as long as its job is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One thing wrong with a document: a JSON pointer to the place, and a sentence."""
+
+    pointer: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """What is told of an error: the same object is `job.error` and the core of a problem+json body."""
+
+    code: str
+    title: str
+    detail: str
+    retryable: bool
+    errors: tuple[Issue, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON-ready data."""
+        return {**asdict(self), "errors": [asdict(issue) for issue in self.errors]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ErrorReport:
+        """Rebuild a report from `to_json`'s data."""
+        issues = tuple(Issue(**issue) for issue in data.get("errors", ()))
+        return cls(data["code"], data["title"], data["detail"], data["retryable"], issues)
+
+
+def with_places(detail: str, issues: Sequence[Issue]) -> str:
+    """Return the sentence of an error with the places that it is about, said once where both say the same."""
+    places = [_place(issue, detail) for issue in issues]
+    named = "; ".join(place for place in places if place)
+    return f"{detail} ({named})" if named else detail
+
+
+def _place(issue: Issue, detail: str) -> str:
+    more = "" if issue.detail == detail else issue.detail
+    return ": ".join(part for part in (issue.pointer, more) if part)

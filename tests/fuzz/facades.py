@@ -1,0 +1,132 @@
+"""OpenAI's and vLLM's routes as OpenAPI: `docs/openapi.json` leaves them to the makers of their interfaces.
+
+Routes, parameters and bodies are the API's own; what is said here is what answers look like.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from docs.generator.facades import facade_routes
+from penstock.api.access import scope_of
+from penstock.api.body import documented
+from penstock.api.facades.openai.audio import AudioRequest
+from penstock.api.facades.openai.batches import CreateBatch
+from penstock.api.facades.openai.images import ImagesRequest
+from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from penstock.api.facades.pooling_forms import PoolingRequest
+
+_V1 = "/openai/v1"
+BODIES: Mapping[str, type[BaseModel]] = {
+    "/pooling": PoolingRequest,
+    f"{_V1}/chat/completions": ChatRequest,
+    f"{_V1}/completions": CompletionRequest,
+    f"{_V1}/embeddings": EmbeddingRequest,
+    f"{_V1}/images/generations": ImagesRequest,
+    f"{_V1}/batches": CreateBatch,
+}
+_AUDIO = AudioRequest.model_json_schema()["properties"]
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    f"{_V1}/audio/transcriptions": _AUDIO,
+    f"{_V1}/audio/translations": _AUDIO,
+    f"{_V1}/files": {"purpose": {"const": "batch"}},
+}
+#: What fits the models and media that there are, by the route: schemas say no such thing.
+FITTING: Mapping[str, Mapping[str, Any]] = {
+    "/pooling": {
+        "model": {"const": "mapper"},
+        "data": {
+            "type": "object",
+            "properties": {"data": {"const": "http://files.test:80/a.tif"}, "data_format": {"const": "url"}},
+            "required": ["data", "data_format"],
+        },
+    },
+    f"{_V1}/chat/completions": {"model": {"const": "writer"}},
+    f"{_V1}/completions": {"model": {"const": "writer"}},
+    f"{_V1}/embeddings": {"model": {"const": "embedder"}},
+    f"{_V1}/images/generations": {"model": {"const": "painter"}},
+    f"{_V1}/audio/transcriptions": {"model": {"const": "listener"}, "language": {"enum": ["en", "de"]}},
+    f"{_V1}/audio/translations": {"model": {"const": "listener"}, "language": {"enum": ["en", "de"]}},
+    f"{_V1}/batches": {"endpoint": {"const": "/v1/embeddings"}, "completion_window": {"const": "24h"}},
+}
+_ANY: Mapping[str, Any] = {"application/json": {}}
+#: Of routes that answer with other things than JSON.
+_ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    f"{_V1}/chat/completions": {**_ANY, "text/event-stream": {}},
+    f"{_V1}/completions": {**_ANY, "text/event-stream": {}},
+    f"{_V1}/audio/transcriptions": {**_ANY, "text/plain": {}},
+    f"{_V1}/audio/translations": {**_ANY, "text/plain": {}},
+    f"{_V1}/files/{{file_id}}/content": {"application/jsonl": {}},
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string", "minLength": 1},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+            },
+            "additionalProperties": {"type": ["string", "integer"]},
+        }
+    },
+}
+_PATIENCE = {"Retry-After": {"required": True, "schema": {"type": "integer"}}}
+#: 504: a job that is not over in time.
+_REFUSALS = (400, 401, 403, 404, 405, 408, 409, 410, 413, 415, 422, 504)
+
+
+def document(known: Mapping[str, str]) -> dict[str, Any]:
+    """Return the description of the facades' routes, for a service that asks for keys and has what is `known`."""
+    routes = [copy.copy(route) for route in facade_routes()]
+    for route in routes:
+        route.include_in_schema = True
+    made = get_openapi(title="Facades", version="1", routes=routes)
+    for path, operations in made["paths"].items():
+        for verb, operation in operations.items():
+            _describe(path, verb, operation, known)
+    made.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    return made
+
+
+def _describe(path: str, verb: str, operation: dict[str, Any], known: Mapping[str, str]) -> None:
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] in known:
+            parameter["schema"] = {"enum": [known[parameter["name"]], "none"]}
+    if verb == "post" and (path in BODIES or path in FORMS):
+        operation["requestBody"] = _body(path, known)
+    operation["responses"] = _responses(path)
+    assert scope_of(verb.upper(), path) is not None
+    operation["security"] = [{"key": []}]
+
+
+def _body(path: str, known: Mapping[str, str]) -> dict[str, Any]:
+    if path in BODIES:
+        body: dict[str, Any] = documented(BODIES[path])["requestBody"]
+        properties = body["content"]["application/json"]["schema"]["properties"]
+    else:
+        properties = {**FORMS[path], "file": {"type": "string", "format": "binary"}}
+        required = ["file", *(name for name in ("model", "purpose") if name in properties)]
+        schema = {"type": "object", "properties": properties, "required": required}
+        body = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    properties |= FITTING.get(path, {})
+    if "input_file_id" in properties:
+        properties["input_file_id"] = {"const": known["file_id"]}
+    return body
+
+
+def _responses(path: str) -> dict[str, Any]:
+    refusal = {"description": "Refused", "content": {"application/json": {"schema": _ERROR}}}
+    answers = {"200": {"description": "Done", "content": dict(_ANSWERS.get(path, _ANY))}}
+    if path == "/pooling":
+        answers["202"] = {"description": "Not over", "content": dict(_ANY)}
+    told = {str(status): {**refusal, "headers": _PATIENCE} for status in (429, 503)}
+    return {**answers, **{str(status): refusal for status in _REFUSALS}, **told}
