@@ -64,6 +64,7 @@ def test_caches(shell: Shell) -> None:
     assert 'penstock_cache_lookups_total{cache="encoder",model="minilm",outcome="miss"} 3.0' in told
 
 
+@needs_stories
 def test_send_tensors(shell: Shell) -> None:
     for block in blocks("send-tensors.md"):
         shell.take(block)
@@ -75,6 +76,9 @@ def test_send_tensors(shell: Shell) -> None:
     score = np.load(shell.folder / "again" / "score.npy")
     np.testing.assert_array_equal(score, np.array(here["values"], np.float32))
     np.testing.assert_array_equal(load_file(shell.folder / "result" / "tensors.safetensors")["score"], score)
+    story, same = (json.loads((shell.folder / name).read_text())["output"] for name in ("story.json", "same.json"))
+    assert story["text"] == same["text"].lstrip()
+    assert story["json"] == same["json"]
 
 
 def test_write_a_processor(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
