@@ -117,6 +117,6 @@ def _bfloat16(path: Path) -> Arrays:
     """Return a file's tensors of bfloat16 as float32, of which they are the upper halves."""
     return {
         name: (np.frombuffer(part["data"], "<u2").astype("<u4") << 16).view("<f4").reshape(part["shape"])
-        for name, part in deserialize(path.read_bytes())
+        for name, part in deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
         if part["dtype"] == "BF16"
     }
