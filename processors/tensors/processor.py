@@ -16,7 +16,7 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.outputs import OUTPUTS, write_safetensors
 from penstock.processors.tensors.description import Inputs, Layout
-from penstock.processors.tensors.reading import Arrays, open_tensors
+from penstock.processors.tensors.reading import Arrays, open_tensors, refuse_nan
 from penstock.processors.tensors.request import TensorRequest
 
 #: The file beside an exported program that describes its inputs.
@@ -91,7 +91,7 @@ class Tensors:
         arrays = {names[name]: array for name, array in file.load().items()}
         if self._options.nan == "refuse":
             for name, array in arrays.items():
-                _refuse_nan(name, array)
+                refuse_nan(name, array)
         return arrays
 
     def _names(self, layouts: Mapping[str, Layout]) -> Mapping[str, str]:
@@ -129,13 +129,6 @@ def _description(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{DESCRIPTION} cannot be read: {error}") from error
     return {name: described[name] for name in ("inputs", "multiples") if name in described}
-
-
-def _refuse_nan(name: str, array: np.ndarray[Any, Any]) -> None:
-    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
-        first = tuple(int(at) for at in np.argwhere(~finite)[0])
-        count = int((~finite).sum())
-        raise InvalidInput(f"`{name}` has {count} numbers that are NaN or infinite, the first at {first}.")
 
 
 def _told(array: np.ndarray[Any, Any], wanted: tuple[str, ...]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize, safe_open
 
 from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.processors.tensors.description import Layout
@@ -39,7 +39,7 @@ class TensorFile:
 
     #: By name; an .npy file has one without a name, "".
     layouts: Mapping[str, Layout]
-    #: Reads the tensors, in this machine's byte order.
+    #: Reads the tensors, in this machine's byte order; bfloat16, which numpy lacks, as float32 of the same values.
     load: Callable[[], Arrays]
 
 
@@ -54,6 +54,14 @@ def open_tensors(path: Path) -> TensorFile:
         return _safetensors(path, head, size_bytes)
     what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), "something else")
     raise MediaUnreadable(f"The file is {what}: give .npy or .safetensors, in which there is no code.")
+
+
+def refuse_nan(name: str, array: npt.NDArray[Any]) -> None:
+    """Raise `InvalidInput` with the first place where a tensor has NaN or infinity."""
+    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+        first = tuple(int(at) for at in np.argwhere(~finite)[0])
+        count = int((~finite).sum())
+        raise InvalidInput(f"`{name}` has {count} numbers that are NaN or infinite, the first at {first}.")
 
 
 def _npy(path: Path, head: bytes, size_bytes: int) -> TensorFile:
@@ -87,10 +95,6 @@ def _safetensors(path: Path, head: bytes, size_bytes: int) -> TensorFile:
             "The .safetensors file is damaged: its header is longer than the file, or than any of use."
         )
 
-    def load() -> Arrays:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
-
     try:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -100,4 +104,19 @@ def _safetensors(path: Path, head: bytes, size_bytes: int) -> TensorFile:
             }
     except SafetensorError as error:
         raise MediaUnreadable("The .safetensors file is damaged: its header and its size do not agree.") from error
+
+    def load() -> Arrays:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name, (dtype, _) in layouts.items() if dtype != "bfloat16"}
+        return arrays if len(arrays) == len(layouts) else arrays | _bfloat16(path)
+
     return TensorFile(layouts, load)
+
+
+def _bfloat16(path: Path) -> Arrays:
+    """Return a file's tensors of bfloat16 as float32, of which they are the upper halves."""
+    return {
+        name: (np.frombuffer(part["data"], "<u2").astype("<u4") << 16).view("<f4").reshape(part["shape"])
+        for name, part in deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        if part["dtype"] == "BF16"
+    }

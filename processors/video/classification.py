@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
-from penstock.processors.directory import check_options, read_config, read_labels
+from penstock.processors.directory import check_options
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.video.film import Film, open_film
 from penstock.processors.video.making import write_dummy
 from penstock.processors.video.request import VideoClassificationRequest
-from penstock.processors.vision.classification import OUTPUT_NAME, probabilities
+from penstock.processors.vision.classes import read_classes
 from penstock.processors.vision.prompts import INPUT_NAME
 from penstock.processors.vision.recipe import read_recipe
 
@@ -42,8 +40,7 @@ class VideoClassification:
         self._model = model
         check_options(model, "labels", "preprocessor")
         self._recipe = read_recipe(model)
-        self._labels = read_labels(model)
-        self._multi_label = read_config(model).get("problem_type") == "multi_label_classification"
+        self._classes = read_classes(model)
 
     def pre_process(self, request: VideoClassificationRequest, media: Media) -> Prepared[Context]:
         """Return one prompt per frame."""
@@ -56,10 +53,10 @@ class VideoClassification:
         """Return `{"duration", "labels": [{"id", "label", "score"}, ...], "frames": [{"time", "labels"}, ...]}`."""
         frames, total = [], np.zeros(1)
         for number, output in enumerate(final_outputs(outputs)):
-            scores = probabilities(np.asarray(output.data[OUTPUT_NAME]), multi_label=self._multi_label)
+            scores = self._classes.scores(output)
             total = total + scores
-            frames.append({"time": context.times_s[number], "labels": self._named(scores, context.top_k)})
-        labels = self._named(total / len(frames), context.top_k)
+            frames.append({"time": context.times_s[number], "labels": self._classes.best(scores, context.top_k)})
+        labels = self._classes.best(total / len(frames), context.top_k)
         return Result(data={"duration": round(context.film.duration_s, 3), "labels": labels, "frames": frames})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
@@ -71,9 +68,3 @@ class VideoClassification:
             pixels = self._recipe.apply(still.picture)
             times_s.append(still.time_s)
             yield Prompt({INPUT_NAME: pixels}, cost=pixels.shape[1] * pixels.shape[2])
-
-    def _named(self, scores: npt.NDArray[np.float64], top_k: int) -> list[Mapping[str, Any]]:
-        best = np.argsort(-scores, kind="stable")[:top_k]
-        return [
-            {"id": int(i), "label": self._labels.get(int(i), f"LABEL_{i}"), "score": float(scores[i])} for i in best
-        ]

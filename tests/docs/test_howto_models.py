@@ -6,23 +6,29 @@ import json
 import os
 import shutil
 from base64 import b64decode
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import load_file
+from torch import nn
 
 from penstock.processors.geo.gdal import rasterio
 from penstock.processors.outputs import Sound, write_wav
 from penstock.processors.video.making import film_maker
 from tests import photos
 from tests.docs.pages import ROOT, Shell, blocks, digest
-from tests.hub import a_whisper, minilm, needs_stories
+from tests.hub import a_whisper, efficientnet, minilm, needs_stories
 from tests.painters import a_painter
 from tests.pictured import a_granite_vision
 from tests.processors.plugins import DOUBLE, a_directory
 
 PLUGIN = ROOT / "examples" / "plugin"
+PHOTOS = ROOT.parent / "shared" / "data" / "photo"
+needs_photos = pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs ../shared/data/photo beside the checkout")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -58,6 +64,7 @@ def test_caches(shell: Shell) -> None:
     assert 'penstock_cache_lookups_total{cache="encoder",model="minilm",outcome="miss"} 3.0' in told
 
 
+@needs_stories
 def test_send_tensors(shell: Shell) -> None:
     for block in blocks("send-tensors.md"):
         shell.take(block)
@@ -69,6 +76,9 @@ def test_send_tensors(shell: Shell) -> None:
     score = np.load(shell.folder / "again" / "score.npy")
     np.testing.assert_array_equal(score, np.array(here["values"], np.float32))
     np.testing.assert_array_equal(load_file(shell.folder / "result" / "tensors.safetensors")["score"], score)
+    story, same = (json.loads((shell.folder / name).read_text())["output"] for name in ("story.json", "same.json"))
+    assert story["text"] == same["text"].lstrip()
+    assert story["json"] == same["json"]
 
 
 def test_write_a_processor(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -115,6 +125,42 @@ def test_pictures(shell: Shell) -> None:
     labels = json.loads((shell.folder / "labels.json").read_text())
     assert "an empty street" in json.dumps(labels)
     assert '"status": "succeeded"' in (shell.folder / "job.json").read_text()
+
+
+@needs_photos
+def test_bring_a_classifier(shell: Shell) -> None:
+    network = efficientnet()
+    shown = {"cat.jpg": PHOTOS / "chelsea.png", "coffee.jpg": PHOTOS / "coffee.png"}
+    for name, path in shown.items():
+        shutil.copy(path, shell.folder / name)  # PNG by another name: real JPEG would change the pixels
+    for block in blocks("bring-a-classifier.md"):
+        shell.take(block)
+
+    images = json.loads((shell.folder / "here.json").read_text())["output"]["json"]["images"]
+    for image, scores in zip(images, scores_of(network, *shown.values()), strict=True):
+        best = sorted(image["labels"], key=lambda label: label["id"])
+        assert [label["id"] for label in best] == sorted(np.argsort(-scores)[:3])
+        assert [label["score"] for label in best] == pytest.approx([scores[label["id"]] for label in best], abs=1e-5)
+    cat, coffee = ({label["id"]: label["score"] for label in image["labels"]} for image in images)
+    assert (set(cat), sum(cat.values()) > 0.9) == ({281, 282, 285}, True)
+    assert coffee[967] > 0.9
+    job = json.loads((shell.folder / "job.json").read_text())
+    assert job["output"]["json"]["images"][0]["labels"][:3] == images[0]["labels"]
+
+
+@torch.inference_mode()
+def scores_of(network: nn.Module, *pictures: Path) -> npt.NDArray[np.float32]:
+    """Return (pictures, classes) by EfficientNet-Lite's own forward pass, of pictures prepared as in its training."""
+    pixels = []
+    for path in pictures:
+        image = Image.open(path).convert("RGB")
+        width, height = (int(side * 256 / min(image.size)) for side in image.size)
+        left, top = (width - 224) // 2, (height - 224) // 2
+        cut = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + 224, top + 224))
+        pixels.append((np.asarray(cut, np.float32) - 127) / 128)
+    batch = torch.from_numpy(np.stack(pixels)).movedim(-1, 1)
+    scores: npt.NDArray[np.float32] = network.eval()(batch).softmax(1).numpy()
+    return scores
 
 
 def test_bring_a_segmentation_model(shell: Shell) -> None:

@@ -18,6 +18,7 @@ import transformers
 
 from penstock.errors import Canceled, InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.processors.base import Output, Prompt
+from penstock.processors.drawing.pipeline import SCHEDULERS
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.diffusers.runner import DiffusionRunner
 from penstock.workers.engine.engine import BatchingEngine
@@ -28,34 +29,13 @@ from tests.hub import finish
 from tests.painters import PLACES, a_dreamer, a_labeller, a_model, a_painter
 
 #: What numpy 2 says to the library's older schedulers.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [NUMPY, pytest.mark.usefixtures("one_thread")]
 
-#: Every scheduler that the runner takes.
-SCHEDULERS = (
-    "DDIMScheduler",
-    "DDPMScheduler",
-    "DPMSolverMultistepScheduler",
-    "EulerAncestralDiscreteScheduler",
-    "EulerDiscreteScheduler",
-    "HeunDiscreteScheduler",
-    "PNDMScheduler",
-    "UniPCMultistepScheduler",
-)
 ASKED, REFUSED = "a cat and a hat", "and"
-
-
 WAIT_S = 240
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small are slower in several, by far so where other tests run too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

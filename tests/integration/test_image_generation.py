@@ -29,17 +29,10 @@ from penstock.workers.processing import Processed, Work
 from penstock.workers.warmup import warm
 from tests.painters import a_dreamer, a_model, a_painter
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROCESSOR = "penstock.processors.drawing.generation:ImageGeneration"
 WISH = {"prompt": "a cat and a hat", "negative_prompt": "and", "n": 2, "seed": 3, "steps": 6, "previews": 2}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small are slower in several, by far so where other tests run too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

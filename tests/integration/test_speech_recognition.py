@@ -25,6 +25,8 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES
 from tests.hub import a_model, a_whisper
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RATE_HZ = 16_000
 SOUNDS = Path(__file__).parents[3] / "shared" / "data" / "audio"
 needs_sounds = pytest.mark.skipif(not SOUNDS.is_dir(), reason="needs ../shared/data/audio beside the checkout")
@@ -34,15 +36,6 @@ needs_sounds = pytest.mark.skipif(not SOUNDS.is_dir(), reason="needs ../shared/d
 def engine() -> Iterator[BatchingEngine]:
     with closing(BatchingEngine(FACTORIES)) as engine:
         yield engine
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Threads wait for each other longer than such a network computes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

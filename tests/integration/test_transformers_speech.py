@@ -20,16 +20,9 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES
 from tests.hub import a_model, a_whisper, finish, load
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Segments = list[list[Any]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Threads wait for each other longer than such a network computes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,15 @@ def verify(model: Model) -> None:
         _check(model, root.name, root, model.sha256)
 
 
+def directory_of(model: Model) -> Path:
+    """Return the directory that is a model's source, checked against the record; raise `ModelUnavailable`."""
+    path = Path(model.source)
+    if not path.is_dir():
+        raise ModelUnavailable(f"the source of model {model.name!r} is not a directory: {path}")
+    verify(model)
+    return path
+
+
 def _check(model: Model, name: str, path: Path, expected: str) -> None:
     try:
         found = sha256_of(path)

@@ -16,7 +16,7 @@ import torch
 from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
 from penstock.models import Model
 from penstock.processors.drawing.pipeline import Pipeline
-from penstock.workers.engine.sources import verify
+from penstock.workers.engine.sources import directory_of
 
 #: Of a part that is a network, and how the names of its weights begin.
 _STEMS = {
@@ -40,10 +40,7 @@ class Directory:
     @classmethod
     def of(cls, model: Model) -> Directory:
         """Look at a model's directory; raise `ModelUnavailable` naming the file that is missing or wrong."""
-        path = Path(model.source)
-        if not path.is_dir():
-            raise ModelUnavailable(f"model {model.name!r} cannot be loaded: its source is not a directory: {path}")
-        verify(model)
+        path = directory_of(model)
         pipeline = Pipeline.of(model)
         for part in pipeline.classes:
             if part in _STEMS:

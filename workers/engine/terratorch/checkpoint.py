@@ -24,7 +24,7 @@ from torch import Tensor
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.workers.engine.sources import verify
+from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.directory import read_object
 
 SAFETENSORS = "model.safetensors"
@@ -100,10 +100,7 @@ class Checkpoint:
     @classmethod
     def of(cls, model: Model) -> Checkpoint:
         """Look at a model's directory and record; raise `ModelUnavailable` naming what is missing or does not fit."""
-        path = Path(model.source)
-        if not path.is_dir():
-            raise ModelUnavailable(f"its source is not a directory: {path}")
-        verify(model)
+        path = directory_of(model)
         recipe = read_recipe(read_object(path / "config.json"))
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))

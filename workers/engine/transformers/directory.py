@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
 from penstock.models import Model
-from penstock.workers.engine.sources import verify
+from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
 from penstock.workers.engine.transformers.tasks import Known, Task, resolve, wanted
 
@@ -38,10 +38,7 @@ class HubDirectory:
     @classmethod
     def of(cls, model: Model) -> HubDirectory:
         """Look at a model's directory; raise `ModelUnavailable` naming the file that is missing or wrong."""
-        path = Path(model.source)
-        if not path.is_dir():
-            raise ModelUnavailable(f"its source is not a directory: {path}")
-        verify(model)
+        path = directory_of(model)
         adapter = find_adapter(model, path)
         config = read_object(path / "config.json")
         task = resolve(config, wanted(model.processor, model.options.get("task")), known_types())

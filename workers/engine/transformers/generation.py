@@ -23,6 +23,7 @@ from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encodings import Encodings
 from penstock.workers.engine.torch_device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.sampling import Sampling
 from penstock.workers.engine.transformers.texts import checked_tokens
@@ -82,7 +83,8 @@ class TextState:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRunner:
-    """Continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
+    """Continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`. Without an opener they
+    may have `inputs_embeds` instead, float32 (T, D).
 
     Outputs have `token_ids`, the new ones without the end token, and `finish_reason`: "stop" at an end token, "length"
     after `max_new_tokens`. Partial outputs have the `token_ids` so far.
@@ -109,16 +111,19 @@ class GenerationRunner:
         return "texts"
 
     def admit(self, prompt: Prompt) -> TextState:
-        """Return the prompt's tokens on their way to the device."""
-        ids = checked_tokens(prompt.data.get("input_ids"), self.vocabulary, self.max_tokens)
+        """Return the prompt's tokens, or their embeddings, on their way to the device."""
+        if EMBEDS in prompt.data and self.opener is None:
+            given = checked_embeddings(prompt.data[EMBEDS], self.network, self.max_tokens)
+        else:
+            given = checked_tokens(prompt.data.get("input_ids"), self.vocabulary, self.max_tokens)
         sampling = Sampling.of(prompt.data)
-        if self.max_tokens is not None and len(ids) + sampling.max_new_tokens > self.max_tokens:
+        if self.max_tokens is not None and len(given) + sampling.max_new_tokens > self.max_tokens:
             raise InvalidInput(
-                f"the network's context is {self.max_tokens} tokens: the prompt has {len(ids)} and "
+                f"the network's context is {self.max_tokens} tokens: the prompt has {len(given)} and "
                 f"{sampling.max_new_tokens} more are asked for"
             )
         opening = Opening() if self.opener is None else self.opener.admit(prompt, self.device)
-        return TextState(self.device.send(ids), sampling, opening)
+        return TextState(self.device.send(given), sampling, opening)
 
     def step(self, states: Sequence[TextState]) -> Sequence[Step]:
         """Choose one more token for every text."""
@@ -149,7 +154,7 @@ class GenerationRunner:
     def _first(self, state: TextState) -> tuple[dict[str, Any], Counts]:
         tokens = self.device.receive(state.prompt)
         if self.opener is None:
-            return {"input_ids": tokens[None]}, {}
+            return named(tokens, self.network), {}
         return self.opener.inputs(tokens, state.opening, self.device)
 
     def _next(self, state: TextState) -> dict[str, Any]:

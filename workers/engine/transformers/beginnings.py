@@ -1,0 +1,36 @@
+"""What a text begins with: tokens, or vectors in the place of their embeddings. Only the first step sees it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.processors.base import Array
+
+#: Float32 (T, D): what the network's own table would give for the tokens.
+EMBEDS = "inputs_embeds"
+
+
+def checked_embeddings(embeds: Array, network: Any, max_tokens: int | None) -> Array:
+    """Return embeddings that fit a network, or raise `InvalidInput`, or `ProcessorFailed` for what are none."""
+    if not isinstance(embeds, np.ndarray) or embeds.dtype != np.float32 or embeds.ndim != 2:
+        raise ProcessorFailed(f"the network takes `{EMBEDS}`, a float32 array (tokens, hidden size)")
+    if EMBEDS not in inspect.signature(network.forward).parameters:
+        raise InvalidInput(f"{type(network).__name__} takes tokens, and no embeddings of them")
+    width = network.get_input_embeddings().weight.shape[1]
+    if not len(embeds) or embeds.shape[1] != width:
+        raise InvalidInput(f"the network takes embeddings (tokens, {width}), the prompt has {embeds.shape}")
+    if max_tokens is not None and len(embeds) > max_tokens:
+        raise InvalidInput(f"the network takes at most {max_tokens} tokens, the prompt has {len(embeds)}")
+    return embeds
+
+
+def named(beginning: Tensor, network: Any) -> dict[str, Tensor]:
+    """Return a batch of one beginning, (T,) or (T, D), by the name that the network has for it."""
+    if not beginning.is_floating_point():
+        return {"input_ids": beginning[None]}
+    return {EMBEDS: beginning[None].to(network.get_input_embeddings().weight.dtype)}
