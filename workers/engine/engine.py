@@ -306,16 +306,20 @@ class BatchingEngine:
             self._stepping = items
         if not items:
             return
+        no_room = None
         try:
             steps = _step(resident, items)
         except DeviceLost as error:
             self._lose(error)
         except OutOfMemory as error:
-            self._shrink(items, resident, error, retry=retry)
+            no_room = error.detail
         except BaseException as error:
             self._isolate(items, resident, error, retry=retry)
         else:
             self._deliver(items, steps)
+        if no_room is not None:
+            # Out here nobody holds the error, and with it the batch that did not fit.
+            self._shrink(items, resident, no_room, retry=retry)
 
     def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
         with self._lock:
@@ -334,7 +338,7 @@ class BatchingEngine:
                     case _:
                         assert_never(step)
 
-    def _shrink(self, items: Sequence[Item], resident: Resident, error: OutOfMemory, *, retry: bool) -> None:
+    def _shrink(self, items: Sequence[Item], resident: Resident, detail: str, *, retry: bool) -> None:
         """Halve the bucket's batches from now on and try once more with the halves."""
         half = len(items) // 2
         log.warning("engine.out_of_memory", model=resident.model.name, batch=len(items), retry=bool(half and retry))
@@ -342,7 +346,7 @@ class BatchingEngine:
             items[0].bucket.reduce(max(1, half))
             if not half or not retry:
                 for item in items:
-                    self._fail(item.run, OutOfMemory(error.detail))
+                    self._fail(item.run, OutOfMemory(detail))
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)
