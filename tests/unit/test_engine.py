@@ -25,6 +25,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
 from tests.unit.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers, run_all
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -221,6 +222,13 @@ def test_out_of_memory_halves_the_batch_and_tries_once_more(engine: BatchingEngi
     assert blocker.outputs() == [0]
     assert job.outputs() == list(range(15))
     assert [len(batch) for batch in steps.batches] == [8, 4, 4, 4, 3]
+
+
+def test_nothing_of_a_batch_is_held_while_no_other_comes(engine: BatchingEngine) -> None:
+    states: list[weakref.ref[Any]] = []
+    model = a_model(on_step=lambda batch: states.extend(weakref.ref(state.prompt) for state in batch))
+    assert run_all(engine, model, numbers([1])) == [1]
+    wait_for(lambda: states[0]() is None, "the engine holds what it has answered", timeout_s=WAIT_S)
 
 
 def test_what_a_batch_had_made_until_there_was_no_room_is_gone_when_it_is_tried_again(engine: BatchingEngine) -> None:

@@ -254,16 +254,20 @@ class BatchingEngine:
     def _schedule(self) -> None:
         try:
             while items := self._next_items():
-                resident = items[0].run.resident
-                try:
-                    self._advance(items, resident)
-                finally:
-                    self._stepping = ()
-                    self._residency.release(resident)
+                self._serve(items)
+                del items  # or the batch would stay on the device for as long as no other comes
         except BaseException:
             # Without a scheduler every job would wait for ever.
             self._lose(DeviceLost("the engine's scheduler failed"))
             log.exception("engine.scheduler_failed")
+
+    def _serve(self, items: Sequence[Item]) -> None:
+        resident = items[0].run.resident
+        try:
+            self._advance(items, resident)
+        finally:
+            self._stepping = ()
+            self._residency.release(resident)
 
     def _next_items(self) -> list[Item]:
         """Wait for work and take a batch of it out of the queues; empty when there will be no more."""

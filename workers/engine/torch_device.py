@@ -123,12 +123,26 @@ def weights_bytes(module: nn.Module) -> int:
 def arrays_of(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
     """Return the samples of a batch as numpy arrays, each with memory of its own; bfloat16 becomes float32.
 
-    One copy from the device for the whole batch: reduce it before (see `class_ids`).
+    They are copied from the device whole: reduce them before (see `class_ids`).
     """
     if batch.dtype in (torch.bfloat16, torch.float16):
         batch = batch.float()
+    if batch.is_cuda and len(batch) and batch[0].nbytes >= _PINNED_BYTES:
+        return _fetched(batch)
     # Clones, so that one output does not keep its whole batch in memory.
     return [sample.clone(memory_format=torch.contiguous_format).numpy() for sample in batch.cpu()]
+
+
+def _fetched(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """Return the samples in pinned memory, each its own, to which the device copies at the full speed of its bus.
+
+    An H100 took 1.4 ms for 47 MB, and 50 ms into ordinary memory: five times what the network took.
+    """
+    samples = [torch.empty(batch.shape[1:], dtype=batch.dtype, pin_memory=True) for _ in batch]
+    for sample, there in zip(samples, batch.contiguous(), strict=True):
+        sample.copy_(there, non_blocking=True)
+    torch.cuda.current_stream(batch.device).synchronize()
+    return [sample.numpy() for sample in samples]
 
 
 def class_ids(scores: Tensor) -> Tensor:
@@ -157,6 +171,8 @@ def torch_errors() -> Iterator[None]:
         raise
 
 
+#: From this size on an output is copied into pinned memory, of which there is no more than jobs hold outputs.
+_PINNED_BYTES = 2**16
 #: How the processor's allocator, CUDA and its libraries say that there is no memory left.
 _NO_MEMORY = (
     "can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
