@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,7 +42,8 @@ from penstock.workers.engine.runners import FACTORIES
 from penstock.workers.engine.torch_device import Sent, TorchDevice
 from penstock.workers.processing import Processing, Work
 
-SEVERAL = 6
+#: Scenes at a time.
+SEVERAL = 4
 PARTS = ("scenes", "device", "pictures", "text")
 #: Jobs at a time of pictures and texts.
 PICTURE_JOBS, TEXT_JOBS = 64, (1, 8, 32)
@@ -121,9 +123,7 @@ def scenes(bench: Bench) -> Iterator[str]:
                 yield f"| {what} | {seconds:.1f} s each, {rate} | {theirs} | {beside}device busy {watch.busy:.2f} |"
 
 
-def _scenes(
-    engine: BatchingEngine, processing: Processing, model: Model, files: Sequence[Path], folder: Path
-) -> float:
+def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files: Sequence[Path], folder: Path) -> float:
     """Return how long the scenes take together."""
     out = Path(tempfile.mkdtemp(dir=folder))
 
@@ -149,7 +149,7 @@ def on_the_device(bench: Bench) -> Iterator[str]:
                 run = _tiles(engine, models[name], tile)
                 run(8)
                 watch.steps.clear()
-                seconds = _all_at_once(lambda _, run=run: run(count), jobs) / (jobs * count)
+                seconds = _all_at_once(partial(_ignore, run, count), jobs) / (jobs * count)
             here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
             working = f"network at work {bare_s / seconds:.2f} of the time"
             yield f"| {name}, tiles of {side} px that lie ready, {what} | {here} | {bare_s * 1000:.2f} ms | {working} |"
@@ -196,12 +196,16 @@ def pictures(bench: Bench) -> Iterator[str]:
         with closing(FACTORIES[model.runner](model)) as runner:
             bare_s = _bare_pictures(runner, pixels)
         with closing(BatchingEngine(FACTORIES)) as engine:
-            run, each = _tiles(engine, model, pixels), 40
-            _all_at_once(lambda _, run=run: [run(1) for _ in range(5)], PICTURE_JOBS)
-            seconds = _all_at_once(lambda _, run=run: [run(1) for _ in range(each)], PICTURE_JOBS)
-            rate, sizes = PICTURE_JOBS * each / seconds, engine.batch_sizes()[name]
+            run = _tiles(engine, model, pixels)
+            _one_by_one(run, 5)
+            rate, size = PICTURE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
         what = f"{name}, pictures of 224 px, {PICTURE_JOBS} jobs of one at a time"
-        yield f"| {what} (last batch {sizes}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
+        yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
+
+
+def _one_by_one(run: Callable[[int], None], each: int) -> float:
+    """Return how long it takes while so many clients each wait for one picture before they send the next."""
+    return _all_at_once(lambda _: [run(1) for _ in range(each)], PICTURE_JOBS)
 
 
 def _bare_pictures(runner: Any, pixels: Any) -> float:
@@ -249,6 +253,10 @@ def _generated(network: Any, ids: Any, texts: int) -> float:
         network.generate(batch, attention_mask=torch.ones_like(batch), **how)
         _synchronize()
     return texts * NEW_TOKENS / (time.perf_counter() - begun)
+
+
+def _ignore(run: Callable[[int], None], count: int, _: int) -> None:
+    run(count)
 
 
 def _all_at_once(work: Callable[[int], object], count: int) -> float:

@@ -13,7 +13,7 @@ from benchmarks.scenery import export, record
 from penstock.models import Model, read_catalogue
 
 #: What is run on scenes; `instant` is a device that takes no time.
-SCENES = ("instant", "csmask-float32", "csmask-bfloat16", "vit-float32", "vit-bfloat16")
+SCENES = ("instant", "csmask-bfloat16", "vit-float32", "csmask-float32", "vit-bfloat16")
 #: What is run on tiles that lie ready.
 NETWORKS = ("csmask-float32", "csmask-bfloat16", "vit-float32", "vit-bfloat16")
 PICTURES = ("vit-base", "resnet-50")
@@ -140,5 +140,3 @@ def _llama(small: bool) -> Any:
     large = {"hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 12}
     config = transformers.LlamaConfig(**(sizes if small else large), vocab_size=32_000, eos_token_id=None)
     return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
-
-

@@ -152,9 +152,9 @@ def test_copies_of_many_jobs_at_a_time_arrive_whole_and_outputs_stay_as_they_wer
         # After all of them: none may have been written over by those that came later.
         return [(float(array.min()), float(array.max())) for array in kept]
 
-    with closing(BatchingEngine({"made": runs(partial(Doubled, SLEEP_CYCLES))})) as engine:
-        with ThreadPoolExecutor(jobs) as pool:
-            found = list(pool.map(partial(job, engine), range(jobs)))
+    factories = {"made": runs(partial(Doubled, SLEEP_CYCLES))}
+    with closing(BatchingEngine(factories)) as engine, ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(partial(job, engine), range(jobs)))
     expected = [2.0 * (index + 1) for index in range(jobs * prompts)]
     assert [least for job_s in found for least, _ in job_s] == expected
     assert [most for job_s in found for _, most in job_s] == expected

@@ -184,7 +184,8 @@ def test_images_out_of_noise_are_those_of_the_processor(
     model = painters.a_model(source)
     there = run(engine, model.model_copy(update={"device": DEVICE}), prompts, "there")
     here = run(engine, model, prompts, "here")
-    apart = [np.abs(one.data["image"].astype(int) - other.data["image"]) for one, other in zip(there, here, strict=True)]
+    pairs = [(one.data["image"].astype(int), other.data["image"]) for one, other in zip(there, here, strict=True)]
+    apart = [np.abs(ours - theirs) for ours, theirs in pairs]
     said(max(int(each.max()) for each in apart))
     assert max(float(each.mean()) for each in apart) < 1
     assert all(np.ptp(one.data["image"]) > 20 for one in there)

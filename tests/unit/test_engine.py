@@ -225,10 +225,13 @@ def test_out_of_memory_halves_the_batch_and_tries_once_more(engine: BatchingEngi
 
 
 def test_nothing_of_a_batch_is_held_while_no_other_comes(engine: BatchingEngine) -> None:
-    states: list[weakref.ref[Any]] = []
-    model = a_model(on_step=lambda batch: states.extend(weakref.ref(state.prompt) for state in batch))
-    assert run_all(engine, model, numbers([1])) == [1]
-    wait_for(lambda: states[0]() is None, "the engine holds what it has answered", timeout_s=WAIT_S)
+    seen: list[weakref.ref[Any]] = []
+
+    def look(batch: Sequence[FakeState]) -> None:
+        seen.extend(weakref.ref(state.prompt.data["x"]) for state in batch)
+
+    assert run_all(engine, a_model(on_step=look), numbers([1])) == [1]
+    wait_for(lambda: seen[0]() is None, "the engine holds what it has answered", timeout_s=WAIT_S)
 
 
 def test_what_a_batch_had_made_until_there_was_no_room_is_gone_when_it_is_tried_again(engine: BatchingEngine) -> None:
