@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import structlog
@@ -36,8 +35,9 @@ from penstock.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Prompt
 from penstock.storage.media import LocalMedia
-from penstock.workers.engine.base import Runner, Step
+from penstock.workers.engine.base import Runner, RunnerFactory, Step
 from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.program import ProgramRunner
 from penstock.workers.engine.runners import FACTORIES
 from penstock.workers.engine.torch_device import Sent, TorchDevice
 from penstock.workers.processing import Processing, Work
@@ -77,17 +77,17 @@ class Watch:
 
     steps: list[tuple[float, float]] = field(default_factory=list)
 
-    def engine(self) -> BatchingEngine:
-        """Return an engine whose runners are watched."""
-        return BatchingEngine({name: self._watched(make) for name, make in FACTORIES.items()})
+    def engine(self, changed: Callable[[Any], Any] = lambda runner: runner) -> BatchingEngine:
+        """Return an engine whose runners, changed, are watched."""
+        return BatchingEngine({name: self._watched(make, changed) for name, make in FACTORIES.items()})
 
     @property
     def busy(self) -> float:
         """The share of the time from the first to the last step that was in one."""
         return sum(stop - start for start, stop in self.steps) / (self.steps[-1][1] - self.steps[0][0])
 
-    def _watched(self, make: Callable[[Model], Runner]) -> Callable[[Model], Runner]:
-        return lambda model: _Watched(make(model), self.steps)  # type: ignore[return-value]
+    def _watched(self, make: RunnerFactory, changed: Callable[[Any], Any]) -> RunnerFactory:
+        return lambda model: _Watched(changed(make(model)), self.steps)  # type: ignore[return-value]
 
 
 class _Watched:
@@ -143,9 +143,9 @@ def on_the_device(bench: Bench) -> Iterator[str]:
     tile = np.random.default_rng(1).normal(size=(6, side, side)).astype(np.float32)
     for name in gpu_models.NETWORKS:
         bare_s = _bare(models[name], tile)
-        for what, copying in (("a stream of copies", TorchDevice._copy), ("without it", _uncopied)):
+        for what, changed in (("a stream of copies", _as_it_is), ("without it", _copied_late)):
             watch = Watch()
-            with patch.object(TorchDevice, "_copy", copying), closing(watch.engine()) as engine:
+            with closing(watch.engine(changed)) as engine:
                 run = _tiles(engine, models[name], tile)
                 run(8)
                 watch.steps.clear()
@@ -166,8 +166,8 @@ def _tiles(engine: BatchingEngine, model: Model, tile: Any) -> Callable[[int], N
 def _bare(model: Model, tile: Any) -> float:
     """Return the seconds of a tile in full batches of what is on the device already, its answer left there."""
     with closing(FACTORIES[model.runner](model)) as runner:
-        device: TorchDevice = getattr(runner, "_device", None) or runner.device  # type: ignore[attr-defined]
-        module = getattr(runner, "_module", None) or runner.module  # type: ignore[attr-defined]
+        device = _device_of(runner)
+        module: Any = runner.module if isinstance(runner, ProgramRunner) else getattr(runner, "_module")  # noqa: B009
         batch = torch.from_numpy(np.stack([tile] * runner.max_batch)).to(device.device)
         batch = batch.contiguous(memory_format=torch.channels_last)
 
@@ -183,9 +183,29 @@ def _bare(model: Model, tile: Any) -> float:
         return forward(40)
 
 
-def _uncopied(_: TorchDevice, pinned: Any, __: Any, memory_format: torch.memory_format) -> Sent:
-    """Leave the copy to the step."""
-    return Sent(pinned.contiguous(memory_format=memory_format))
+class _Late(TorchDevice):
+    """Leaves the copy to the step."""
+
+    def _copy(self, pinned: Any, _: Any, memory_format: torch.memory_format) -> Sent:
+        return Sent(pinned.contiguous(memory_format=memory_format))
+
+
+def _as_it_is(runner: Any) -> Any:
+    return runner
+
+
+def _copied_late(runner: Any) -> Any:
+    device = _device_of(runner)
+    late = _Late(device.device, device.dtype, device.compiles, device._copies)
+    if isinstance(runner, ProgramRunner):
+        return replace(runner, device=late)
+    runner._device = late
+    return runner
+
+
+def _device_of(runner: Any) -> TorchDevice:
+    device: TorchDevice = runner.device if isinstance(runner, ProgramRunner) else runner._device
+    return device
 
 
 def pictures(bench: Bench) -> Iterator[str]:
