@@ -134,6 +134,7 @@ def write_sparse(path: Path, height: int, width: int) -> Path:
 def _open(path: Path, height: int, width: int, **more: object) -> rasterio.DatasetWriter:
     place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 300_000, 0, -10, 5_000_000)}
     tiled = {"tiled": True, "blockxsize": _BLOCK_PX, "blockysize": _BLOCK_PX, "compress": "deflate", "zlevel": 6}
+    tiled |= {"num_threads": "all_cpus"}
     file = rasterio.open(
         path, "w", driver="GTiff", height=height, width=width, count=len(BANDS), dtype="uint16", nodata=0,
         predictor=2, **place, **tiled, **more,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,6 +25,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
 from tests.unit.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers, run_all
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -220,6 +222,31 @@ def test_out_of_memory_halves_the_batch_and_tries_once_more(engine: BatchingEngi
     assert blocker.outputs() == [0]
     assert job.outputs() == list(range(15))
     assert [len(batch) for batch in steps.batches] == [8, 4, 4, 4, 3]
+
+
+def test_nothing_of_a_batch_is_held_while_no_other_comes(engine: BatchingEngine) -> None:
+    seen: list[weakref.ref[Any]] = []
+
+    def look(batch: Sequence[FakeState]) -> None:
+        seen.extend(weakref.ref(state.prompt.data["x"]) for state in batch)
+
+    assert run_all(engine, a_model(on_step=look), numbers([1])) == [1]
+    wait_for(lambda: seen[0]() is None, "the engine holds what it has answered", timeout_s=WAIT_S)
+
+
+def test_what_a_batch_had_made_until_there_was_no_room_is_gone_when_it_is_tried_again(engine: BatchingEngine) -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def fail(states: Sequence[FakeState]) -> None:
+        assert not any(earlier() is not None for earlier in made)
+        activations = np.zeros(8)
+        made.append(weakref.ref(activations))
+        if len(states) > 1:
+            raise OutOfMemory
+
+    [prompt] = numbers([1])
+    assert engine.fill(a_model(max_batch=4, on_step=fail), prompt, check=never) == 1
+    assert len(made) == 2
 
 
 def test_out_of_memory_that_stays_is_the_job_s_error(engine: BatchingEngine) -> None:

@@ -91,6 +91,11 @@ def test_the_environment_has_what_libraries_need_and_nothing_of_the_worker(monke
     assert given["PATH"] == os.environ["PATH"]
 
 
+def test_blocks_of_a_scene_are_decoded_by_a_quarter_of_the_cores() -> None:
+    threads = int(sandbox.environment()["GDAL_NUM_THREADS"])
+    assert threads == max(1, (os.cpu_count() or 1) // 4)
+
+
 @LINUX
 def test_private_memory_is_counted() -> None:
     before = sandbox.private_bytes()

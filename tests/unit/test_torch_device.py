@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ def test_class_maps_are_as_small_as_their_classes_allow(classes: int, dtype: typ
         (MemoryError(), OutOfMemory),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), OutOfMemory),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), OutOfMemory),
+        (RuntimeError("CUDA error: out of memory"), OutOfMemory),
         (RuntimeError("CUDA error: device-side assert triggered"), DeviceLost),
     ],
 )
@@ -144,6 +146,20 @@ def test_torch_s_errors_become_ours(error: BaseException, ours: type[PenstockErr
     with pytest.raises(ours) as raised, torch_errors():
         raise error
     assert raised.value.__cause__ is error
+
+
+def test_what_a_network_had_made_until_there_was_no_room_is_let_go() -> None:
+    made: list[weakref.ref[Tensor]] = []
+
+    def forward() -> None:
+        activations = torch.zeros(8)
+        made.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(OutOfMemory) as raised, torch_errors():
+        forward()
+    assert raised.value.__cause__ is not None
+    assert made[0]() is None
 
 
 def test_other_errors_stay_what_they_are() -> None:

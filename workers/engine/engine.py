@@ -254,16 +254,20 @@ class BatchingEngine:
     def _schedule(self) -> None:
         try:
             while items := self._next_items():
-                resident = items[0].run.resident
-                try:
-                    self._advance(items, resident)
-                finally:
-                    self._stepping = ()
-                    self._residency.release(resident)
+                self._serve(items)
+                del items  # or the batch would stay on the device for as long as no other comes
         except BaseException:
             # Without a scheduler every job would wait for ever.
             self._lose(DeviceLost("the engine's scheduler failed"))
             log.exception("engine.scheduler_failed")
+
+    def _serve(self, items: Sequence[Item]) -> None:
+        resident = items[0].run.resident
+        try:
+            self._advance(items, resident)
+        finally:
+            self._stepping = ()
+            self._residency.release(resident)
 
     def _next_items(self) -> list[Item]:
         """Wait for work and take a batch of it out of the queues; empty when there will be no more."""
@@ -306,16 +310,20 @@ class BatchingEngine:
             self._stepping = items
         if not items:
             return
+        no_room = None
         try:
             steps = _step(resident, items)
         except DeviceLost as error:
             self._lose(error)
         except OutOfMemory as error:
-            self._shrink(items, resident, error, retry=retry)
+            no_room = error.detail
         except BaseException as error:
             self._isolate(items, resident, error, retry=retry)
         else:
             self._deliver(items, steps)
+        if no_room is not None:
+            # Out here nobody holds the error, and with it the batch that did not fit.
+            self._shrink(items, resident, no_room, retry=retry)
 
     def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
         with self._lock:
@@ -334,7 +342,7 @@ class BatchingEngine:
                     case _:
                         assert_never(step)
 
-    def _shrink(self, items: Sequence[Item], resident: Resident, error: OutOfMemory, *, retry: bool) -> None:
+    def _shrink(self, items: Sequence[Item], resident: Resident, detail: str, *, retry: bool) -> None:
         """Halve the bucket's batches from now on and try once more with the halves."""
         half = len(items) // 2
         log.warning("engine.out_of_memory", model=resident.model.name, batch=len(items), retry=bool(half and retry))
@@ -342,7 +350,7 @@ class BatchingEngine:
             items[0].bucket.reduce(max(1, half))
             if not half or not retry:
                 for item in items:
-                    self._fail(item.run, OutOfMemory(error.detail))
+                    self._fail(item.run, OutOfMemory(detail))
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)

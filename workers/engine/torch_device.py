@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,12 @@ class TorchDevice:
 
         Safe in any thread. Where the device has no room the copy waits in pinned memory until `receive`.
         """
+        memory_format = torch.channels_last if channels_last else torch.contiguous_format
         with torch_errors():
             tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
-            if channels_last:
-                tensor = tensor.contiguous(memory_format=torch.channels_last)
             if self._copies is None:
-                return Sent(tensor)
-            return self._copy(tensor.pin_memory(), self._copies)
+                return Sent(tensor.contiguous(memory_format=memory_format))
+            return self._copy(tensor.pin_memory(), self._copies, memory_format)
 
     def receive(self, sent: Sent) -> Tensor:
         """Return a sent tensor on the device, for use by the current stream."""
@@ -104,12 +104,13 @@ class TorchDevice:
         if not self.is_cpu:
             torch.cuda.empty_cache()
 
-    def _copy(self, pinned: Tensor, copies: torch.cuda.Stream) -> Sent:
+    def _copy(self, pinned: Tensor, copies: torch.cuda.Stream, memory_format: torch.memory_format) -> Sent:
         try:
             with torch.cuda.stream(copies):
-                tensor = pinned.to(self.device, non_blocking=True)
+                # Put in order there: the processor would take longer for it than the copy does.
+                tensor = pinned.to(self.device, non_blocking=True).contiguous(memory_format=memory_format)
         except torch.OutOfMemoryError:
-            return Sent(pinned)
+            return Sent(pinned.contiguous(memory_format=memory_format))
         return Sent(tensor, copies.record_event())
 
 
@@ -122,12 +123,26 @@ def weights_bytes(module: nn.Module) -> int:
 def arrays_of(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
     """Return the samples of a batch as numpy arrays, each with memory of its own; bfloat16 becomes float32.
 
-    One copy from the device for the whole batch: reduce it before (see `class_ids`).
+    They are copied from the device whole: reduce them before (see `class_ids`).
     """
     if batch.dtype in (torch.bfloat16, torch.float16):
         batch = batch.float()
+    if batch.is_cuda and len(batch) and batch[0].nbytes >= _PINNED_BYTES:
+        return _fetched(batch)
     # Clones, so that one output does not keep its whole batch in memory.
     return [sample.clone(memory_format=torch.contiguous_format).numpy() for sample in batch.cpu()]
+
+
+def _fetched(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """Return the samples in pinned memory, each its own, to which the device copies at the full speed of its bus.
+
+    An H100 took 1.4 ms for 47 MB, and 50 ms into ordinary memory: five times what the network took.
+    """
+    samples = [torch.empty(batch.shape[1:], dtype=batch.dtype, pin_memory=True) for _ in batch]
+    for sample, there in zip(samples, batch.contiguous(), strict=True):
+        sample.copy_(there, non_blocking=True)
+    torch.cuda.current_stream(batch.device).synchronize()
+    return [sample.numpy() for sample in samples]
 
 
 def class_ids(scores: Tensor) -> Tensor:
@@ -144,20 +159,32 @@ def torch_errors() -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        _let_go(error)
         raise OutOfMemory from error
     except RuntimeError as error:
         words = str(error)
         if any(sign in words for sign in _NO_MEMORY):
+            _let_go(error)
             raise OutOfMemory from error
         if "CUDA error" in words:
             raise DeviceLost from error
         raise
 
 
-#: How the processor's allocator and CUDA's libraries say that there is no memory left.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+#: From this size on an output is copied into pinned memory, of which there is no more than jobs hold outputs.
+_PINNED_BYTES = 2**16
+#: How the processor's allocator, CUDA and its libraries say that there is no memory left.
+_NO_MEMORY = (
+    "can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the network had made until there was no room: the error's frames hold it, and a retry needs it."""
+    clear_frames(error.__traceback__)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _device(model: Model) -> torch.device:

@@ -1,0 +1,305 @@
+"""What reaches a GPU, beside bare torch on it: `python -m benchmarks.gpu [scenes] [device] [pictures] [text]`.
+
+`scenes`: through the engine and IO processes, without the queue, one and several at a time, beside the loop of
+`bare_scene`. `device`: prompts that lie ready in memory, with the stream of copies and without, beside the network
+alone on data that is on the device. `pictures` and `text`: jobs of one picture or text each. Networks but csmask have
+random weights. A share is of the time from the first to the last step that the device was in one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+import torch
+import transformers
+
+from benchmarks import gpu_models
+from benchmarks.scene import Bench, run_bare, say
+from penstock.config import Settings
+from penstock.installation import processing_here
+from penstock.models import Model, read_catalogue
+from penstock.processors.base import Prompt
+from penstock.storage.media import LocalMedia
+from penstock.workers.engine.base import Runner, RunnerFactory, Step
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.program import ProgramRunner
+from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.torch_device import Sent, TorchDevice
+from penstock.workers.processing import Processing, Work
+
+#: Scenes at a time.
+SEVERAL = 4
+PARTS = ("scenes", "device", "pictures", "text")
+#: Jobs at a time of pictures and texts.
+PICTURE_JOBS, TEXT_JOBS = 64, (1, 8, 32)
+NEW_TOKENS = 64
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure (all)")
+    parser.add_argument("--size", type=int, default=8192, help="of the scenes, in pixels")
+    parser.add_argument("--small", action="store_true", help="tiny networks, to try this program on a processor")
+    chosen = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    say(f"{device}, {os.cpu_count()} cores, torch {torch.__version__}\n")
+    measured = {"scenes": scenes, "device": on_the_device, "pictures": pictures, "text": text}
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
+        bench = Bench(Path(folder), chosen.size, 0, (0, 0), 1)
+        gpu_models.write_catalogue(bench.catalogue, bench.folder, small=chosen.small)
+        say("| what | here | bare | figure |\n| --- | --- | --- | --- |")
+        for part in chosen.parts or PARTS:
+            for line in measured[part](bench):
+                say(line)
+            gc.collect()
+
+
+@dataclass
+class Watch:
+    """Notes when runners work."""
+
+    steps: list[tuple[float, float]] = field(default_factory=list)
+
+    def engine(self, changed: Callable[[Any], Any] = lambda runner: runner) -> BatchingEngine:
+        """Return an engine whose runners, changed, are watched."""
+        return BatchingEngine({name: self._watched(make, changed) for name, make in FACTORIES.items()})
+
+    @property
+    def busy(self) -> float:
+        """The share of the time from the first to the last step that was in one."""
+        return sum(stop - start for start, stop in self.steps) / (self.steps[-1][1] - self.steps[0][0])
+
+    def _watched(self, make: RunnerFactory, changed: Callable[[Any], Any]) -> RunnerFactory:
+        return lambda model: _Watched(changed(make(model)), self.steps)  # type: ignore[return-value]
+
+
+class _Watched:
+    def __init__(self, runner: Runner, steps: list[tuple[float, float]]) -> None:
+        self._runner, self._steps = runner, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def step(self, states: Sequence[Any]) -> Sequence[Step]:
+        begun = time.perf_counter()
+        done = self._runner.step(states)
+        self._steps.append((begun, time.perf_counter()))
+        return done
+
+
+def scenes(bench: Bench) -> Iterator[str]:
+    """Time scenes: one alone, then several at a time."""
+    models = read_catalogue(bench.catalogue)
+    small, scene = bench.scene("small", 1024), bench.scene("whole", bench.size_px)
+    for name in gpu_models.SCENES:
+        bare = None if name == "instant" else run_bare(bench, name, scene)
+        theirs = "" if bare is None else f"{bare['seconds']:.1f} s, busy {bare['busy_s'] / bare['seconds']:.2f}"
+        watch = Watch()
+        with closing(watch.engine()) as engine, closing(processing_here(Settings(), isolated=True)) as processing:
+            _scenes(engine, processing, models[name], [small], bench.folder)
+            for count in (1, SEVERAL):
+                watch.steps.clear()
+                seconds = _scenes(engine, processing, models[name], [scene] * count, bench.folder) / count
+                beside = "" if bare is None else f"{seconds / bare['seconds']:.2f} of it, "
+                rate = f"{bench.size_px**2 / seconds / 1e6:.0f} Mpx/s"
+                what = f"{name}, {bench.size_px} px, {count} at a time"
+                yield f"| {what} | {seconds:.1f} s each, {rate} | {theirs} | {beside}device busy {watch.busy:.2f} |"
+
+
+def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files: Sequence[Path], folder: Path) -> float:
+    """Return how long the scenes take together."""
+    out = Path(tempfile.mkdtemp(dir=folder))
+
+    def one(number: int) -> None:
+        request = {"scene": "media://scene", "outputs": ["classes"]}
+        work = Work(model, request, {"media://scene": LocalMedia(files[number])}, out / str(number))
+        with processing.open(work, check=_never, say=_say) as session:
+            session.finish(engine.run(model, session.prompts, check=_never, cost=session.cost))
+
+    return _all_at_once(one, len(files))
+
+
+def on_the_device(bench: Bench) -> Iterator[str]:
+    """Time prompts that lie ready: several jobs of tiles, each tile's memory used again."""
+    models = read_catalogue(bench.catalogue)
+    side, count, jobs = gpu_models.TILE_PX, 100, 4
+    tile = np.random.default_rng(1).normal(size=(6, side, side)).astype(np.float32)
+    for name in gpu_models.NETWORKS:
+        bare_s = _bare(models[name], tile)
+        for what, changed in (("a stream of copies", _as_it_is), ("without it", _copied_late)):
+            watch = Watch()
+            with closing(watch.engine(changed)) as engine:
+                run = _tiles(engine, models[name], tile)
+                run(8)
+                watch.steps.clear()
+                seconds = _all_at_once(partial(_ignore, run, count), jobs) / (jobs * count)
+            here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
+            working = f"network at work {bare_s / seconds:.2f} of the time"
+            yield f"| {name}, tiles of {side} px that lie ready, {what} | {here} | {bare_s * 1000:.2f} ms | {working} |"
+
+
+def _tiles(engine: BatchingEngine, model: Model, tile: Any) -> Callable[[int], None]:
+    def run(count: int) -> None:
+        for _ in engine.run(model, iter([Prompt({"pixels": tile}, cost=tile.size)] * count), check=_never):
+            pass
+
+    return run
+
+
+def _bare(model: Model, tile: Any) -> float:
+    """Return the seconds of a tile in full batches of what is on the device already, its answer left there."""
+    with closing(FACTORIES[model.runner](model)) as runner:
+        device = _device_of(runner)
+        module: Any = runner.module if isinstance(runner, ProgramRunner) else getattr(runner, "_module")  # noqa: B009
+        batch = torch.from_numpy(np.stack([tile] * runner.max_batch)).to(device.device)
+        batch = batch.contiguous(memory_format=torch.channels_last)
+
+        def forward(times: int) -> float:
+            begun = time.perf_counter()
+            with device.running():
+                for _ in range(times):
+                    module(batch)
+            _synchronize()
+            return (time.perf_counter() - begun) / times / len(batch)
+
+        forward(5)
+        return forward(40)
+
+
+class _Late(TorchDevice):
+    """Leaves the copy to the step."""
+
+    def _copy(self, pinned: Any, _: Any, memory_format: torch.memory_format) -> Sent:
+        return Sent(pinned.contiguous(memory_format=memory_format))
+
+
+def _as_it_is(runner: Any) -> Any:
+    return runner
+
+
+def _copied_late(runner: Any) -> Any:
+    device = _device_of(runner)
+    late = _Late(device.device, device.dtype, device.compiles, device._copies)
+    if isinstance(runner, ProgramRunner):
+        return replace(runner, device=late)
+    runner._device = late
+    return runner
+
+
+def _device_of(runner: Any) -> TorchDevice:
+    device: TorchDevice = runner.device if isinstance(runner, ProgramRunner) else runner._device
+    return device
+
+
+def pictures(bench: Bench) -> Iterator[str]:
+    """Time jobs of one prepared picture each."""
+    for name in gpu_models.PICTURES:
+        model = read_catalogue(bench.catalogue)[name]
+        pixels = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
+        with closing(FACTORIES[model.runner](model)) as runner:
+            bare_s = _bare_pictures(runner, pixels)
+        with closing(BatchingEngine(FACTORIES)) as engine:
+            run = _tiles(engine, model, pixels)
+            _one_by_one(run, 5)
+            rate, size = PICTURE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
+        what = f"{name}, pictures of 224 px, {PICTURE_JOBS} jobs of one at a time"
+        yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
+
+
+def _one_by_one(run: Callable[[int], None], each: int) -> float:
+    """Return how long it takes while so many clients each wait for one picture before they send the next."""
+    return _all_at_once(lambda _: [run(1) for _ in range(each)], PICTURE_JOBS)
+
+
+def _bare_pictures(runner: Any, pixels: Any) -> float:
+    """Return the seconds of a picture: from an array in memory to its scores, in full batches, one after the other."""
+    batch = torch.from_numpy(np.stack([pixels] * runner.max_batch))
+
+    def loop(times: int) -> float:
+        begun = time.perf_counter()
+        with runner.device.running():
+            for _ in range(times):
+                runner.network(pixel_values=batch.to(runner.device.device)).logits.float().cpu()
+        return (time.perf_counter() - begun) / times / len(batch)
+
+    loop(3)
+    return loop(20)
+
+
+def text(bench: Bench) -> Iterator[str]:
+    """Time texts token by token."""
+    model = read_catalogue(bench.catalogue)["llama"]
+    ids = np.arange(5, 5 + 32, dtype=np.int64)
+    prompt = Prompt({"input_ids": ids, "max_new_tokens": NEW_TOKENS}, cost=1)
+    network = transformers.AutoModelForCausalLM.from_pretrained(model.source, dtype=torch.bfloat16)
+    network = network.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    with closing(BatchingEngine(FACTORIES)) as engine:
+        for jobs in TEXT_JOBS:
+            bare = _generated(network, ids, jobs)
+
+            def one(_: int) -> None:
+                for _output in engine.run(model, iter([prompt]), check=_never):
+                    pass
+
+            _all_at_once(one, jobs)
+            rate = jobs * NEW_TOKENS / _all_at_once(one, jobs)
+            what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time"
+            yield f"| {what} | {rate:.0f} tokens/s | {bare:.0f} tokens/s | {rate / bare:.2f} of it |"
+
+
+def _generated(network: Any, ids: Any, texts: int) -> float:
+    """Return the tokens per second of the library's own `generate`, the texts in one batch."""
+    batch = torch.from_numpy(ids)[None].repeat(texts, 1).to(network.device)
+    how = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
+    for _ in range(2):
+        begun = time.perf_counter()
+        network.generate(batch, attention_mask=torch.ones_like(batch), **how)
+        _synchronize()
+    return texts * NEW_TOKENS / (time.perf_counter() - begun)
+
+
+def _ignore(run: Callable[[int], None], count: int, _: int) -> None:
+    run(count)
+
+
+def _all_at_once(work: Callable[[int], object], count: int) -> float:
+    """Return how long a work takes in so many threads at a time."""
+    with ThreadPoolExecutor(count) as pool:
+        begun = time.perf_counter()
+        for done in [pool.submit(work, number) for number in range(count)]:
+            done.result()
+        return time.perf_counter() - begun
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _never() -> None:
+    """Nobody asks a job to stop."""
+
+
+def _say(_: str) -> None:
+    """Nobody reads along."""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,142 @@
+"""The networks of `benchmarks.gpu`, of the sizes that people have, with random weights but for csmask's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from benchmarks.scenery import export, record
+from penstock.models import Model, read_catalogue
+
+#: What is run on scenes; `instant` is a device that takes no time.
+SCENES = ("instant", "csmask-bfloat16", "vit-float32", "csmask-float32", "vit-bfloat16")
+#: What is run on tiles that lie ready.
+NETWORKS = ("csmask-float32", "csmask-bfloat16", "vit-float32", "vit-bfloat16")
+PICTURES = ("vit-base", "resnet-50")
+#: A window of csmask's tiles as the planner cuts them: 576 px and twice the halo.
+TILE_PX = 768
+_CLASSES = 5
+_VIT_CUT = "tile_px = 768\nhalo_px = 0\nstride_px = 16\n"
+
+PICTURE = """
+[models.{name}]
+title = "{name}"
+runner = "transformers"
+processor = "image-classification"
+source = "{source}"
+revision = "1"
+dtype = "bfloat16"
+max_batch = 32
+"""
+
+TEXT = """
+[models.llama]
+title = "llama"
+runner = "transformers"
+processor = "text-generation"
+source = "{source}"
+revision = "1"
+dtype = "bfloat16"
+max_batch = 32
+"""
+
+
+class Vit(nn.Module):
+    """A vision transformer with a linear head, its patches 16 px wide: 303 million parameters as it is."""
+
+    def __init__(self, *, width: int = 1024, depth: int = 24, heads: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(6, width, 16, 16)
+        self.layers = nn.ModuleList(Layer(width, heads) for _ in range(depth))
+        self.head = nn.ConvTranspose2d(width, _CLASSES, 16, 16)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return scores (N, classes, H, W)."""
+        patches = self.embed(pixels)
+        tokens = patches.flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            tokens = layer(tokens)
+        scores: Tensor = self.head(tokens.transpose(1, 2).reshape(patches.shape))
+        return scores
+
+
+class Layer(nn.Module):
+    """A layer of a transformer, normalised before."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.into, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the tokens that follow."""
+        parts = self.into(self.first(tokens)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+        return tokens + self.narrow(nn.functional.gelu(self.wide(self.second(tokens))))
+
+
+def write_catalogue(path: Path, folder: Path, *, small: bool) -> None:
+    """Write the models' records, and the weights that they name."""
+    torch.manual_seed(1)
+    vit = export(Vit(width=64, depth=2, heads=4) if small else Vit(), folder, reduce="softmax")
+    place = "auto" if torch.cuda.is_available() else "cpu"
+    records = [record("instant", runner="fake", source=folder, max_batch=4, classes=_CLASSES)]
+    for dtype in ("float32", "bfloat16"):
+        made = record(f"vit-{dtype}", runner="torch", source=vit, max_batch=4, cut=_VIT_CUT, classes=_CLASSES)
+        records.append(made.replace('device = "cpu"', f'device = "{place}"\ndtype = "{dtype}"'))
+        records.append(_csmask(dtype, place))
+    for name, make in (("vit-base", _vit_base), ("resnet-50", _resnet_50)):
+        records.append(PICTURE.format(name=name, source=_saved(make(small), folder / name)))
+    records.append(TEXT.format(source=_saved(_llama(small), folder / "llama")))
+    path.write_text("".join(records))
+
+
+def weights(model: Model) -> int:
+    """Return the bytes of a directory's weights."""
+    return sum(file.stat().st_size for file in Path(model.source).glob("*.safetensors"))
+
+
+def _csmask(dtype: str, place: str) -> str:
+    """Return the shipped record under another name and in a precision."""
+    shipped = (Path(__file__).parents[1] / "src" / "penstock" / "catalogue" / "models.toml").read_text()
+    begin = shipped.index("[models.csmask]")
+    rest = shipped[begin + 1 :]
+    end = rest.find("\n[models.", rest.index("[models.csmask.options]") + 1)
+    made = "[" + (rest if end < 0 else rest[:end]) + "\n"
+    made = made.replace("models.csmask", f"models.csmask-{dtype}").replace(
+        'runner = "torch"', f'runner = "torch"\ndtype = "{dtype}"\ndevice = "{place}"'
+    )
+    assert read_catalogue()["csmask"].runner == "torch"  # noqa: S101  (what was replaced was there)
+    return "\n".join(line for line in made.splitlines() if not line.startswith("aliases")) + "\n"
+
+
+def _saved(network: Any, folder: Path) -> Path:
+    network.eval().save_pretrained(folder)
+    recipe = '{"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}}'
+    (folder / "preprocessor_config.json").write_text(recipe)
+    return folder
+
+
+def _vit_base(small: bool) -> Any:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4} if small else {}
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=1000))
+
+
+def _resnet_50(small: bool) -> Any:
+    sizes: dict[str, Any] = {"depths": [1, 1, 1, 1]} if small else {}
+    return transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes, num_labels=1000))
+
+
+def _llama(small: bool) -> Any:
+    """A gigabyte or so in bfloat16."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    large = {"hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 12}
+    config = transformers.LlamaConfig(**(sizes if small else large), vocab_size=32_000, eos_token_id=None)
+    return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
