@@ -259,6 +259,7 @@ class BatchingEngine:
                     self._advance(items, resident)
                 finally:
                     self._stepping = ()
+                    items.clear()  # ended runs' states go now, not with the next batch
                     self._residency.release(resident)
         except BaseException:
             # Without a scheduler every job would wait for ever.

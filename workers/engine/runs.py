@@ -170,6 +170,8 @@ class Run:
         self.error = self.error or error
         self.over_s = min(self.over_s, time.monotonic())
         self.over = True
+        # What runners hold for a state is free when the state goes.
+        self.waiting.clear()
         self.ready.notify_all()
         self.room.notify_all()
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.base import Runner
+from penstock.workers.engine.transformers.continuous import is_continuous, load_continuous
 from penstock.workers.engine.transformers.conversation import load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.generation import load_generator
@@ -44,14 +45,22 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
 def load_transformers(model: Model) -> Runner:
     """Load the model's directory; raise `ModelUnavailable` naming what is missing, damaged or does not fit."""
     with _about(model):
-        directory = HubDirectory.of(model)
-        return LOADERS[directory.task](directory)
+        directory = _directory(model)
+        return load_continuous(directory) if is_continuous(model) else LOADERS[directory.task](directory)
 
 
 def check_transformers(model: Model) -> None:
     """Look at what `load_transformers` would load, without reading any weights; raise `ModelUnavailable`."""
     with _about(model):
-        HubDirectory.of(model)
+        _directory(model)
+
+
+def _directory(model: Model) -> HubDirectory:
+    """Look at the directory and at how its texts are to be batched."""
+    directory = HubDirectory.of(model)
+    if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
+        raise ModelUnavailable(f"`options.batching` is for the task {Task.TEXT_GENERATION!s}, not {directory.task!s}")
+    return directory
 
 
 @contextmanager
