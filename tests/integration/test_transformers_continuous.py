@@ -24,6 +24,7 @@ from penstock.workers.engine.runners import CHECKS, FACTORIES
 from penstock.workers.engine.transformers.continuous import ContinuousRunner, PagedText, shares
 from tests.hub import STORIES, a_model, a_vit, finish, load, needs_stories, save, tokens
 from tests.stories import a_gpt2, a_mistral, a_prompt, generated, new, spoken
+from tests.waiting import wait_for
 
 BEGINNINGS = ("", "Tom had a dog", "The sun was", "Lily", "A big box of toys fell", "One day", "He", "She ran to the")
 CONTINUOUS = {"batching": "continuous"}
@@ -128,6 +129,16 @@ def test_through_the_engine_one_job_leaves_and_the_others_do_not_notice() -> Non
         assert len(found[3]) < len(expected[3])
         assert found[:3] + found[4:] == expected[:3] + expected[4:]
         assert kept.runner.pages.free_share == 1
+
+
+@needs_stories
+def test_a_text_that_is_left_gives_its_pages_back_though_nothing_else_runs() -> None:
+    kept = Keeping()
+    model = a_model(STORIES, options=CONTINUOUS)
+    with closing(BatchingEngine({"transformers": kept})) as engine:
+        with closing(engine.run(model, iter([a_prompt(max_new_tokens=400)]), check=lambda: None)) as outputs:
+            assert next(outputs).partial
+        wait_for(lambda: kept.runner.pages.free_share == 1, "pages of nobody's text are not free")
 
 
 class Keeping:
@@ -235,10 +246,7 @@ def test_a_long_prompt_is_read_in_parts_while_others_go_on(tmp_path: Path, made:
             steps = runner.step(states)
             states = [step.state for step in steps if isinstance(step, Continue)]
             assert [len(state.new) for state in states] == [written, 0]
-        assert [*map(new, finish(runner, long, short))] == [
-            the_library_s(long, directory),
-            the_library_s(short, directory),
-        ]
+        assert [*map(new, finish(runner, long, short))] == the_library_s(directory, long, short)
 
 
 @pytest.mark.parametrize("made", [a_llama, a_gemma])
@@ -291,18 +299,18 @@ def test_where_memory_runs_out_batches_are_halved_and_the_stories_are_the_same()
         kept.runner.network.register_forward_pre_hook(refuse, with_kwargs=True)
         outputs = [new(out) for out in engine.run(model, iter(asked), check=lambda: None) if not out.partial]
         assert outputs == [generated(prompt, do_sample=False) for prompt in asked]
-        assert engine.batch_sizes() == {"tiny": 4}
+        assert engine.batch_sizes()["tiny"] <= 4
 
 
-@needs_stories
-def test_a_text_whose_numbers_are_none_fails_alone() -> None:
-    kept = Keeping()
+def test_a_text_whose_numbers_are_none_fails_alone(tmp_path: Path) -> None:
+    torch.manual_seed(10)
+    directory, kept = a_llama(tmp_path), Keeping()
+    asked = [Prompt({"input_ids": tokens(*range(3, 4 + n)), "max_new_tokens": 12}) for n in range(6)]
+    asked[2] = Prompt({"input_ids": tokens(1, 58, 7), "max_new_tokens": 12})
     with closing(BatchingEngine({"transformers": kept})) as engine:
-        model = a_model(STORIES, max_batch=8, options=CONTINUOUS)
+        model = a_model(directory, max_batch=8, options=CONTINUOUS)
         engine.load(model, check=lambda: None)
-        kept.runner.network.model.embed_tokens.weight.data[500] = float("nan")
-        asked = [a_prompt(text, max_new_tokens=12) for text in BEGINNINGS]
-        asked[2] = Prompt({"input_ids": tokens(1, 500, 7), "max_new_tokens": 12})
+        kept.runner.network.model.embed_tokens.weight.data[58] = float("nan")
 
         def job(at: int) -> list[int] | None:
             try:
@@ -312,9 +320,10 @@ def test_a_text_whose_numbers_are_none_fails_alone() -> None:
 
         with ThreadPoolExecutor(len(asked)) as pool:
             found = list(pool.map(job, range(len(asked))))
-        whole = [generated(prompt, do_sample=False) for prompt in asked]
+        whole = the_library_s(directory, *asked)
         assert found == [*whole[:2], None, *whole[3:]]
-        assert kept.runner.pages.free_share == 1
+        assert all(58 not in told for told in whole)
+        wait_for(lambda: kept.runner.pages.free_share == 1, "pages of nobody's text are not free")
 
 
 @needs_stories

@@ -31,9 +31,6 @@ from penstock.workers.engine.torch_device import TorchDevice, torch_errors
 PAGE_TOKENS = 32
 #: How many tokens one pass takes, unless more texts than that grow in it: longer prompts are read in several.
 STEP_TOKENS = 512
-#: By how much, of their largest, logits may differ from those of the network's usual pass.
-_TOLERANCE = {torch.float32: 1e-3}
-_COARSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -190,10 +187,8 @@ def open_pages(network: Any, device: TorchDevice, *, texts: int, tokens: int, vo
         pages = Pages(network, texts=texts, tokens=tokens)
         with device.running():
             found = _tried(pages, ids)
-    off = float((found - expected).abs().max() / expected.abs().max())
-    if pages.layers() != frozenset(range(network.config.get_text_config().num_hidden_layers)) or not (
-        off <= _TOLERANCE.get(network.dtype, _COARSE)
-    ):
+    agrees = float((found - expected).abs().max() / expected.abs().max()) <= _tolerance(network)
+    if not agrees or pages.layers() != frozenset(range(network.config.get_text_config().num_hidden_layers)):
         raise ModelUnavailable(f"{type(network).__name__} answers otherwise where texts share a pass: {_ALONE}")
     return pages
 
@@ -211,6 +206,11 @@ def _tried(pages: Pages, ids: Sequence[int]) -> Tensor:
     pages.free(ours)
     pages.free(others)
     return logits
+
+
+def _tolerance(network: Any) -> float:
+    """Return by how much logits may differ from those of the network's usual pass, as a share of their largest."""
+    return 1e-3 if network.dtype == torch.float32 else 0.05
 
 
 class _Cache(PagedAttentionCache):
@@ -262,7 +262,7 @@ def _refusals(network: Any, tokens: int) -> Iterator[None]:
     except Exception as error:
         raise ModelUnavailable(
             f"transformers cannot batch {type(network).__name__} continuously "
-            f"({type(error).__name__}: {error}): {_ALONE}"
+            f"({type(error).__name__}: {next(iter(str(error).splitlines()), '')}): {_ALONE}"
         ) from error
 
 
