@@ -11,9 +11,10 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -37,44 +38,65 @@ HOW = {"a cache for each text": {}, "shared passes": {"batching": "continuous"}}
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.texts", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=64, help="new ones of each text")
+    parser.add_argument("--tokens", type=int, default=48, help="new ones of each text")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="torch's; several wait for each other where others work")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    say(f"| {JOBS} jobs on {chosen.device}, {chosen.dtype} | {' | '.join(HOW)} | ratio | one job: ratio |")
+    torch.set_num_threads(chosen.threads)
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    say(
+        f"| on {chosen.device}, {chosen.dtype}, threads: {chosen.threads} | {' | '.join(HOW)} | ratio | by processor time |"
+    )
     say("| --- | --- | --- | --- | --- |")
     for name, size in SIZES.items():
         with tempfile.TemporaryDirectory(prefix="bench-texts-") as folder:
-            say(row(name, _network(Path(folder), *size), chosen))
+            for line in rows(name, _network(Path(folder), *size), chosen):
+                say(line)
 
 
-def row(name: str, source: Path, chosen: argparse.Namespace) -> str:
-    """Return a network's line: tokens a second, medians of the rounds, after one that nobody counts."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a token took: by the clock, and of the processor, which moves less where other work runs."""
+
+    wall_s: float
+    processor_s: float
+
+    def __str__(self) -> str:
+        return f"{1 / self.wall_s:.0f} tokens/s, {self.processor_s * 1e3:.1f} ms"
+
+
+def rows(name: str, source: Path, chosen: argparse.Namespace) -> Iterator[str]:
+    """Yield a network's lines: medians of the rounds, after one that nobody counts."""
     models = {how: _model(source, options, chosen) for how, options in HOW.items()}
     with closing(BatchingEngine(FACTORIES)) as engine:
-        many, one = ({how: list[float]() for how in HOW} for _ in range(2))
-        for _ in range(1 + chosen.rounds):
-            for how, model in models.items():
-                many[how].append(_tokens_per_s(engine, model, JOBS, chosen.tokens))
-                one[how].append(_tokens_per_s(engine, model, 1, chosen.tokens))
-    alone, shared = (median(many[how][1:]) for how in HOW)
-    single = [median(one[how][1:]) for how in HOW]
-    figures = f"{alone:.0f} tokens/s | {shared:.0f} tokens/s | {shared / alone:.1f} | {single[1] / single[0]:.2f}"
-    return f"| a Llama of {name} parameters, {chosen.tokens} tokens each | {figures} |"
+        for jobs in (JOBS, 1):
+            taken: dict[str, list[Taken]] = {how: [] for how in HOW}
+            for _ in range(1 + chosen.rounds):
+                for how, model in models.items():
+                    taken[how].append(_taken(engine, model, jobs, chosen.tokens))
+            alone, shared = (_median(rounds[1:]) for rounds in taken.values())
+            ratios = f"{alone.wall_s / shared.wall_s:.1f} | {alone.processor_s / shared.processor_s:.1f}"
+            what = f"{name} parameters, jobs at a time: {jobs}, each of {chosen.tokens} tokens"
+            yield f"| {what} | {alone} | {shared} | {ratios} |"
 
 
-def _tokens_per_s(engine: BatchingEngine, model: Model, jobs: int, count: int) -> float:
+def _median(rounds: Sequence[Taken]) -> Taken:
+    return Taken(median(each.wall_s for each in rounds), median(each.processor_s for each in rounds))
+
+
+def _taken(engine: BatchingEngine, model: Model, jobs: int, count: int) -> Taken:
     def job(at: int) -> int:
         ids = np.arange(3, 3 + SHORTEST + LONGER * at, dtype=np.int64)
         outputs = engine.run(model, iter([Prompt({"input_ids": ids, "max_new_tokens": count})]), check=lambda: None)
         return [len(output.data["token_ids"]) for output in outputs][-1]
 
     with ThreadPoolExecutor(jobs) as pool:
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), time.process_time()
         made = sum(pool.map(job, range(jobs)))
-        return made / (time.perf_counter() - begun)
+        return Taken((time.perf_counter() - begun) / made, (time.process_time() - spent) / made)
 
 
 def _model(source: Path, options: dict[str, str], chosen: argparse.Namespace) -> Model:

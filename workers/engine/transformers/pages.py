@@ -60,7 +60,8 @@ class Pages:
     def __init__(self, network: Any, *, texts: int, tokens: int) -> None:
         """Allot memory for so many tokens, of at most so many texts in one pass."""
         config = _config(texts, tokens)
-        manager = network.init_continuous_batching(GenerationConfig(do_sample=False, eos_token_id=-1), config)
+        usual = GenerationConfig(do_sample=False, eos_token_id=-1)  # type: ignore[no-untyped-call]
+        manager = network.init_continuous_batching(usual, config)
         resolved, text = manager.continuous_batching_config, network.config.get_text_config()
         self._cache = _Cache(
             config=text,
@@ -224,7 +225,8 @@ class _Cache(PagedAttentionCache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
         self.used.add(layer_idx)
-        return super().update(key_states, value_states, layer_idx, kwargs)
+        kept: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, kwargs)
+        return kept
 
 
 def _config(texts: int, tokens: int) -> Any:
