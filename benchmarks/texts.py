@@ -47,9 +47,8 @@ def main(arguments: Sequence[str]) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     torch.set_num_threads(chosen.threads)
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    say(
-        f"| on {chosen.device}, {chosen.dtype}, threads: {chosen.threads} | {' | '.join(HOW)} | ratio | by processor time |"
-    )
+    where = f"{chosen.device}, {chosen.dtype}, threads: {chosen.threads}"
+    say(f"| {where} | {' | '.join(HOW)} | ratio | by processor time |")
     say("| --- | --- | --- | --- | --- |")
     for name, size in SIZES.items():
         with tempfile.TemporaryDirectory(prefix="bench-texts-") as folder:
