@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import InvalidInput
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
@@ -149,17 +149,6 @@ def load_continuous(directory: HubDirectory) -> Runner:
         room=pages.capacity(most),
         ends=ends_of(network),
     )
-
-
-def is_continuous(model: Model) -> bool:
-    """Return whether a model's texts share passes; raise `ModelUnavailable` for options that say neither."""
-    batching = model.options.get("batching")
-    if batching not in (None, "continuous"):
-        raise ModelUnavailable(f"`options.batching` is 'continuous' or left out, not {batching!r}")
-    tokens = model.options.get("cache_tokens")
-    if tokens is not None and (type(tokens) is not int or tokens < 1):
-        raise ModelUnavailable(f"`options.cache_tokens` is a number of tokens, not {tokens!r}")
-    return batching is not None
 
 
 def shares(unread: Sequence[int], most: int) -> list[int]:
