@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -391,6 +392,12 @@ def test_a_network_that_the_library_cannot_batch_is_refused(tmp_path: Path) -> N
 def test_options_are_checked_before_weights_are_read(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
         CHECKS["transformers"](a_model(a_llama(tmp_path), options=options))
+
+
+def test_an_older_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "penstock.workers.engine.transformers.continuous", None)
+    with pytest.raises(ModelUnavailable, match=f"since 5.23, and {transformers.__version__} is installed"):
+        load(a_llama(tmp_path), options=CONTINUOUS)
 
 
 def test_only_texts_that_go_on_are_batched_so(tmp_path: Path) -> None:

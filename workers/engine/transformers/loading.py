@@ -79,7 +79,9 @@ def _load_continuous(directory: HubDirectory) -> Runner:
         from penstock.workers.engine.transformers.continuous import load_continuous
     except ImportError as error:
         installed = library().__version__
-        raise ModelUnavailable(f"`options.batching` needs a newer transformers than {installed}: {error}") from error
+        raise ModelUnavailable(
+            f"`options.batching` needs transformers as it is since 5.23, and {installed} is installed: {error}"
+        ) from error
     return load_continuous(directory)
 
 
