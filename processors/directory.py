@@ -11,7 +11,9 @@ from penstock.errors import ConfigError, ModelUnavailable
 from penstock.models import Model
 
 #: What the runner `transformers` reads of a model's options.
-RUNNER_OPTIONS = ("adapter", "answer", "compile", "encoder_cache_bytes", "normalize", "pooling", "task")
+RUNNER_OPTIONS = (
+    "adapter", "answer", "batching", "cache_tokens", "compile", "encoder_cache_bytes", "normalize", "pooling", "task",
+)  # fmt: skip
 
 
 def read_config(model: Model, name: str = "config.json") -> Mapping[str, Any]:

@@ -165,8 +165,9 @@ def test_text_embedding_with_minilms_real_weights(check: Check) -> None:
 
 
 @needs_stories
-def test_text_generation_with_a_trained_model(check: Check) -> None:
-    model = a_model(STORIES, processor="text-generation")
+@pytest.mark.parametrize("options", [{}, {"batching": "continuous"}])
+def test_text_generation_with_a_trained_model(check: Check, options: dict[str, str]) -> None:
+    model = a_model(STORIES, processor="text-generation", options=options)
     request = {"prompt": "Once upon a time", "max_new_tokens": 40}
     done = check(model, request, {"prompt": "The cat", "temperature": 0.8, "max_new_tokens": 12}, files={})
     tell = transformers.pipeline("text-generation", model=str(STORIES))

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
-from penstock.processors.base import Output, Prompt
+from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Continue, Done, Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES
 from penstock.workers.engine.transformers.sampling import Sampling
 from tests.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
+from tests.stories import a_gpt2, a_mistral, a_prompt, generated, new, spoken
 
 BEGINNING = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
@@ -33,32 +33,6 @@ BEGINNING = (
 def stories() -> Iterator[Runner]:
     with closing(load(STORIES)) as runner:
         yield runner
-
-
-def a_prompt(text: str = "", *, max_new_tokens: int = 40, **data: Any) -> Prompt:
-    ids = [1, *Tokenizer.from_file(str(STORIES / "tokenizer.json")).encode(text, add_special_tokens=False).ids]
-    return Prompt({"input_ids": tokens(*ids), "max_new_tokens": max_new_tokens, **data})
-
-
-def new(output: Output) -> list[int]:
-    found: list[int] = output.data["token_ids"]
-    return found
-
-
-def spoken(output: Output) -> str:
-    text: str = Tokenizer.from_file(str(STORIES / "tokenizer.json")).decode(new(output))
-    return text
-
-
-def generated(prompt: Prompt, **options: Any) -> list[int]:
-    """Return the library's own continuation."""
-    network: Any = transformers.AutoModelForCausalLM.from_pretrained(STORIES, local_files_only=True).eval()
-    ids = torch.from_numpy(prompt.data["input_ids"])[None]
-    made = network.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=prompt.data["max_new_tokens"], **options
-    )
-    continuation: list[int] = made[0, ids.shape[1] :].tolist()
-    return continuation
 
 
 @needs_stories
@@ -174,28 +148,6 @@ def test_a_prompt_that_does_not_fit_is_refused(stories: Runner, prompt: dict[str
     kind = InvalidInput if prompt else ProcessorFailed
     with pytest.raises(kind, match=sentence):
         stories.admit(Prompt(prompt))
-
-
-def a_mistral(folder: Path) -> Path:
-    config = transformers.MistralConfig(
-        vocab_size=60,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=32,
-        sliding_window=6,
-        initializer_range=0.5,
-        eos_token_id=[58, 59],
-    )
-    return save(transformers.MistralForCausalLM(config), folder)
-
-
-def a_gpt2(folder: Path) -> Path:
-    config = transformers.GPT2Config(
-        vocab_size=60, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5, eos_token_id=59
-    )
-    return save(transformers.GPT2LMHeadModel(config), folder)
 
 
 @pytest.mark.parametrize("made", [a_mistral, a_gpt2])

@@ -167,9 +167,11 @@ class Run:
 
     def end(self, error: PenstockError | None = None) -> None:
         """Take in nothing more; the first error is the one that counts. The lock must be held."""
-        self.error = self.error or error
+        self.error = self.error if self.over else error
         self.over_s = min(self.over_s, time.monotonic())
         self.over = True
+        # What runners hold for a state is free when the state goes.
+        self.waiting.clear()
         self.ready.notify_all()
         self.room.notify_all()
 
@@ -179,7 +181,7 @@ class Run:
             check()
             with self.ready:
                 if self.error:
-                    raise self.error
+                    raise self._hand_over(self.error)
                 if self.exhausted and self.taken == self.drawn:
                     return
                 output = self._next()
@@ -187,6 +189,11 @@ class Run:
                     self.ready.wait(POLL_S)
                     continue
             yield output
+
+    def _hand_over(self, error: PenstockError) -> PenstockError:
+        """Keep the error no longer: its frames hold states, and those hold the run. The lock must be held."""
+        self.error = None
+        return error
 
     def _next(self) -> Output | None:
         """Return what is to be taken next, if it is there. The lock must be held."""

@@ -16,7 +16,12 @@ EMBEDS = "inputs_embeds"
 
 
 def checked_embeddings(embeds: Array, network: Any, max_tokens: int | None) -> Array:
-    """Return embeddings that fit a network, or raise `InvalidInput`, or `ProcessorFailed` for what are none."""
+    """Return embeddings that fit a network, or raise `InvalidInput`, or `ProcessorFailed` for what are none.
+
+    No network (None) takes none.
+    """
+    if network is None:
+        raise InvalidInput("this model takes tokens, and no embeddings of them")
     if not isinstance(embeds, np.ndarray) or embeds.dtype != np.float32 or embeds.ndim != 2:
         raise ProcessorFailed(f"the network takes `{EMBEDS}`, a float32 array (tokens, hidden size)")
     if EMBEDS not in inspect.signature(network.forward).parameters:

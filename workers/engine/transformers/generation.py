@@ -2,7 +2,7 @@
 
 Each text has its own key-value cache and its own forward pass inside the step, without padding: its tokens do not
 depend on what shares the batch, on a CPU in float32 bit for bit. The texts of all jobs advance together, but they do
-not share the reading of the weights; where that counts, continuous batching is another runner's work.
+not share the reading of the weights; where that counts, there is `continuous`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -112,16 +113,8 @@ class GenerationRunner:
 
     def admit(self, prompt: Prompt) -> TextState:
         """Return the prompt's tokens, or their embeddings, on their way to the device."""
-        if EMBEDS in prompt.data and self.opener is None:
-            given = checked_embeddings(prompt.data[EMBEDS], self.network, self.max_tokens)
-        else:
-            given = checked_tokens(prompt.data.get("input_ids"), self.vocabulary, self.max_tokens)
-        sampling = Sampling.of(prompt.data)
-        if self.max_tokens is not None and len(given) + sampling.max_new_tokens > self.max_tokens:
-            raise InvalidInput(
-                f"the network's context is {self.max_tokens} tokens: the prompt has {len(given)} and "
-                f"{sampling.max_new_tokens} more are asked for"
-            )
+        embedded = self.network if self.opener is None else None
+        given, sampling = checked_prompt(prompt, self.vocabulary, self.max_tokens, embedded)
         opening = Opening() if self.opener is None else self.opener.admit(prompt, self.device)
         return TextState(self.device.send(given), sampling, opening)
 
@@ -142,10 +135,10 @@ class GenerationRunner:
         logits: Tensor = self.network(**inputs, past_key_values=cache, use_cache=True, **self.also).logits
         token = state.sampling.choose(logits[0, -1].float(), len(state.new))
         if token in self.ends:
-            return _done(state.new, "stop", counts)
+            return done(state.new, "stop", counts)
         new = (*state.new, token)
         if len(new) == state.sampling.max_new_tokens:
-            return _done(new, "length", counts)
+            return done(new, "length", counts)
         # The pictures are in the cache now.
         opening = replace(state.opening, pictures=None)
         following = replace(state, opening=opening, cache=cache, new=new, counts=counts)
@@ -176,10 +169,7 @@ def load_generator(directory: HubDirectory) -> Runner:
 
 def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener | None = None) -> Runner:
     """Place a network and return its runner; raise `ModelUnavailable` for one whose text cannot be continued here."""
-    if not _has_cache(network):
-        raise ModelUnavailable(
-            f"{type(network).__name__} keeps no key-value cache of its text, which this runner needs"
-        )
+    check_cache(network)
     device.place(network)
     text = network.config.get_text_config()
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
@@ -190,10 +180,38 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,
         max_tokens=getattr(text, "max_position_embeddings", None),
-        ends=_ends(network),
+        ends=ends_of(network),
         also={"logits_to_keep": 1} if keeps else {},
         opener=opener,
     )
+
+
+def checked_prompt(
+    prompt: Prompt, vocabulary: int, max_tokens: int | None, embedded: Any = None
+) -> tuple[Array, Sampling]:
+    """Return a prompt's tokens and how they go on, if that fits a network; raise as `Runner.admit` does.
+
+    For the network `embedded` they may be embeddings; others take none.
+    """
+    if EMBEDS in prompt.data:
+        given = checked_embeddings(prompt.data[EMBEDS], embedded, max_tokens)
+    else:
+        given = checked_tokens(prompt.data.get("input_ids"), vocabulary, max_tokens)
+    sampling = Sampling.of(prompt.data)
+    if max_tokens is not None and len(given) + sampling.max_new_tokens > max_tokens:
+        raise InvalidInput(
+            f"the network's context is {max_tokens} tokens: the prompt has {len(given)} and "
+            f"{sampling.max_new_tokens} more are asked for"
+        )
+    return given, sampling
+
+
+def check_cache(network: Any) -> None:
+    """Raise `ModelUnavailable` for a network whose text cannot be continued here."""
+    if not _has_cache(network):
+        raise ModelUnavailable(
+            f"{type(network).__name__} keeps no key-value cache of its text, which this runner needs"
+        )
 
 
 def _has_cache(network: Any) -> bool:
@@ -205,11 +223,12 @@ def _has_cache(network: Any) -> bool:
     return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
-def _done(tokens: Sequence[int], reason: str, counts: Counts) -> Done:
+def done(tokens: Sequence[int], reason: str, counts: Counts = MappingProxyType({})) -> Done:
+    """Return the end of a text."""
     return Done(Output({"token_ids": list(tokens), "finish_reason": reason}, counts=counts))
 
 
-def _ends(network: Any) -> frozenset[int]:
+def ends_of(network: Any) -> frozenset[int]:
     """Return the end tokens of `generation_config.json`, else of `config.json`."""
     ends = network.generation_config.eos_token_id
     ends = network.config.get_text_config().eos_token_id if ends is None else ends

@@ -10,7 +10,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.transformers.conversation import load_conversation
-from penstock.workers.engine.transformers.directory import HubDirectory
+from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
 from penstock.workers.engine.transformers.likeness import load_zero_shot_classifier
@@ -44,14 +44,45 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
 def load_transformers(model: Model) -> Runner:
     """Load the model's directory; raise `ModelUnavailable` naming what is missing, damaged or does not fit."""
     with _about(model):
-        directory = HubDirectory.of(model)
-        return LOADERS[directory.task](directory)
+        directory = _directory(model)
+        return _load_continuous(directory) if is_continuous(model) else LOADERS[directory.task](directory)
 
 
 def check_transformers(model: Model) -> None:
     """Look at what `load_transformers` would load, without reading any weights; raise `ModelUnavailable`."""
     with _about(model):
-        HubDirectory.of(model)
+        _directory(model)
+
+
+def _directory(model: Model) -> HubDirectory:
+    """Look at the directory and at how its texts are to be batched."""
+    directory = HubDirectory.of(model)
+    if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
+        raise ModelUnavailable(f"`options.batching` is for the task {Task.TEXT_GENERATION!s}, not {directory.task!s}")
+    return directory
+
+
+def is_continuous(model: Model) -> bool:
+    """Return whether a model's texts share passes; raise `ModelUnavailable` for options that say neither."""
+    batching = model.options.get("batching")
+    if batching not in (None, "continuous"):
+        raise ModelUnavailable(f"`options.batching` is 'continuous' or left out, not {batching!r}")
+    tokens = model.options.get("cache_tokens")
+    if tokens is not None and (type(tokens) is not int or tokens < 1):
+        raise ModelUnavailable(f"`options.cache_tokens` is a number of tokens, not {tokens!r}")
+    return batching is not None
+
+
+def _load_continuous(directory: HubDirectory) -> Runner:
+    """Load a network whose texts share passes, by parts of the library that older versions lack."""
+    try:
+        from penstock.workers.engine.transformers.continuous import load_continuous
+    except ImportError as error:
+        installed = library().__version__
+        raise ModelUnavailable(
+            f"`options.batching` needs transformers as it is since 5.23, and {installed} is installed: {error}"
+        ) from error
+    return load_continuous(directory)
 
 
 @contextmanager

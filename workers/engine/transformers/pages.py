@@ -1,0 +1,275 @@
+"""Where texts that share forward passes keep their keys and values: transformers' paged cache, filled by our own steps.
+
+Of the library's continuous batching these are the cache, its allocators and what packs texts of any lengths into one
+pass; the attention of its networks reads and writes the pages. Its thread, queue and scheduler are not used: see
+docs/decisions/0033.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
+from transformers.generation.continuous_batching.model_runner import infer_max_single_request_tokens
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.workers.engine.torch_device import TorchDevice, torch_errors
+
+#: How many tokens of a text are given room at a time.
+PAGE_TOKENS = 32
+#: How many tokens one pass takes, unless more texts than that grow in it: longer prompts are read in several.
+STEP_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Place:
+    """A text's right to pages. They are free again once nobody has it any more."""
+
+    name: str
+    #: How many tokens the text may grow to.
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a pass reads of a text. Those before it are kept."""
+
+    place: Place
+    #: How many tokens stand before it.
+    start: int
+    tokens: Sequence[int]
+    #: Whether the text ends here, so that it is asked what comes next.
+    last: bool
+
+
+class Pages:
+    """The pages of one network's texts. `place` is for any thread, everything else for the one that steps."""
+
+    def __init__(self, network: Any, *, texts: int, tokens: int) -> None:
+        """Allot memory for so many tokens, of at most so many texts in one pass."""
+        config = _config(texts, tokens)
+        usual = GenerationConfig(do_sample=False, eos_token_id=-1)  # type: ignore[no-untyped-call]
+        manager = network.init_continuous_batching(usual, config)
+        resolved, text = manager.continuous_batching_config, network.config.get_text_config()
+        self._cache = _Cache(
+            config=text,
+            continuous_batching_config=resolved,
+            device=network.device,
+            distributed_helper=manager.distributed_helper,
+            dtype=network.dtype,
+            model_supports_logits_to_keep=network._supports_logits_to_keep(),
+        )
+        self._inputs = ContinuousBatchingIOs(
+            cache=self._cache,
+            config=text,
+            continuous_batching_config=resolved,
+            device=network.device,
+            model_dtype=network.dtype,
+            logit_processor=manager.logit_processor,
+        )
+        self._processors = manager.logit_processor
+        self._network = network
+        self._numbers = itertools.count()
+        #: Names of places that nobody has any more; any thread may find that out.
+        self._left: deque[str] = deque()
+        #: By the names of places with pages: how many tokens are in them.
+        self._kept: dict[str, int] = {}
+        self.step_tokens: int = config.max_batch_tokens
+        self.memory_bytes = _bytes((self._cache.cache_tensor, *vars(self._inputs).values()))
+
+    @property
+    def free_share(self) -> float:
+        """How much of all pages is free, from 0 to 1."""
+        self._reclaim()
+        return float(self._cache.compute_free_capacity())
+
+    def capacity(self, most: int | None) -> int:
+        """Return how long a single text may grow, `most` if it may; to be asked while no text has pages."""
+        if most is not None and self._cache.can_store_request_tokens(RequestState("", []), most, dry_run=True):
+            return most
+        return int(infer_max_single_request_tokens(self._cache))
+
+    def place(self, tokens: int) -> Place:
+        """Return the right to pages for a text that grows to so many tokens; it has none yet."""
+        place = Place(str(next(self._numbers)), tokens)
+        weakref.finalize(place, self._left.append, place.name).atexit = False
+        return place
+
+    def has(self, place: Place) -> bool:
+        """Return whether a text has its pages."""
+        return place.name in self._kept
+
+    def allot(self, place: Place) -> bool:
+        """Give a text its pages, all that it will need, so that it never waits half way; False if too few are free."""
+        self._reclaim()
+        if not self._cache.can_store_request_tokens(RequestState(place.name, []), place.tokens):
+            return False
+        self._kept[place.name] = 0
+        return True
+
+    def kept(self, place: Place) -> int:
+        """Return how many of a text's tokens need not be read again."""
+        return self._kept.get(place.name, 0)
+
+    def free(self, place: Place) -> None:
+        """Take a text's pages back."""
+        self._free(place.name)
+
+    def read(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Return the logits of what follows the texts that end here, float32 (texts, vocabulary), in their order.
+
+        After an error nothing of these texts is kept: a pass that failed half way has overwritten some of it where
+        attention slides.
+        """
+        for chunk in chunks:
+            self._kept[chunk.place.name] = 0
+        logits = self._pass(chunks)
+        for chunk in chunks:
+            self._kept[chunk.place.name] = chunk.start + len(chunk.tokens)
+        return logits
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        del self._cache, self._inputs, self._processors, self._network
+
+    def layers(self) -> frozenset[int]:
+        """Return which of the network's layers have used the pages."""
+        return frozenset(self._cache.used)
+
+    def _pass(self, chunks: Sequence[Chunk]) -> Tensor:
+        limit = self._cache.read_cache_limit
+        self._inputs.prepare_batch_tensors(
+            requests_in_batch=[_request(chunk) for chunk in chunks],
+            logits_processors=self._processors,
+            use_decode_fast_path=False,
+            num_q_tokens=sum(len(chunk.tokens) for chunk in chunks),
+            max_kv_read=sum(chunk.start if limit is None else min(chunk.start, limit) for chunk in chunks),
+            use_padding=False,
+        )
+        told: Mapping[str, Any] = self._inputs.get_model_kwargs()
+        asked = told["logits_indices"][: sum(chunk.last for chunk in chunks)]
+        if self._network._supports_logits_to_keep():
+            logits: Tensor = self._network(**told, logits_to_keep=asked).logits[0]
+        else:
+            logits = self._network(**told).logits[0, asked]
+        # Attention multiplies others' values by zero, and what is no number stays none: all texts of the pass have it.
+        if bool(logits.isnan().any()):
+            raise ProcessorFailed("the network computed something that is no number")
+        return logits.float()
+
+    def _reclaim(self) -> None:
+        while self._left:
+            self._free(self._left.popleft())
+        self._cache.pool.try_to_free_sectors()
+
+    def _free(self, name: str) -> None:
+        if self._kept.pop(name, None) is not None:
+            self._cache.free_blocks(name, no_cache=True)
+
+
+def open_pages(network: Any, device: TorchDevice, *, texts: int, tokens: int, vocabulary: int) -> Pages:
+    """Return the pages of a network that is on its device; raise `ModelUnavailable` if it does not use them rightly."""
+    ids = [vocabulary * part // 7 for part in range(1, 7)]
+    with _refusals(network, tokens), device.running():
+        expected = network(input_ids=torch.tensor([ids[:4]], device=device.device)).logits[0, -1].float()
+    with _refusals(network, tokens):
+        pages = Pages(network, texts=texts, tokens=tokens)
+        with device.running():
+            found = _tried(pages, ids)
+    agrees = float((found - expected).abs().max() / expected.abs().max()) <= _tolerance(network)
+    if not agrees or pages.layers() != frozenset(range(network.config.get_text_config().num_hidden_layers)):
+        raise ModelUnavailable(f"{type(network).__name__} answers otherwise where texts share a pass: {_ALONE}")
+    return pages
+
+
+_ALONE = "leave out `options.batching`"
+
+
+def _tried(pages: Pages, ids: Sequence[int]) -> Tensor:
+    """Read four tokens in two passes, the first beside another text; return the logits of what follows."""
+    ours, others = pages.place(4), pages.place(2)
+    if not (pages.allot(ours) and pages.allot(others)):
+        raise ModelUnavailable("`options.cache_tokens` has no room for two texts")
+    pages.read([Chunk(others, 0, ids[4:], last=True), Chunk(ours, 0, ids[:3], last=False)])
+    logits = pages.read([Chunk(ours, 3, ids[3:4], last=True)])[0]
+    pages.free(ours)
+    pages.free(others)
+    return logits
+
+
+def _tolerance(network: Any) -> float:
+    """Return by how much logits may differ from those of the network's usual pass, as a share of their largest."""
+    return 1e-3 if network.dtype == torch.float32 else 0.05
+
+
+class _Cache(PagedAttentionCache):
+    """The library's, which also knows the layers that used it: networks may ignore what they are handed."""
+
+    def __init__(self, **known: Any) -> None:
+        super().__init__(**known)
+        self.used: set[int] = set()
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        self.used.add(layer_idx)
+        kept: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, kwargs)
+        return kept
+
+
+def _config(texts: int, tokens: int) -> Any:
+    return ContinuousBatchingConfig(
+        page_size=PAGE_TOKENS,
+        num_blocks=-(-tokens // PAGE_TOKENS),
+        max_batch_tokens=max(STEP_TOKENS, texts),
+        max_requests_per_batch=texts,
+        max_blocks_per_request=0,
+        # How long a prompt takes would tell one tenant what another's was.
+        allow_block_sharing=False,
+        use_async_batching=False,
+        use_cuda_graph=False,
+        # It would look for kernels on the hub.
+        auto_switch_to_flash=False,
+    )
+
+
+def _request(chunk: Chunk) -> FutureRequestState:
+    tokens = list(chunk.tokens)
+    state = RequestState(chunk.place.name, [], tokens_to_process=tokens, position_offset=chunk.start)
+    return FutureRequestState(state, chunk.last, {}, len(tokens))
+
+
+@contextmanager
+def _refusals(network: Any, tokens: int) -> Iterator[None]:
+    """Say of a network that the library cannot batch, in whichever way it finds out, that it cannot."""
+    try:
+        with torch_errors():
+            yield
+    except OutOfMemory as error:
+        raise OutOfMemory(f"no room for a cache of {tokens:,} tokens: `options.cache_tokens` may be less") from error
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise ModelUnavailable(
+            f"transformers cannot batch {type(network).__name__} continuously "
+            f"({type(error).__name__}: {next(iter(str(error).splitlines()), '')}): {_ALONE}"
+        ) from error
+
+
+def _bytes(kept: Sequence[Any]) -> int:
+    """Return the memory of tensors, also of those in mappings; what shares its memory counts once."""
+    tensors = [tensor for each in kept for tensor in (each.values() if isinstance(each, dict) else (each,))]
+    stores = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, Tensor)]
+    return sum({store.data_ptr(): store.nbytes() for store in stores}.values())
