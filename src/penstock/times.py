@@ -32,7 +32,7 @@ def _written(given: Any) -> Any:
     if isinstance(given, datetime):
         return given
     if (wrong := wrong_with(given)) is not None:
-        raise PydanticCustomError("time", wrong)  # type: ignore[arg-type]  # a constant of this module
+        raise PydanticCustomError("time", wrong)  # a constant of this module
     return given
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -194,15 +195,17 @@ async def test_another_process_goes_on_where_a_killed_one_was(service: Service, 
 
 
 async def test_a_file_that_changed_is_not_gone_on_with(service: Service, scene: Path, tmp_path: Path) -> None:
-    changed: list[int] = []
+    changed = threading.Event()
     async with AsyncClient(service.settings.base_url, state_dir=tmp_path / "state") as client:
 
         def change(done: int, _total: int) -> None:
-            if done > 2 * MIN_PART_BYTES and not changed:
-                changed.append(scene.write_bytes(b"!" + scene.read_bytes()[1:]))
+            if done > 2 * MIN_PART_BYTES and not changed.is_set():
+                scene.write_bytes(b"!" + scene.read_bytes()[1:])
+                changed.set()
 
         with pytest.raises(ClientError, match="was changed while it was sent"):
             await client.upload(scene, on_bytes=change)
+        assert await asyncio.to_thread(changed.wait, 60)  # the upload may end while a thread of it is still writing
         media = await client.upload(scene)
     assert stored(service, media) == scene.read_bytes()
 
