@@ -12,7 +12,7 @@ SCENE ?=
 # Where `make test-vllm` makes its environment, or finds one that is ready.
 VLLM_ENV ?= .venv-vllm
 # In how many processes `make test` runs its tests; 0 = in its own. Reckon with 2.5 GB for each, what it starts included.
-JOBS ?= 0
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$$n")
 
 .PHONY: help setup demo test test-terratorch test-vllm docs check chaos bench openapi fuzz up
 
@@ -30,7 +30,7 @@ fuzz: $(READY) ## Fuzz the API by its own description, with far more requests th
 demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
 	@$(BIN)/penstock demo --out "$(OUT)" $(if $(SCENE),--scene "$(SCENE)")
 
-test: $(READY) ## Run all tests: side by side with JOBS=2, then alone those whose promise has bounds of time
+test: $(READY) ## Run all tests: in two processes (JOBS=4: four), then alone those whose promise has bounds of time
 	@failed=0; \
 	$(BIN)/pytest -m "not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
 	$(BIN)/pytest -m alone $(shell grep -rl 'mark\.alone' tests --include='test_*.py') || failed=1; \
