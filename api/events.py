@@ -42,7 +42,8 @@ async def job_events(
 ) -> Response:
     """Stream what happens to a job, from its beginning or after `Last-Event-ID`, until it ends.
 
-    The first event is always `snapshot`, the job itself; it has no id. Of a long job only about the latest 1,000 events
+    The first event is always `snapshot`, the job itself; it has no id. Another comes when a waiting job's
+    `model_problem` does. Of a long job only about the latest 1,000 events
     are kept: who comes back after more were missed has the snapshot in their place. The stream also ends when the API
     key does. With `Accept: application/json` the answer is the list of what happened so far.
     """
@@ -73,26 +74,45 @@ async def _so_far(api: Services, key: JobKey, after: str) -> AsyncIterator[JobEv
 
 
 async def _stream(api: Services, job: Job, after: str, caller: Admission) -> AsyncIterator[ServerSentEvent]:
-    yield ServerSentEvent(api.view(job).model_dump_json(by_alias=True), event="snapshot")
+    yield _snapshot(api, job)
+    problem = job.model_problem
     try:
-        async with aclosing(follow(api, job.key, caller, after)) as events:
-            async for event in events:
-                yield ServerSentEvent(event_view(event).model_dump_json(), event=event.type, id=event.id)
+        async with aclosing(watch(api, job.key, caller, after)) as found:
+            async for one in found:
+                if isinstance(one, JobEvent):
+                    yield ServerSentEvent(event_view(one).model_dump_json(), event=one.type, id=one.id)
+                    continue
+                # A model's problem is no event of the job, and may come while it waits.
+                if one.model_problem not in (None, problem):
+                    yield _snapshot(api, one)
+                problem = one.model_problem
     except PenstockError as error:  # purged, or no job store: the reader comes back with Last-Event-ID
         log.info("events.broke_off", job=job.key.id, code=error.code)
 
 
-async def follow(api: Services, key: JobKey, caller: Admission, after: str = "0") -> AsyncGenerator[JobEvent]:
-    """Yield what happens to a job, from its beginning or after an event, until it ends or the caller's key does."""
+def _snapshot(api: Services, job: Job) -> ServerSentEvent:
+    return ServerSentEvent(api.view(job).model_dump_json(by_alias=True), event="snapshot")
+
+
+async def follow(api: Services, key: JobKey, caller: Admission) -> AsyncGenerator[JobEvent]:
+    """Yield what happens to a job, from its beginning until it ends or the caller's key does."""
+    async with aclosing(watch(api, key, caller, "0")) as found:
+        async for one in found:
+            if isinstance(one, JobEvent):
+                yield one
+
+
+async def watch(api: Services, key: JobKey, caller: Admission, after: str) -> AsyncGenerator[Job | JobEvent]:
+    """Yield a job each time that it is read, and after it what happened since the event `after`; until it ends."""
     async with api.jobs.changes(key) as changes:
         while await caller.lasts(api):
             # The record before its events: when it says that the job ended, the last event is among them.
-            over = (await api.jobs.run(records.read(key))).status.terminal
+            yield (job := await api.jobs.run(records.read(key)))
             async for event in _so_far(api, key, after):
                 after = event.id
                 yield event
                 if event.type in ENDS:
                     return
-            if over:
+            if job.status.terminal:
                 return
             await changes.wait(LOOK_EVERY_S)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Any, TypeVar
+from zlib import crc32
 
 import structlog
 import uuid_utils
@@ -346,4 +347,5 @@ def _matches(if_none_match: str, etag: str) -> bool:
 
 def _etag(job: Job) -> str:
     # Weak: the estimate moves with the clock. Creation time: a job re-created under its id counts from the start.
-    return f'W/"{job.created_s:.6f}-{job.revision}-{job.queue_position or 0}"'
+    problem = crc32((job.model_problem or "").encode())
+    return f'W/"{job.created_s:.6f}-{job.revision}-{job.queue_position or 0}-{problem:x}"'

@@ -142,6 +142,10 @@ class JobView(Outgoing):
         description="Until the job ends, by its progress or by how long jobs of its model take lately. Null where that "
         "cannot be told: no job of the model has succeeded yet, or the queue is paused or has no workers."
     )
+    model_problem: str | None = Field(
+        description="Why no worker can run the job's model at the moment: the job waits until one can, or until its "
+        "`queue_ttl` is over. Null unless the job waits and there is such a problem."
+    )
     #: How far it is.
     progress: ProgressView
     #: When it was accepted.
@@ -259,6 +263,7 @@ def job_view(job: Job, *, base_url: str, uri: NameOf) -> JobView:
         max_attempts=wanted.max_attempts,
         queue_position=job.queue_position,
         eta_seconds=job.eta_s,
+        model_problem=job.model_problem,
         progress=ProgressView.model_validate(job.progress, from_attributes=True),
         created_at=moment(job.created_s),
         started_at=_maybe(job.started_s),

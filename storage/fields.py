@@ -105,11 +105,12 @@ def eta_s(job: Job, at: float, position: int | None, pace: Pace) -> float | None
     return None if position is None else pace.wait_and_run_s(position)
 
 
-def view_of(flat: Sequence[str], now_us: str, rank: int | None, pace: Sequence[Any]) -> Job:
-    """Return the job that the scripts' `view` describes, with its place in the queue and an estimate."""
+def view_of(flat: Sequence[str], now_us: str, rank: int | None, pace: Sequence[Any], problem: str | None) -> Job:
+    """Return the job that the scripts' `view` describes: with its place in the queue, an estimate, and why it waits."""
     job = job_of(fields(flat))
     position = rank + 1 if rank is not None else None
-    return replace(job, queue_position=position, eta_s=eta_s(job, int(now_us) / MICRO, position, pace_of(pace)))
+    left_s = eta_s(job, int(now_us) / MICRO, position, pace_of(pace))
+    return replace(job, queue_position=position, eta_s=left_s, model_problem=problem)
 
 
 def _progress(record: Mapping[str, str]) -> Progress:

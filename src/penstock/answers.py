@@ -70,6 +70,8 @@ class Job:
     progress: Progress
     queue_position: int | None
     eta_s: float | None
+    #: Why no worker can run its model at the moment, of a job that waits for one.
+    model_problem: str | None
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
@@ -89,6 +91,11 @@ class Job:
         return self.status.terminal
 
     @property
+    def waits_because(self) -> str:
+        """Say what is wrong with its model while it waits, empty where nothing is known to be."""
+        return waits_because(self.model_problem)
+
+    @property
     def succeeded(self) -> bool:
         """Whether its result is there."""
         return self.status is Status.SUCCEEDED
@@ -99,7 +106,8 @@ class StillRunning(ClientError, TimeoutError):
 
     def __init__(self, job: Job, waited_s: float) -> None:
         self.job = job
-        super().__init__(f"job {job.id} is {job.status.value} after {waited_s:g} s; it goes on")
+        why = f": {job.waits_because}" if job.model_problem else ""
+        super().__init__(f"job {job.id} is {job.status.value} after {waited_s:g} s; it goes on{why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +260,7 @@ def read_job(data: Mapping[str, Any]) -> Job:
         ),
         queue_position=data.get("queue_position"),
         eta_s=data.get("eta_seconds"),
+        model_problem=data.get("model_problem"),
         created_at=datetime.fromisoformat(data["created_at"]),
         started_at=_moment(data.get("started_at")),
         completed_at=_moment(data.get("completed_at")),
@@ -265,6 +274,11 @@ def read_job(data: Mapping[str, Any]) -> Job:
         delivery=str(data.get("delivery") or "none"),
         raw=data,
     )
+
+
+def waits_because(model_problem: str | None) -> str:
+    """Say why a job with this `model_problem` waits, nothing where there is none."""
+    return f"its model cannot be used at the moment: {model_problem}" if model_problem else ""
 
 
 def read_page(data: Mapping[str, Any]) -> Page:

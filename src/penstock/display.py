@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from penstock.answers import waits_because
 from penstock.reports import with_places
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _more(job: Job) -> str:
     parts = [job.phase or "", count(job)]
     parts.append(f"place {job.queue_position}" if job.queue_position else "")
     parts.append(f"about {job.eta_s:.0f} s left" if job.eta_s else "")
+    parts.append(job.waits_because)
     return "".join(f"  {part}" for part in parts if part)
 
 
@@ -53,7 +55,8 @@ def show_event(event: Event, as_json: bool) -> None:
     if as_json:
         print_json({"id": event.id, "type": event.type, "at": event.at, "data": event.data}, indent=None)
     elif event.type == "snapshot":
-        out.print(f"{'now':<12}{event.data.get('status')}")
+        why = waits_because(event.data.get("model_problem"))
+        out.print(f"{'now':<12}{event.data.get('status')}  {why}".rstrip())
     else:
         out.print(f"{clock(event.at):<12}{event.type:<22}{words(event.data)}")
 

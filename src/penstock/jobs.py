@@ -272,6 +272,8 @@ class Job:
     queue_position: int | None = None
     #: Estimated seconds until the job ends; None where nothing is known.
     eta_s: float | None = None
+    #: Why no worker can run its model at the moment; None unless it waits.
+    model_problem: str | None = None
 
     @property
     def key(self) -> JobKey:

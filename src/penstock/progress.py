@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from penstock.answers import Event, Job
+from penstock.answers import Event, Job, waits_because
 from penstock.jobs import Phase
 
 #: What a phase is called.
@@ -103,15 +103,19 @@ def estimating(console: Console) -> Iterator[Callable[[Job], None]]:
         TextColumn("{task.fields[left]}"),
     )  # fmt: skip
     with _bars(console, *columns) as bars:
-        task = bars.add_task("", total=None, count="", left="")
+        task, said = bars.add_task("", total=None, count="", left=""), ""
 
         def take(job: Job) -> None:
+            nonlocal said
             done, total = job.progress.done, job.progress.total
             what = DOING[Phase(job.phase)] if job.phase in set(Phase) else "finishing"
             place = f"place {job.queue_position}" if job.queue_position else ""
             left = f"about {minutes(job.eta_s)} left" if job.eta_s and job.eta_s >= 1 else ""
             count = f"{done}/{total}" if total else place
             bars.update(task, description=what, completed=done, total=total, count=count, left=left)
+            if job.waits_because not in ("", said):
+                bars.print(job.waits_because, highlight=False, markup=False)
+            said = job.waits_because
 
         yield take
 
@@ -145,11 +149,16 @@ class _JobView:
         self._said = ""
 
     def take(self, event: Event) -> None:
-        """Show what an event says. A snapshot would say how it ends before how it began: the events follow."""
+        """Show what an event says. A snapshot would say how it ends before how it began: the events follow.
+
+        Only what no event says is taken from it: why the job waits.
+        """
         if event.type == "job.created":
             self._show(Phase.WAITING, 0, None)
         elif event.type == "job.progress":
             self._show(event.data.get("phase"), event.data.get("done") or 0, event.data.get("total"))
+        elif event.type == "snapshot" and event.data.get("model_problem"):
+            self._say(waits_because(event.data["model_problem"]))
         elif event.type not in ("snapshot", "job.phase", "job.preview") and not event.type.startswith("delivery."):
             self._say(event.type.removeprefix("job.").replace("_", " "))
 

@@ -31,7 +31,8 @@ class Entry:
 
 def timeline(job: Job, events: Sequence[Event], deliveries: Sequence[WebhookDelivery]) -> list[Entry]:
     """Return all that is known of a job in the order in which it happened; what is to come is last."""
-    rows = [_request(job), *_gaps(job, events), *_course(job, events), *_phases(events), *_webhooks(deliveries)]
+    rows = [_request(job), *_gaps(job, events), *_course(job, events), *_phases(events)]
+    rows += [*_waits(job), *_webhooks(deliveries)]
     # Events tell milliseconds and records microseconds: within a millisecond the order above is the right one.
     rows.sort(key=lambda row: (row[0] is None, _cut(row[0] or job.created_at)))
     return [Entry(at, None if at is None else _between(job.created_at, at), event, data) for at, event, data in rows]
@@ -114,6 +115,12 @@ def _phase(begun: Event, latest: Event, end: Event | None) -> _Row:
     if (total := latest.data.get("total")) is not None:
         data["done"] = f"{latest.data.get('done')}/{total} {latest.data.get('unit')}"
     return begun.at, f"phase {begun.data.get('phase')}", data
+
+
+def _waits(job: Job) -> Iterator[_Row]:
+    """Tell why nobody knows when the next attempt begins."""
+    if job.model_problem:
+        yield None, "next attempt", {"model_problem": job.model_problem}
 
 
 def _webhooks(deliveries: Sequence[WebhookDelivery]) -> Iterator[_Row]:

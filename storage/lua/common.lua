@@ -142,11 +142,21 @@ local function pace(queue, model, now)
     redis.call('SCARD', qkey(queue, 'running')), redis.call('GET', qkey(queue, 'mode')) == 'paused' and 1 or 0 }
 end
 
--- A record with what its estimate is made from: {record, now_us, rank or false, pace}.
+local function waits(job) return job.state == 'queued' or job.state == 'delayed' end
+
+-- Why no worker can run a model, as they tell of it (publish.lua), or false.
+local function problem_of(model)
+  local rank = redis.call('HGET', P .. 'catalogue:ranks', model)
+  if not rank or rank >= '3' then return false end
+  return cjson.decode(redis.call('HGET', P .. 'catalogue', model)).problem
+end
+
+-- A record with what its estimate is made from: {record, now_us, rank or false, pace, problem or false}.
 local function view(job)
   local now = now_us()
   local rank = job.state == 'queued' and redis.call('ZRANK', qkey(job.queue, 'waiting'), job.name) or false
-  return { flatten(job), int(now), rank, pace(job.queue, job.model, now) }
+  return { flatten(job), int(now), rank, pace(job.queue, job.model, now),
+    waits(job) and problem_of(job.model) }
 end
 
 -- What lies under a batch. A job that is no member has no batch, or ''.

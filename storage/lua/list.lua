@@ -1,13 +1,13 @@
 #!lua flags=no-writes
 -- tenant newest oldest cursor(US-ID or '') limit states(JSON list) canceling('1', '0' or '') model metadata(JSON object)
 -- batch(id or '')
--- -> {{{record, rank or false, pace}...}, now_us, next cursor or ''}
+-- -> {{{record, rank or false, pace, problem or false}...}, now_us, next cursor or ''}
 -- Newest first. Looks at 1000 jobs at most, by their small fields, and ends a page at about 4 MB of records; the cursor
 -- then lets the caller go on.
 local tenant, limit, wanted, now = ARGV[1], tonumber(ARGV[5]), cjson.decode(ARGV[9]), now_us()
 local cursor_us, cursor_id = string.match(ARGV[4], '^(%d+)-(.+)$')
 local index = ARGV[10] == '' and tkey(tenant, 'jobs') or bkey(tenant, ARGV[10], 'jobs')
-local states, paces = {}, {}
+local states, paces, problems = {}, {}, {}
 for _, name in ipairs(cjson.decode(ARGV[6])) do states[name] = true end
 
 local function carries(text)
@@ -32,7 +32,8 @@ local function row(job)
   local name = job.queue .. '/' .. job.model
   paces[name] = paces[name] or pace(job.queue, job.model, now)
   local rank = job.state == 'queued' and redis.call('ZRANK', qkey(job.queue, 'waiting'), job.name) or false
-  return { flatten(job), rank, paces[name] }
+  if problems[job.model] == nil then problems[job.model] = problem_of(job.model) end
+  return { flatten(job), rank, paces[name], waits(job) and problems[job.model] }
 end
 
 local found, seen, bytes, offset, place = {}, 0, 0, 0, ''

@@ -1,0 +1,129 @@
+"""Jobs whose model no worker can run: they wait, because one may be mended, and say why."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import httpx
+
+from penstock.errors import WorkerLost
+from penstock.jobs import State
+from penstock.models import CatalogueEntry
+from penstock.storage import catalogues
+from penstock.storage.records import Outcome
+from tests.integration.listening import listening
+from tests.integration.service import ECHO, Service
+from tests.integration.shell import Shell
+from tests.integration.test_api_events import messages
+
+PROBLEM = "its folder has no model.safetensors"
+SENTENCE = f"its model cannot be used at the moment: {PROBLEM}"
+ILL = ECHO.model_copy(update={"problem": PROBLEM})
+
+
+async def publish(service: Service, entry: CatalogueEntry, worker: str = "w") -> None:
+    """Tell of the model as a worker does."""
+    await service.jobs.run(catalogues.publish([entry], worker=worker, queues=["default"], alive_s=600))
+
+
+async def look(service: Service, job: dict[str, Any]) -> None:
+    """Have the job's streams look now, and not only within 15 s."""
+    await service.jobs.client.publish("penstock:changes", f"default/{job['id']}")
+
+
+async def problem_of(service: Service, job: dict[str, Any]) -> str | None:
+    answer = (await service.http.get(job["links"]["self"])).json()
+    [listed] = (await service.http.get("/v1/jobs")).json()["jobs"]
+    assert listed["model_problem"] == answer["model_problem"]
+    problem: str | None = answer["model_problem"]
+    return problem
+
+
+async def test_a_waiting_job_says_what_is_wrong_with_its_model_until_that_is_mended(service: Service) -> None:
+    job = await service.submit()
+    assert job["model_problem"] is None
+    await publish(service, ILL)
+    assert await problem_of(service, job) == PROBLEM
+    await publish(service, ECHO)
+    assert await problem_of(service, job) is None
+
+
+async def test_a_model_that_another_worker_can_run_is_no_problem(service: Service) -> None:
+    job = await service.submit()
+    await publish(service, ILL, worker="v")
+    assert await problem_of(service, job) is None
+
+
+async def test_a_job_that_waits_for_its_next_attempt_says_it_and_one_that_runs_does_not(service: Service) -> None:
+    job = await service.submit()
+    claim = await service.claim()
+    await publish(service, ILL)
+    assert await problem_of(service, job) is None
+    failure = Outcome(State.DELAYED, error=WorkerLost().report(), retry_delay_s=60)
+    await service.end(claim, failure)
+    assert await problem_of(service, job) == PROBLEM
+
+
+async def test_a_poller_that_knows_the_job_hears_of_the_problem(service: Service) -> None:
+    job = await service.submit()
+    known = (await service.http.get(job["links"]["self"])).headers["etag"]
+    await publish(service, ILL)
+    changed = await service.http.get(job["links"]["self"], headers={"If-None-Match": known})
+    again = await service.http.get(job["links"]["self"], headers={"If-None-Match": changed.headers["etag"]})
+    assert (changed.status_code, again.status_code) == (200, 304)
+
+
+async def test_a_stream_has_another_snapshot_when_the_problem_comes_and_only_then(service: Service) -> None:
+    job = await service.submit()
+    async with (
+        listening(service) as server,
+        httpx.AsyncClient(timeout=20) as http,
+        http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events") as response,
+    ):
+        stream = messages(response)
+        assert [(await anext(stream)).event for _ in range(2)] == ["snapshot", "job.created"]
+        await publish(service, ILL)
+        await look(service, job)
+        told = await anext(stream)
+        assert (told.event, told.id, told.data["model_problem"]) == ("snapshot", None, PROBLEM)
+        await look(service, job)
+        await publish(service, ECHO)
+        await service.succeed(await service.claim())
+        assert [message.event async for message in stream] == ["job.started", "job.succeeded"]
+
+
+async def test_the_command_line_says_why_a_job_waits(service: Service) -> None:
+    job = await service.submit()
+    await publish(service, ILL)
+    async with listening(service) as server:
+        penstock = Shell({"PENSTOCK_URL": server.url})
+        status, trace = await penstock("status", job["id"]), await penstock("trace", job["id"])
+        waited = await penstock("wait", job["id"], "--timeout", "1")
+    assert status.out == f"{job['id']}  echo  queued  waiting  place 1  {SENTENCE}\n"
+    assert [line.split() for line in trace.out.splitlines() if "to come" in line] == [
+        ["to", "come", "next", "attempt", "model_problem", *PROBLEM.split()]
+    ]
+    assert waited.code == 4
+    assert waited.err.splitlines()[0] == SENTENCE
+    assert waited.err.splitlines()[-1].endswith(f"it goes on: {SENTENCE}")
+
+
+async def test_submit_wait_says_it_when_it_becomes_known_and_goes_on(service: Service) -> None:
+    async with listening(service) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock.cli", "submit", "echo", "hello", "--wait", "--url", server.url,
+            env={**os.environ, "COLUMNS": "200"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stderr is not None
+        lines = (line.decode().strip() async for line in process.stderr)
+        name = (await anext(lines)).removeprefix("job ")
+        assert await anext(lines) == "waiting for a worker"
+        await publish(service, ILL)
+        await look(service, {"id": name})
+        assert await anext(lines) == SENTENCE
+        await publish(service, ECHO)
+        await service.succeed(await service.claim())
+        assert await asyncio.wait_for(process.wait(), 20) == 0
