@@ -82,6 +82,9 @@ class Passes:
     events_waiting: int
 
 
+NO_PASSES = Passes({}, 0)
+
+
 def dropped_as(found: Place) -> str:
     """Return what a job's record says of the object that it was dropped as."""
     return json.dumps({"bucket": found.bucket, "key": found.key}, separators=(",", ":"))

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.config import WEBHOOK
 from penstock.drop_rules import Place, owner
-from penstock.errors import PenstockError, RequestError
+from penstock.errors import RequestError
 from penstock.object_events import ObjectEvent, is_stale, read_message
 from penstock.storage import drop_events, records
 from penstock.storage.drop_events import (
@@ -122,7 +122,7 @@ class Watch:
     def _look(self, drop: Drop, key: str) -> str:
         try:
             return _OUTCOMES[drop.look(key)]
-        except PenstockError as error:
+        except Exception as error:  # one object's trouble, were it a fault of ours, is not its neighbours'
             drop.troubles.tell(key, error)
             return POSTPONED
 

@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 
 from penstock.config import DropRule, Settings
-from penstock.drop_rules import DONE, ERROR, SIDECAR, listed_every_s, owner, place, wanted, watched_folder
+from penstock.drop_rules import DONE, ERROR, listed_every_s, owner, place, wanted, watched_folder
 from penstock.errors import (
     Canceled,
     IdempotencyMismatch,
@@ -47,11 +47,11 @@ from penstock.storage.local import MAX_PART_BYTES, LocalStore
 from penstock.storage.media import safe_name, upload_key
 from penstock.storage.objects import open_store
 from penstock.storage.spool import own_folder
+from penstock.workers.drop_parameters import parameters_beside
 from penstock.workers.drop_troubles import PassedOver, Troubles
 
 __all__ = ["Drop", "Next", "drop_id", "open_drops", "result_key", "wanted"]
 
-MAX_SIDECAR_BYTES = 100_000
 MAX_MARKER_BYTES = 100_000_000
 #: Of the ids: UUIDv5 of tenant, bucket, key and version.
 NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
@@ -211,7 +211,7 @@ class Drop:
                 return Next.MISSING
             marked = self._ids_in_markers(result_key(self.rule, info.key), markers)
             found = Next.OVER if self._key(head).id in marked else self._look_at(head)
-        except PenstockError as error:  # one object's trouble is not its neighbours'
+        except Exception as error:  # one object's trouble, were it a fault of ours, is not its neighbours'
             self.troubles.tell(info.key, error)
             return Next.POSTPONED
         self.troubles.over(info.key)
@@ -287,7 +287,7 @@ class Drop:
         """Return a marker, empty where it is none that one can read."""
         try:
             marker = json.loads(self.bucket.get_bytes(key, limit_bytes=MAX_MARKER_BYTES))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return marker if isinstance(marker, dict) else {}
 
@@ -296,7 +296,7 @@ class Drop:
         if entry is None:
             return Next.POSTPONED
         try:
-            parameters = self._parameters(info)
+            parameters = parameters_beside(self.bucket, self.rule, info.key)
         except InvalidInput as error:
             result = result_key(self.rule, info.key)
             self._withdraw(result, markers)
@@ -342,19 +342,6 @@ class Drop:
     def _source(self, info: ObjectInfo) -> str:
         """Name the object to the tenant; where a watched folder lies is the operator's business."""
         return info.key if isinstance(self.bucket, LocalStore) else self.bucket.uri(info.key)
-
-    def _parameters(self, info: ObjectInfo) -> Mapping[str, Any]:
-        try:
-            text = self.bucket.get_bytes(info.key + SIDECAR, limit_bytes=MAX_SIDECAR_BYTES)
-        except ObjectNotFound:
-            return {}
-        try:
-            parameters = json.loads(text)
-        except ValueError as error:
-            raise InvalidInput(f"{info.key}.json is not JSON") from error
-        if not isinstance(parameters, dict):
-            raise InvalidInput(f"{info.key}.json is not a JSON object")
-        return parameters
 
     def _reference(self, key: JobKey, info: ObjectInfo) -> str:
         """Name the object as media: S3 objects by their etag, files by a copy that nobody changes any more."""

@@ -135,6 +135,11 @@ def test_the_command_says_what_is_wrong_with_a_rule(
         assert told["model"] == "there is no model 'none'; known models: echo"
         assert "5 bytes too long for a result's" in told["long"]
         assert "lies under, another object's key" in told["covered"]
+        details = {each.detail for each in examine(bench.settings, "http://127.0.0.1:1") if not each.ok}
+        assert {told["gone"], told["model"]} <= details  # once, by what looked for it itself
+        assert {f"its last listing: {told[name]}" for name in ("long", "covered")} <= details
+        assert f"its last listing: {told['gone']}" not in details
+
         table = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "400"})
         assert (table.exit_code, told["gone"] in table.stdout) == (1, True)
 

@@ -130,6 +130,64 @@ def test_a_bad_sidecar_leaves_an_error_marker(
     assert drop.step() == 0
 
 
+@pytest.mark.parametrize(
+    ("sidecar", "why"),
+    [
+        ('{"times": NaN}', "NaN is not JSON"),
+        ('{"times": -Infinity}', "-Infinity is not JSON"),
+        ('{"when": ' + "[" * 5000 + "]" * 5000 + "}", "nested more than 64 deep"),
+        ('{"when": "\\ud800"}', "holds a character that is not text"),
+        ('{"\\udfff": 1}', "has a name with a character that is not text"),
+        ('{"times": ' + "9" * 5000 + "}", "a number that is too long"),
+    ],
+    ids=["nan", "infinity", "deep", "surrogate", "surrogate-name", "number"],
+)
+def test_a_sidecar_that_no_reader_takes_harms_its_own_scene_alone(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path, sidecar: str, why: str
+) -> None:
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").write_text(sidecar)
+    (inbox / "b.txt").write_text("neighbour")
+    run(bench, drop)
+    error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+    assert (error["code"], error["detail"].startswith("in/a.txt.json: "), why in error["detail"]) == (
+        "invalid_input", True, True,
+    )  # fmt: skip
+    assert (outbox / "b.txt" / "echo.txt").read_text() == "neighbour"
+    assert drop.step() == 0
+
+
+def test_a_fault_at_one_object_is_told_and_holds_no_other_up(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path
+) -> None:
+    class Faulty(LocalStore):
+        """Has a fault of its own at one key."""
+
+        def head(self, key: str) -> ObjectInfo:
+            if key == "in/a.txt":
+                raise ZeroDivisionError
+            return super().head(key)
+
+    drop.bucket = Faulty(inbox.parent)
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "b.txt").write_text("neighbour")
+    with capture_logs() as logs:
+        run(bench, drop)
+    assert (outbox / "b.txt" / "echo.txt").read_text() == "neighbour"
+    told = [(each["key"], type(each["exc_info"])) for each in logs if each["event"] == "drop.failed"]
+    assert told == [("in/a.txt", ZeroDivisionError)]  # once
+    problem = bench.store.run(drop_events.passes()).rules["inbox"].problem
+    assert problem == "in/a.txt: an unexpected ZeroDivisionError: the keeper's log says where (drop.failed)"
+
+
+def test_a_marker_that_somebody_else_wrote_is_no_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    outbox.mkdir()
+    (outbox / "a.txt.done.json").write_text("[" * 100_000)
+    (inbox / "a.txt").write_text("hi")
+    run(bench, drop)
+    assert json.loads((outbox / "a.txt.done.json").read_text())["status"] == "succeeded"
+
+
 def test_a_mended_file_replaces_the_error_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
     (inbox / "a.txt").write_text("bad")
     run(bench, drop)
