@@ -33,6 +33,7 @@ from penstock.errors import (
     InvalidInput,
     InvalidRequest,
     JobGone,
+    MediaTooLarge,
     ObjectNotFound,
     PenstockError,
     UnknownJob,
@@ -297,12 +298,12 @@ class Drop:
             return Next.POSTPONED
         try:
             parameters = parameters_beside(self.bucket, self.rule, info.key)
-        except InvalidInput as error:
+            submission = self._submission(key, info, entry, parameters)
+        except (InvalidInput, MediaTooLarge) as error:  # it stays so until somebody puts another object there
             result = result_key(self.rule, info.key)
             self._withdraw(result, markers)
             self._mark(result, ERROR, {"id": key.id, "status": "failed", "error": error.report().to_json()})
             return Next.PUBLISHED
-        submission = self._submission(key, info, entry, parameters)
         limits = records.QueueLimits.of(self.settings)
         with suppress(IdempotencyMismatch):  # another keeper was faster, with an older configuration
             Journal(self.store, self.objects).run(journal.submit(submission, limits))
@@ -347,10 +348,12 @@ class Drop:
         """Name the object as media: S3 objects by their etag, files by a copy that nobody changes any more."""
         if not isinstance(self.bucket, LocalStore):
             return f"{self.bucket.uri(info.key)}#etag={info.etag}"
-        name = safe_name(info.key)
+        name, limit_bytes = safe_name(info.key), self.settings.max_upload_bytes
+        if info.size_bytes > limit_bytes:
+            raise MediaTooLarge(f"{info.key} has {info.size_bytes} bytes: max_upload_bytes allows {limit_bytes}")
         with own_folder(self.settings.spool_dir) as folder:
             copy = folder / "media"
-            self.bucket.get_file(info.key, copy, limit_bytes=self.settings.max_upload_bytes, etag=info.etag)
+            self.bucket.get_file(info.key, copy, limit_bytes=limit_bytes, etag=info.etag)
             self.objects.put_file(upload_key(key.tenant, key.id, name), copy, content_type="application/octet-stream")
         return f"media://{key.id}/{name}"
 

@@ -39,7 +39,8 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
         yield _keeper(found)
     yield _object_store(settings)
     asked = None if found is None else address
-    yield from inspect_drops(settings, _asked(asked, catalogue(), {}), _asked(asked, passes(), NO_PASSES).rules)
+    models, listed = _asked(asked, catalogue(), {}), _asked(asked, passes(), NO_PASSES)
+    yield from inspect_drops(settings, models, listed.rules)
     if settings.data.is_dir():
         yield _data_folder(settings)
     yield from _service(settings, url, found, api_key)

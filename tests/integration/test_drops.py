@@ -157,6 +157,52 @@ def test_a_sidecar_that_no_reader_takes_harms_its_own_scene_alone(
     assert drop.step() == 0
 
 
+def test_a_scene_that_is_too_large_gets_its_error_once(
+    valkey: ValkeyProcess, tmp_path: Path, inbox: Path, outbox: Path
+) -> None:
+    inbox.mkdir(parents=True)
+    with open_bench(valkey.url, tmp_path, drops=(rule(tmp_path),), max_upload_bytes=10) as bench:
+        [drop] = open_drops(bench.settings, bench.store, bench.objects)
+        (inbox / "a.txt").write_text("x" * 11)
+        (inbox / "b.txt").write_text("x" * 10)
+        run(bench, drop)
+        error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+        assert error["code"] == "media_too_large"
+        assert error["detail"] == "in/a.txt has 11 bytes: max_upload_bytes allows 10"
+        written_ns = (outbox / "a.txt.error.json").stat().st_mtime_ns
+        assert drop.step() == 0
+        assert (outbox / "a.txt.error.json").stat().st_mtime_ns == written_ns
+        assert (outbox / "b.txt" / "echo.txt").exists()
+        (inbox / "a.txt").write_text("smaller")
+        run(bench, drop)
+        assert (outbox / "a.txt.done.json").exists()
+
+
+def test_a_sidecar_that_is_too_large_is_the_scenes_error(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").write_text(" " * 100_001)
+    run(bench, drop)
+    error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+    assert error["code"] == "media_too_large"
+    assert error["detail"] == "in/a.txt.json, the parameters of the object, has 100001 bytes: 100000 are allowed"
+    assert drop.step() == 0
+
+
+@pytest.mark.parametrize("leads_to", ["parameters.json", "nowhere", "a.txt.json"])
+def test_a_sidecar_that_is_a_link_is_the_scenes_error(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path, leads_to: str
+) -> None:
+    (inbox / "parameters.json").write_text('{"times": 2}')
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").symlink_to(leads_to)
+    run(bench, drop)
+    error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+    assert error["code"] == "invalid_input"
+    assert "in/a.txt.json is a link" in error["detail"]
+    assert drop.step() == 0
+    assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == ("'in/a.txt.json'",)
+
+
 def test_a_fault_at_one_object_is_told_and_holds_no_other_up(
     bench: Bench, drop: Drop, inbox: Path, outbox: Path
 ) -> None:
