@@ -70,6 +70,8 @@ class Pass:
     problem: str | None = None
     #: The first names that can be no object and were passed over: links, and names that are no keys.
     passed_over: tuple[str, ...] = ()
+    #: Objects that were not there any more when their jobs ended, the last ones: they have no result.
+    gone: tuple[str, ...] = ()
     #: Since then.
     age_s: float = 0.0
 
@@ -113,7 +115,7 @@ def count(source: str, outcomes: Mapping[str, int]) -> Command[int]:
 def note_pass(rule: str, found: Pass) -> Command[int]:
     """Write down what a rule's listing found."""
     told = {"found": found.found, "waiting": found.waiting, "failed": found.failed, "took_s": round(found.took_s, 3)}
-    said = {"problem": found.problem, "passed_over": found.passed_over}
+    said = {"problem": found.problem, "passed_over": found.passed_over, "gone": found.gone}
     return Command("drop_pass", (rule, json.dumps({**told, **said})), int)
 
 
@@ -150,4 +152,5 @@ def _passes(reply: Sequence[Any]) -> Passes:
 
 
 def _pass(told: Mapping[str, Any], age_s: float) -> Pass:
-    return Pass(**{**told, "passed_over": tuple(told.get("passed_over", ()))}, age_s=age_s)
+    names = {name: tuple(told.get(name, ())) for name in ("passed_over", "gone")}
+    return Pass(**{**told, **names}, age_s=age_s)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -110,18 +110,22 @@ class Watch:
             if is_stale(event.sequencer, self._latest.get(where)):
                 return DUPLICATE
         rule, key = found
-        outcome = self._look(self._drops[rule.name], key)
+        drop = self._drops[rule.name]
+        outcome = self._look(drop, key, drop.look)
         if outcome != POSTPONED and event.sequencer is not None:
             self._remember(where, event.sequencer)
         return outcome
 
     def _after_end(self, event: ObjectEvent) -> str:
         found = owner(self._rules, Place(event.bucket, event.key))
-        return FOREIGN if found is None else self._look(self._drops[found[0].name], found[1])
+        if found is None:
+            return FOREIGN
+        drop = self._drops[found[0].name]
+        return self._look(drop, found[1], drop.look_after_end)
 
-    def _look(self, drop: Drop, key: str) -> str:
+    def _look(self, drop: Drop, key: str, look: Callable[[str], Next]) -> str:
         try:
-            return _OUTCOMES[drop.look(key)]
+            return _OUTCOMES[look(key)]
         except Exception as error:  # one object's trouble, were it a fault of ours, is not its neighbours'
             drop.troubles.tell(key, error)
             return POSTPONED

@@ -14,7 +14,7 @@ import json
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -58,6 +58,8 @@ MAX_MARKER_BYTES = 100_000_000
 NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
 #: Objects of one rule that are looked at at a time: a look waits for the stores most of the time.
 AT_A_TIME = 8
+#: Objects that left before their results, which are shown.
+MAX_GONE = 20
 _LOCKS = 64
 
 log = structlog.get_logger(__name__)
@@ -114,6 +116,8 @@ class Drop:
     _marked: dict[tuple[str, str], str] = field(default_factory=dict)
     #: Objects that could not be dealt with.
     troubles: Troubles = field(default_factory=Troubles)
+    #: Objects that were not there any more when their jobs ended, the last ones.
+    _gone: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_GONE))
     #: What was said last of the rule's model, which nobody knows, and of its folder, which is not there.
     _unknown: str | None = None
     _missing: str | None = None
@@ -157,7 +161,8 @@ class Drop:
         waiting = sum(count for each, count in nexts.items() if each in UNFINISHED)
         failed = sum(key.endswith(ERROR) for key in markers)
         took_s, unsettled = time.monotonic() - begun, len(found) - len(settled)
-        seen = drop_events.Pass(len(found), waiting + unsettled, failed, took_s, self._problem(), passed_over)
+        gone = tuple(sorted(set(self._gone.copy()) - {info.key for info in found}))
+        seen = drop_events.Pass(len(found), waiting + unsettled, failed, took_s, self._problem(), passed_over, gone)
         self._note(seen)
         if nexts[Next.SUBMITTED]:
             self.store.run(drop_events.count(drop_events.LISTING, {drop_events.SUBMITTED: nexts[Next.SUBMITTED]}))
@@ -171,6 +176,14 @@ class Drop:
             return Next.MISSING
         found = self._look_at(info, submit=not self.local)
         self.troubles.over(key)
+        return found
+
+    def look_after_end(self, key: str) -> Next:
+        """Look at an object whose job is over. Of one that left before its result was published it is told."""
+        found = self.look(key)
+        if found is Next.MISSING and not self._markers(result_key(self.rule, key)):
+            log.warning("drop.gone", rule=self.rule.name, key=key, detail="it left before its result was published")
+            self._gone.append(key)
         return found
 
     def _problem(self) -> str | None:
@@ -254,7 +267,7 @@ class Drop:
             if any(marker.get("id") == key.id for marker in markers.values()):
                 return Next.OVER
             if gone:
-                log.warning("drop.gone", key=head.key, job=key.id)
+                log.warning("drop.job_gone", key=head.key, job=key.id)
                 return Next.OVER
             if job is not None:
                 self._publish(head, job, markers)

@@ -68,9 +68,13 @@ def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str
             rule.name, where, rule.model, hears or "listing", *counts, _when(last), problems[rule.name] or ""
         )  # fmt: skip
     out.print(rows)
-    for name, last in found.rules.items():
-        if last.passed_over and name in {rule.name for rule in rules}:
-            out.print(f"{name} passes over what can be no object (copy or rename it): {', '.join(last.passed_over)}")
+    for rule in rules:
+        last = found.rules.get(rule.name)
+        if last and last.passed_over:
+            passed_over = ", ".join(last.passed_over)
+            out.print(f"{rule.name} passes over what can be no object (copy or rename it): {passed_over}")
+        if last and last.gone:
+            out.print(f"{rule.name} has no results for what left before its job ended: {', '.join(last.gone)}")
     if found.events_waiting:
         out.print(f"{found.events_waiting} events wait for the keeper")
 

@@ -18,6 +18,7 @@ from penstock.drops_command import problem_of
 from penstock.storage.drop_checks import inspect_drops
 from penstock.storage.drop_events import Pass
 from penstock.storage.objects import open_store
+from penstock.workers.drop_watch import Watch
 from penstock.workers.drops import open_drops
 from tests.emulators import Emulator, emulating
 from tests.integration.echo import open_bench
@@ -180,6 +181,38 @@ def test_the_command_tells_of_the_last_listing(
         shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
         assert problem["new"] in shown
         assert "inbox passes over what can be no object (copy or rename it): 'in/link.txt'" in shown
+
+
+def test_a_file_that_left_during_its_job_is_told_of_until_it_is_back(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, outbox, rules = tmp_path / "scenes/in", tmp_path / "scenes/out", (rule("inbox", f"file://{tmp_path}/scenes"),)
+    inbox.mkdir(parents=True)
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+    monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(rules[0].model_dump_json())]))
+    with open_bench(valkey.url, tmp_path / "data", drops=rules) as bench:
+        [drop] = open_drops(bench.settings, bench.store, bench.objects)
+        watch = Watch([drop], bench.store)
+        for name in ("gone", "published"):
+            (inbox / f"{name}.txt").write_text("hi")
+        drop.step(), drop.step()
+        bench.slots.work("default")
+        (inbox / "gone.txt").unlink()
+        drop.step()
+        (inbox / "published.txt").unlink()  # a person may, who saw the marker, before the keeper hears of the end
+        with capture_logs() as logs:
+            watch.attend()
+        watch.close()
+        assert [each["key"] for each in logs if each["event"] == "drop.gone"] == ["in/gone.txt"]
+        assert sorted(path.name for path in outbox.iterdir()) == ["published.txt", "published.txt.done.json"]
+        drop.step()
+        told = json.loads(CliRunner().invoke(app, ["drops", "--json"]).stdout)
+        assert told["rules"][0]["last_pass"]["gone"] == ["in/gone.txt"]
+        shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+        assert "inbox has no results for what left before its job ended: in/gone.txt" in shown
+        (inbox / "gone.txt").write_text("back")
+        drop.step()
+        assert "no results" not in CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
 
 
 def test_a_rule_whose_keeper_died_long_ago_has_a_problem() -> None:
