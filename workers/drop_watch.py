@@ -14,7 +14,7 @@ import structlog
 
 from penstock.config import WEBHOOK
 from penstock.drop_rules import Place, owner
-from penstock.errors import RequestError
+from penstock.errors import EventQueueUnavailable, RequestError
 from penstock.object_events import ObjectEvent, is_stale, read_message
 from penstock.storage import drop_events, records
 from penstock.storage.drop_events import (
@@ -90,6 +90,10 @@ class Watch:
         if counted:
             self._store.run(drop_events.count(source, counted))
 
+    def note_queue(self, url: str, problem: str | None) -> None:
+        """Tell what keeps an SQS queue from being heard; None where nothing does."""
+        self._store.run(drop_events.note_queue(url, problem))
+
     def close(self) -> None:
         """Wait for the looks that have begun."""
         self._pool.shutdown(cancel_futures=True)
@@ -145,11 +149,21 @@ class QueueSource:
     def __init__(self, queue: EventQueue, watch: Watch) -> None:
         self._queue = queue
         self._watch = watch
+        #: Whether the rules' problem is known to be none.
+        self._heard = False
 
     def step(self) -> None:
-        """Receive what is there, or wait a while for it, and take it."""
-        if messages := self._queue.receive():
-            self.take(messages)
+        """Receive what is there, or wait a while for it, and take it. What keeps it from that is the rules' problem."""
+        try:
+            if messages := self._queue.receive():
+                self.take(messages)
+        except EventQueueUnavailable as error:
+            self._heard = False
+            self._watch.note_queue(self._queue.url, error.detail)
+            raise
+        if not self._heard:
+            self._watch.note_queue(self._queue.url, None)
+            self._heard = True
 
     def take(self, messages: Sequence[Message]) -> None:
         """Look at what messages tell of, and delete those that are dealt with; the others come again."""

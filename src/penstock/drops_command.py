@@ -40,9 +40,7 @@ def drops(data: Data = None, as_json: AsJson = False) -> None:
         found = store.run(passes())
     finally:
         store.close()
-    problems = {
-        rule.name: problem_of(found.rules.get(rule.name), listed_every_s(rule, settings)) for rule in settings.drops
-    }
+    problems = {rule.name: _problem(rule, found, listed_every_s(rule, settings)) for rule in settings.drops}
     if as_json:
         rules = [_told(rule, found.rules.get(rule.name), problems[rule.name]) for rule in settings.drops]
         print_json({"rules": rules, "events_waiting": found.events_waiting})
@@ -81,6 +79,11 @@ def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str
 
 def _when(last: Pass | None) -> str:
     return "none" if last is None else f"{last.age_s:.0f} s ago, took {last.took_s:.1f} s"
+
+
+def _problem(rule: DropRule, found: Passes, every_s: float) -> str | None:
+    deaf = found.deaf.get(rule.queue_url or "")
+    return problem_of(found.rules.get(rule.name), every_s) or (f"its events cannot be heard: {deaf}" if deaf else None)
 
 
 def problem_of(last: Pass | None, every_s: float) -> str | None:

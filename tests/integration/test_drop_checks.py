@@ -15,10 +15,12 @@ from penstock.cli import app
 from penstock.config import S3, DropRule, Settings
 from penstock.doctor import examine
 from penstock.drops_command import problem_of
+from penstock.errors import EventQueueUnavailable
 from penstock.storage.drop_checks import inspect_drops
 from penstock.storage.drop_events import Pass
 from penstock.storage.objects import open_store
-from penstock.workers.drop_watch import Watch
+from penstock.storage.sqs import open_queue
+from penstock.workers.drop_watch import QueueSource, Watch
 from penstock.workers.drops import open_drops
 from tests.emulators import Emulator, emulating
 from tests.integration.echo import open_bench
@@ -63,6 +65,24 @@ def test_each_thing_that_is_wrong_is_found(emulator: Emulator, tmp_path: Path) -
     assert set(found) == {"drop rule none", "drop rule nofolder", "drop queue", "drop rule inner"}
     assert "'first'" in found["drop rule inner"].detail
     assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.parametrize("half", [{}, {"AWS_ACCESS_KEY_ID": "k"}], ids=["none", "half"])
+def test_credentials_that_nobody_set_are_named_and_no_outage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, half: dict[str, str]
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in half.items():
+        monkeypatch.setenv(name, value)
+    rules = (rule("a", "s3://b", events="https://sqs.eu-central-1.amazonaws.com/1/q"),)
+    s3 = S3(endpoint_url="http://127.0.0.1:1", region=f"nowhere-{len(half)}")  # clients are kept by their settings
+    found = {each.name: each.detail for each in inspect_drops(Settings(drops=rules, s3=s3), {}) if not each.ok}
+    said = "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    assert found == {"drop rule a": f"s3://b: {said}", "drop queue": f"{rules[0].events}: {said}"}
 
 
 def test_a_model_that_nobody_knows_or_that_refuses_the_input_is_found(valkey: ValkeyProcess, tmp_path: Path) -> None:
@@ -183,10 +203,52 @@ def test_the_command_tells_of_the_last_listing(
         assert "inbox passes over what can be no object (copy or rename it): 'in/link.txt'" in shown
 
 
+def test_a_queue_that_cannot_be_heard_is_its_rules_problem_until_it_can(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
+) -> None:
+    url, _ = emulator.queue()
+    gone = f"{url}-gone"
+    emulator.send(url, "{}")
+    bucket = f"s3://{emulator.bucket()}"
+    rules = (
+        rule("inbox", bucket, events=url),
+        rule("deaf", bucket, prefix="deaf/", output_prefix="out-deaf/", events=gone),
+    )
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+    monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(each.model_dump_json()) for each in rules]))
+
+    def problems() -> dict[str, str | None]:
+        done = CliRunner().invoke(app, ["drops", "--json"])
+        told = {each["name"]: each["problem"] for each in json.loads(done.stdout)["rules"]}
+        assert done.exit_code == int(any(told.values()))
+        return told
+
+    with open_bench(valkey.url, tmp_path / "data", drops=rules, s3=emulator.s3) as bench:
+        drops = open_drops(bench.settings, bench.store, bench.objects)
+        watch = Watch(drops, bench.store)
+        for drop in drops:
+            drop.step()
+        QueueSource(open_queue(url, bench.settings), watch).step()
+        refused = QueueSource(open_queue(gone, bench.settings), watch)
+        with pytest.raises(EventQueueUnavailable):
+            refused.step()
+        told = problems()
+        assert told["inbox"] is None
+        assert str(told["deaf"]).startswith("its events cannot be heard: the queue answers ")
+        assert str(told["deaf"]).endswith(f", asked in region {emulator.s3.region}")
+
+        emulator.client("sqs").create_queue(QueueName=gone.rpartition("/")[2])
+        emulator.send(gone, "{}")
+        refused.step()
+        assert problems() == {"inbox": None, "deaf": None}
+        watch.close()
+
+
 def test_a_file_that_left_during_its_job_is_told_of_until_it_is_back(
     valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox, outbox, rules = tmp_path / "scenes/in", tmp_path / "scenes/out", (rule("inbox", f"file://{tmp_path}/scenes"),)
+    inbox, outbox = tmp_path / "scenes" / "in", tmp_path / "scenes" / "out"
+    rules = (rule("inbox", inbox.parent.as_uri()),)
     inbox.mkdir(parents=True)
     monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
     monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(rules[0].model_dump_json())]))
