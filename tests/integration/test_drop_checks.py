@@ -293,3 +293,16 @@ def test_without_rules_it_says_how_to_make_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["drops"])
     assert (done.exit_code, "[[drops]]" in done.stdout) == (0, True)
+
+
+def test_without_rules_it_names_those_that_the_service_lists(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = (rule("inbox", tmp_path.as_uri()),)
+    with open_bench(valkey.url, tmp_path / "data", drops=rules) as bench:
+        [drop] = open_drops(bench.settings, bench.store, bench.objects)
+        drop.step()
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+        done = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"})
+        assert (done.exit_code, "the service lists rules of other settings: inbox." in done.stdout) == (0, True)
