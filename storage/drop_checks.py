@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
 from penstock.config import DropRule, Settings
@@ -11,21 +11,24 @@ from penstock.errors import InvalidRequest, PenstockError
 from penstock.models import CatalogueEntry, find, known_names
 from penstock.storage.catalogues import CHECKING, FETCHING
 from penstock.storage.checks import Finding
+from penstock.storage.drop_events import Pass
 from penstock.storage.objects import open_store
 from penstock.storage.sqs import open_queue
 from penstock.storage.submissions import check_input
 
 
-def inspect_drops(settings: Settings, models: Mapping[str, CatalogueEntry]) -> Iterator[Finding]:
+def inspect_drops(
+    settings: Settings, models: Mapping[str, CatalogueEntry], listed: Mapping[str, Pass] | None = None
+) -> Iterator[Finding]:
     """Yield what was found of each rule, each queue, and of rules that take something from each other.
 
-    `models` are those that workers told of; without any, nothing is said of the rules' models.
+    `models` are those that workers told of; without any, nothing is said of the rules' models. `listed` is what the
+    keeper's last listings found.
     """
     for rule in settings.drops:
-        yield _bucket(rule, settings)
-        yield from _open_ends(rule)
-        if models:
-            yield from _model(rule, models)
+        found = [_bucket(rule, settings), *_open_ends(rule), *(_model(rule, models) if models else ())]
+        yield from found
+        yield from _last_listing(rule, (listed or {}).get(rule.name), {finding.detail for finding in found})
     for url in dict.fromkeys(rule.queue_url for rule in settings.drops if rule.queue_url):
         yield _queue(url, settings)
     for name, detail in conflicts(settings.drops):
@@ -76,6 +79,13 @@ def _model(rule: DropRule, models: Mapping[str, CatalogueEntry]) -> Iterator[Fin
     if refusal:
         remedy = "correct `input` and `field`: the jobs would fail"
         yield Finding(name, ok=False, detail=f"{entry.name} refuses the rule's input: {refusal}", remedy=remedy)
+
+
+def _last_listing(rule: DropRule, last: Pass | None, said: Container[str]) -> Iterator[Finding]:
+    """Yield what keeps the rule, or some of its objects, from results, unless it was `said` already."""
+    if last is not None and last.problem is not None and last.problem not in said:
+        remedy = "`penstock drops` shows whether the next listing finds it mended"
+        yield Finding(f"drop rule {rule.name}", ok=False, detail=f"its last listing: {last.problem}", remedy=remedy)
 
 
 def _refusal(rule: DropRule, entry: CatalogueEntry) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.drop_rules import Place
@@ -21,6 +21,9 @@ from penstock.storage.scripts import Command
 MAX_WAITING = 100_000
 #: How long one is lent.
 LEASE_S = 30.0
+
+#: Before a queue's address, among the names of rules, which have no space.
+_QUEUE = "queue "
 
 #: Event sources, as counts name them.
 SQS, HTTP, LISTING = "sqs", "webhook", "listing"
@@ -70,6 +73,8 @@ class Pass:
     problem: str | None = None
     #: The first names that can be no object and were passed over: links, and names that are no keys.
     passed_over: tuple[str, ...] = ()
+    #: Objects that were not there any more when their jobs ended, the last ones: they have no result.
+    gone: tuple[str, ...] = ()
     #: Since then.
     age_s: float = 0.0
 
@@ -80,6 +85,11 @@ class Passes:
 
     rules: Mapping[str, Pass]
     events_waiting: int
+    #: What keeps the keeper from hearing SQS queues, by their addresses.
+    deaf: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_PASSES = Passes({}, 0)
 
 
 def dropped_as(found: Place) -> str:
@@ -110,8 +120,13 @@ def count(source: str, outcomes: Mapping[str, int]) -> Command[int]:
 def note_pass(rule: str, found: Pass) -> Command[int]:
     """Write down what a rule's listing found."""
     told = {"found": found.found, "waiting": found.waiting, "failed": found.failed, "took_s": round(found.took_s, 3)}
-    said = {"problem": found.problem, "passed_over": found.passed_over}
+    said = {"problem": found.problem, "passed_over": found.passed_over, "gone": found.gone}
     return Command("drop_pass", (rule, json.dumps({**told, **said})), int)
+
+
+def note_queue(url: str, problem: str | None) -> Command[int]:
+    """Write down what keeps the keeper from hearing a queue; None where nothing does."""
+    return Command("drop_pass", (_QUEUE + url, json.dumps({"problem": problem})), int)
 
 
 def passes() -> Command[Passes]:
@@ -138,13 +153,16 @@ def _lent(kind: str, found: str, mark: str, age_us: int) -> Lent:
 def _passes(reply: Sequence[Any]) -> Passes:
     flat, now_us, waiting = reply
     rows = fields(flat)
+    told = {name: json.loads(text) for name, text in rows.items() if not name.endswith(" at_us")}
+    problems = {name.removeprefix(_QUEUE): said["problem"] for name, said in told.items() if name.startswith(_QUEUE)}
     found = {
-        name: _pass(json.loads(text), age_s=(int(now_us) - int(rows[f"{name} at_us"])) / MICRO)
-        for name, text in rows.items()
-        if not name.endswith(" at_us")
+        name: _pass(said, age_s=(int(now_us) - int(rows[f"{name} at_us"])) / MICRO)
+        for name, said in told.items()
+        if not name.startswith(_QUEUE)
     }
-    return Passes(found, waiting)
+    return Passes(found, waiting, {url: problem for url, problem in problems.items() if problem})
 
 
 def _pass(told: Mapping[str, Any], age_s: float) -> Pass:
-    return Pass(**{**told, "passed_over": tuple(told.get("passed_over", ()))}, age_s=age_s)
+    names = {name: tuple(told.get(name, ())) for name in ("passed_over", "gone")}
+    return Pass(**{**told, **names}, age_s=age_s)

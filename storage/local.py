@@ -80,12 +80,14 @@ class LocalStore:
         return self._put(key, lambda file: file.write(data), content_type, if_absent)
 
     def require_way(self, key: str) -> None:
-        """Raise the `InvalidRequest` of a put where a folder has the key, or an object lies in its way."""
+        """Raise the `InvalidRequest` of a put where a folder has the key, or an object lies in its way: it is named."""
         path = self._path(key)
         above = path.parents[: len(path.relative_to(self.root).parents) - 1]
         is_folder = path.is_dir() and not path.is_symlink()
-        if is_folder or any(os.path.lexists(folder) and not folder.is_dir() for folder in above):
-            raise _in_the_way(path)
+        blocking = [folder for folder in above if os.path.lexists(folder) and not folder.is_dir()]
+        if is_folder or blocking:
+            blocker = (blocking or [path])[0].relative_to(self.root).as_posix()
+            raise InvalidRequest(f"{_in_the_way(path).detail}: {blocker!r} is in the way")
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file; an object that is written in place meanwhile is `MediaChanged`, too."""

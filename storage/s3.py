@@ -37,6 +37,7 @@ from penstock.storage.base import (
     content_disposition,
     new_file,
 )
+from penstock.storage.credentials import credentials_sought
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -72,14 +73,15 @@ def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client
         s3={"addressing_style": s3.addressing_style},
     )
     # A session of our own: boto3's default one is not safe to make clients with from several threads.
-    client = boto3.session.Session().client(
-        "s3",
-        endpoint_url=s3.endpoint_url,
-        region_name=s3.region,
-        aws_access_key_id=s3.access_key_id,
-        aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
-        config=config,
-    )
+    with credentials_sought(ObjectStoreUnavailable):
+        client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=s3.endpoint_url,
+            region_name=s3.region,
+            aws_access_key_id=s3.access_key_id,
+            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
+            config=config,
+        )
     # botocore reads on for ever where a connection ends within the head of `100 Continue` (AWSConnection's
     # _consume_headers, 1.44), and parses the answer after a refused one wrongly (boto/botocore#3755).
     client.meta.events.register_last("before-call.s3", _expect_nothing)
@@ -327,7 +329,8 @@ class S3Store:
 @contextmanager
 def _translated(key: str, *, conflict: type[PenstockError] = ObjectStoreUnavailable) -> Iterator[None]:
     try:
-        yield
+        with credentials_sought(ObjectStoreUnavailable):
+            yield
     except ClientError as error:
         code = _code(error)
         if code in _MISSING:

@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.config import Settings
 from penstock.errors import EventQueueUnavailable
+from penstock.storage.credentials import credentials_sought
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -46,7 +47,7 @@ class EventQueue:
 
     def receive(self, *, wait_s: int = WAIT_S) -> tuple[Message, ...]:
         """Return at most `MESSAGES` messages, none where none came within `wait_s`."""
-        with _translated():
+        with self._translated():
             answer = self._client.receive_message(
                 QueueUrl=self.url, MaxNumberOfMessages=MESSAGES, WaitTimeSeconds=wait_s
             )
@@ -56,34 +57,48 @@ class EventQueue:
         """Delete messages that were received together."""
         if messages:
             rows = [{"Id": str(i), "ReceiptHandle": message.receipt} for i, message in enumerate(messages)]
-            with _translated():
+            with self._translated():
                 self._client.delete_message_batch(QueueUrl=self.url, Entries=rows)  # type: ignore[arg-type]
 
     def ping(self) -> int:
         """Return how many messages wait, about."""
-        with _translated():
+        with self._translated():
             answer = self._client.get_queue_attributes(
                 QueueUrl=self.url, AttributeNames=["ApproximateNumberOfMessages"]
             )
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        asked = f"asked in region {self._client.meta.region_name}"
+        try:
+            with credentials_sought(EventQueueUnavailable):
+                yield
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "an error")
+            raise EventQueueUnavailable(f"the queue answers {code}, {asked}") from error
+        # An answer that was cut off in its head is taken for a success without what it should say.
+        except (BotoCoreError, KeyError) as error:
+            raise EventQueueUnavailable(f"the queue of bucket events does not answer, {asked}") from error
+
 
 def open_queue(url: str, settings: Settings) -> EventQueue:
     """Return the queue at an address, asked with the credentials of `s3`; nothing is asked of it yet."""
     parts, s3 = urlsplit(url), settings.s3
-    client = boto3.session.Session().client(
-        "sqs",
-        endpoint_url=f"{parts.scheme}://{parts.netloc}",
-        region_name=region_of(parts.hostname or "") or s3.region,
-        aws_access_key_id=s3.access_key_id,
-        aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
-        config=Config(
-            connect_timeout=CONNECT_S,
-            read_timeout=WAIT_S + 10,
-            retries={"mode": "standard", "total_max_attempts": TRIES},
-            tcp_keepalive=True,
-        ),
-    )
+    with credentials_sought(EventQueueUnavailable):
+        client = boto3.session.Session().client(
+            "sqs",
+            endpoint_url=f"{parts.scheme}://{parts.netloc}",
+            region_name=region_of(parts.hostname or "") or s3.region,
+            aws_access_key_id=s3.access_key_id,
+            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
+            config=Config(
+                connect_timeout=CONNECT_S,
+                read_timeout=WAIT_S + 10,
+                retries={"mode": "standard", "total_max_attempts": TRIES},
+                tcp_keepalive=True,
+            ),
+        )
     return EventQueue(client, url)
 
 
@@ -91,15 +106,3 @@ def region_of(host: str) -> str | None:
     """Return the region that AWS names in a queue's host: `sqs.eu-central-1.amazonaws.com`."""
     found = _REGION.search(host)
     return found.group(1) if found else None
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "an error")
-        raise EventQueueUnavailable(f"the queue answers {code}") from error
-    # An answer that was cut off in its head is taken for a success without what it should say.
-    except (BotoCoreError, KeyError) as error:
-        raise EventQueueUnavailable from error

@@ -26,12 +26,17 @@ class Troubles:
     def __init__(self) -> None:
         self._found: dict[str, PenstockError] = {}
 
-    def tell(self, key: str, error: PenstockError) -> None:
+    def tell(self, key: str, error: Exception) -> None:
         """Note what is wrong with an object; it is logged unless the same was logged of it before."""
+        trouble = error if isinstance(error, PenstockError) else _fault(error)
         before = self._found.get(key)
-        self._found[key] = error
-        if before is None or (before.code, before.detail) != (error.code, error.detail):
-            log.warning("drop.postponed", key=key, code=error.code, detail=error.detail)
+        self._found[key] = trouble
+        if before is not None and (before.code, before.detail) == (trouble.code, trouble.detail):
+            return
+        if trouble is error:
+            log.warning("drop.postponed", key=key, code=trouble.code, detail=trouble.detail)
+        else:
+            log.error("drop.failed", key=key, exc_info=error)
 
     def over(self, key: str) -> None:
         """Forget an object with which nothing is wrong any more."""
@@ -49,6 +54,11 @@ class Troubles:
             return None
         key, error = next(iter(stuck.items()))
         return f"{key}: {error.detail}" if len(stuck) == 1 else f"{len(stuck)} objects are stuck, {key}: {error.detail}"
+
+
+def _fault(error: Exception) -> PenstockError:
+    """Return a fault of ours as the sentence that the rule shows; the log has the rest."""
+    return PenstockError(f"an unexpected {type(error).__name__}: the keeper's log says where (drop.failed)")
 
 
 class PassedOver:

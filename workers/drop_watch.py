@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from penstock.config import WEBHOOK
 from penstock.drop_rules import Place, owner
-from penstock.errors import PenstockError, RequestError
+from penstock.errors import EventQueueUnavailable, RequestError
 from penstock.object_events import ObjectEvent, is_stale, read_message
 from penstock.storage import drop_events, records
 from penstock.storage.drop_events import (
@@ -90,6 +90,10 @@ class Watch:
         if counted:
             self._store.run(drop_events.count(source, counted))
 
+    def note_queue(self, url: str, problem: str | None) -> None:
+        """Tell what keeps an SQS queue from being heard; None where nothing does."""
+        self._store.run(drop_events.note_queue(url, problem))
+
     def close(self) -> None:
         """Wait for the looks that have begun."""
         self._pool.shutdown(cancel_futures=True)
@@ -110,19 +114,23 @@ class Watch:
             if is_stale(event.sequencer, self._latest.get(where)):
                 return DUPLICATE
         rule, key = found
-        outcome = self._look(self._drops[rule.name], key)
+        drop = self._drops[rule.name]
+        outcome = self._look(drop, key, drop.look)
         if outcome != POSTPONED and event.sequencer is not None:
             self._remember(where, event.sequencer)
         return outcome
 
     def _after_end(self, event: ObjectEvent) -> str:
         found = owner(self._rules, Place(event.bucket, event.key))
-        return FOREIGN if found is None else self._look(self._drops[found[0].name], found[1])
+        if found is None:
+            return FOREIGN
+        drop = self._drops[found[0].name]
+        return self._look(drop, found[1], drop.look_after_end)
 
-    def _look(self, drop: Drop, key: str) -> str:
+    def _look(self, drop: Drop, key: str, look: Callable[[str], Next]) -> str:
         try:
-            return _OUTCOMES[drop.look(key)]
-        except PenstockError as error:
+            return _OUTCOMES[look(key)]
+        except Exception as error:  # one object's trouble, were it a fault of ours, is not its neighbours'
             drop.troubles.tell(key, error)
             return POSTPONED
 
@@ -141,11 +149,21 @@ class QueueSource:
     def __init__(self, queue: EventQueue, watch: Watch) -> None:
         self._queue = queue
         self._watch = watch
+        #: Whether the rules' problem is known to be none.
+        self._heard = False
 
     def step(self) -> None:
-        """Receive what is there, or wait a while for it, and take it."""
-        if messages := self._queue.receive():
-            self.take(messages)
+        """Receive what is there, or wait a while for it, and take it. What keeps it from that is the rules' problem."""
+        try:
+            if messages := self._queue.receive():
+                self.take(messages)
+        except EventQueueUnavailable as error:
+            self._heard = False
+            self._watch.note_queue(self._queue.url, error.detail)
+            raise
+        if not self._heard:
+            self._watch.note_queue(self._queue.url, None)
+            self._heard = True
 
     def take(self, messages: Sequence[Message]) -> None:
         """Look at what messages tell of, and delete those that are dealt with; the others come again."""

@@ -14,7 +14,7 @@ import json
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,13 +26,14 @@ from typing import Any
 import structlog
 
 from penstock.config import DropRule, Settings
-from penstock.drop_rules import DONE, ERROR, SIDECAR, listed_every_s, owner, place, wanted, watched_folder
+from penstock.drop_rules import DONE, ERROR, listed_every_s, owner, place, wanted, watched_folder
 from penstock.errors import (
     Canceled,
     IdempotencyMismatch,
     InvalidInput,
     InvalidRequest,
     JobGone,
+    MediaTooLarge,
     ObjectNotFound,
     PenstockError,
     UnknownJob,
@@ -47,16 +48,18 @@ from penstock.storage.local import MAX_PART_BYTES, LocalStore
 from penstock.storage.media import safe_name, upload_key
 from penstock.storage.objects import open_store
 from penstock.storage.spool import own_folder
+from penstock.workers.drop_parameters import parameters_beside
 from penstock.workers.drop_troubles import PassedOver, Troubles
 
 __all__ = ["Drop", "Next", "drop_id", "open_drops", "result_key", "wanted"]
 
-MAX_SIDECAR_BYTES = 100_000
 MAX_MARKER_BYTES = 100_000_000
 #: Of the ids: UUIDv5 of tenant, bucket, key and version.
 NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
 #: Objects of one rule that are looked at at a time: a look waits for the stores most of the time.
 AT_A_TIME = 8
+#: Objects that left before their results, which are shown.
+MAX_GONE = 20
 _LOCKS = 64
 
 log = structlog.get_logger(__name__)
@@ -113,6 +116,8 @@ class Drop:
     _marked: dict[tuple[str, str], str] = field(default_factory=dict)
     #: Objects that could not be dealt with.
     troubles: Troubles = field(default_factory=Troubles)
+    #: Objects that were not there any more when their jobs ended, the last ones.
+    _gone: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_GONE))
     #: What was said last of the rule's model, which nobody knows, and of its folder, which is not there.
     _unknown: str | None = None
     _missing: str | None = None
@@ -156,7 +161,8 @@ class Drop:
         waiting = sum(count for each, count in nexts.items() if each in UNFINISHED)
         failed = sum(key.endswith(ERROR) for key in markers)
         took_s, unsettled = time.monotonic() - begun, len(found) - len(settled)
-        seen = drop_events.Pass(len(found), waiting + unsettled, failed, took_s, self._problem(), passed_over)
+        gone = tuple(sorted(set(self._gone.copy()) - {info.key for info in found}))
+        seen = drop_events.Pass(len(found), waiting + unsettled, failed, took_s, self._problem(), passed_over, gone)
         self._note(seen)
         if nexts[Next.SUBMITTED]:
             self.store.run(drop_events.count(drop_events.LISTING, {drop_events.SUBMITTED: nexts[Next.SUBMITTED]}))
@@ -170,6 +176,14 @@ class Drop:
             return Next.MISSING
         found = self._look_at(info, submit=not self.local)
         self.troubles.over(key)
+        return found
+
+    def look_after_end(self, key: str) -> Next:
+        """Look at an object whose job is over. Of one that left before its result was published it is told."""
+        found = self.look(key)
+        if found is Next.MISSING and not self._markers(result_key(self.rule, key)):
+            log.warning("drop.gone", rule=self.rule.name, key=key, detail="it left before its result was published")
+            self._gone.append(key)
         return found
 
     def _problem(self) -> str | None:
@@ -211,7 +225,7 @@ class Drop:
                 return Next.MISSING
             marked = self._ids_in_markers(result_key(self.rule, info.key), markers)
             found = Next.OVER if self._key(head).id in marked else self._look_at(head)
-        except PenstockError as error:  # one object's trouble is not its neighbours'
+        except Exception as error:  # one object's trouble, were it a fault of ours, is not its neighbours'
             self.troubles.tell(info.key, error)
             return Next.POSTPONED
         self.troubles.over(info.key)
@@ -253,7 +267,7 @@ class Drop:
             if any(marker.get("id") == key.id for marker in markers.values()):
                 return Next.OVER
             if gone:
-                log.warning("drop.gone", key=head.key, job=key.id)
+                log.warning("drop.job_gone", key=head.key, job=key.id)
                 return Next.OVER
             if job is not None:
                 self._publish(head, job, markers)
@@ -287,7 +301,7 @@ class Drop:
         """Return a marker, empty where it is none that one can read."""
         try:
             marker = json.loads(self.bucket.get_bytes(key, limit_bytes=MAX_MARKER_BYTES))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return marker if isinstance(marker, dict) else {}
 
@@ -296,13 +310,13 @@ class Drop:
         if entry is None:
             return Next.POSTPONED
         try:
-            parameters = self._parameters(info)
-        except InvalidInput as error:
+            parameters = parameters_beside(self.bucket, self.rule, info.key)
+            submission = self._submission(key, info, entry, parameters)
+        except (InvalidInput, MediaTooLarge) as error:  # it stays so until somebody puts another object there
             result = result_key(self.rule, info.key)
             self._withdraw(result, markers)
             self._mark(result, ERROR, {"id": key.id, "status": "failed", "error": error.report().to_json()})
             return Next.PUBLISHED
-        submission = self._submission(key, info, entry, parameters)
         limits = records.QueueLimits.of(self.settings)
         with suppress(IdempotencyMismatch):  # another keeper was faster, with an older configuration
             Journal(self.store, self.objects).run(journal.submit(submission, limits))
@@ -343,27 +357,16 @@ class Drop:
         """Name the object to the tenant; where a watched folder lies is the operator's business."""
         return info.key if isinstance(self.bucket, LocalStore) else self.bucket.uri(info.key)
 
-    def _parameters(self, info: ObjectInfo) -> Mapping[str, Any]:
-        try:
-            text = self.bucket.get_bytes(info.key + SIDECAR, limit_bytes=MAX_SIDECAR_BYTES)
-        except ObjectNotFound:
-            return {}
-        try:
-            parameters = json.loads(text)
-        except ValueError as error:
-            raise InvalidInput(f"{info.key}.json is not JSON") from error
-        if not isinstance(parameters, dict):
-            raise InvalidInput(f"{info.key}.json is not a JSON object")
-        return parameters
-
     def _reference(self, key: JobKey, info: ObjectInfo) -> str:
         """Name the object as media: S3 objects by their etag, files by a copy that nobody changes any more."""
         if not isinstance(self.bucket, LocalStore):
             return f"{self.bucket.uri(info.key)}#etag={info.etag}"
-        name = safe_name(info.key)
+        name, limit_bytes = safe_name(info.key), self.settings.max_upload_bytes
+        if info.size_bytes > limit_bytes:
+            raise MediaTooLarge(f"{info.key} has {info.size_bytes} bytes: max_upload_bytes allows {limit_bytes}")
         with own_folder(self.settings.spool_dir) as folder:
             copy = folder / "media"
-            self.bucket.get_file(info.key, copy, limit_bytes=self.settings.max_upload_bytes, etag=info.etag)
+            self.bucket.get_file(info.key, copy, limit_bytes=limit_bytes, etag=info.etag)
             self.objects.put_file(upload_key(key.tenant, key.id, name), copy, content_type="application/octet-stream")
         return f"media://{key.id}/{name}"
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
+from typing import TypeVar
 
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue
 from penstock.config import Settings
 from penstock.errors import ConfigError, PenstockError
-from penstock.models import CatalogueEntry, read_catalogue
+from penstock.models import read_catalogue
 from penstock.queue import visibility_timeout_s
 from penstock.storage.catalogues import catalogue
 from penstock.storage.checks import Finding, inspect_object_store, inspect_redis
 from penstock.storage.drop_checks import inspect_drops
+from penstock.storage.drop_events import NO_PASSES, passes
 from penstock.storage.identity import Identity, identity
 from penstock.storage.objects import open_store
-from penstock.storage.scripts import JobStore
+from penstock.storage.scripts import Command, JobStore
 from penstock.valkey import recorded_url
+
+T = TypeVar("T")
 
 _START = "start it: `penstock up`"
 #: Asked in a process of its own: whoever left the network does not come back.
@@ -34,7 +38,9 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     if found is not None:
         yield _keeper(found)
     yield _object_store(settings)
-    yield from inspect_drops(settings, {} if found is None or address is None else _catalogue(address))
+    asked = None if found is None else address
+    models, listed = _asked(asked, catalogue(), {}), _asked(asked, passes(), NO_PASSES)
+    yield from inspect_drops(settings, models, listed.rules)
     if settings.data.is_dir():
         yield _data_folder(settings)
     yield from _service(settings, url, found, api_key)
@@ -68,13 +74,15 @@ def _identity(address: str) -> Identity | None:
         store.close()
 
 
-def _catalogue(address: str) -> Mapping[str, CatalogueEntry]:
-    """Return the models that workers told a job store of; none where it does not answer any more."""
+def _asked(address: str | None, command: Command[T], otherwise: T) -> T:
+    """Return what a job store answers; `otherwise` without one, or where it does not answer any more."""
+    if address is None:
+        return otherwise
     store = JobStore.open(address, timeout_s=2)
     try:
-        return store.run(catalogue())
+        return store.run(command)
     except PenstockError:
-        return {}
+        return otherwise
     finally:
         store.close()
 

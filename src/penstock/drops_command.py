@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,14 @@ from penstock.options import JOB_FAILED, AsJson, Data
 from penstock.upkeep import load
 
 if TYPE_CHECKING:
-    from penstock.config import DropRule
+    from penstock.config import DropRule, Settings
     from penstock.storage.drop_events import Pass, Passes
 
 #: After so many listings that did not come, and what a keeper may take until it leads, nobody lists.
 _MISSED = 3
 _SLACK_S = 30
+#: Rules whose last listing is as old may be none any more; with events one comes every five minutes.
+LATE_S = 900
 
 
 def drops(data: Data = None, as_json: AsJson = False) -> None:
@@ -27,22 +29,14 @@ def drops(data: Data = None, as_json: AsJson = False) -> None:
     The rules are those of the settings here, the figures those of the keeper's last listing.
     """
     from penstock.drop_rules import listed_every_s
-    from penstock.storage.drop_events import passes
-    from penstock.storage.records import JobStore
     from penstock.valkey import redis_address
 
     settings = load(data)
     if not settings.drops:
-        out.print("no drop rules are set: [[drops]] in penstock.toml makes one")
+        _say_none(_elsewhere(settings))
         return
-    store = JobStore.open(redis_address(settings))
-    try:
-        found = store.run(passes())
-    finally:
-        store.close()
-    problems = {
-        rule.name: problem_of(found.rules.get(rule.name), listed_every_s(rule, settings)) for rule in settings.drops
-    }
+    found = _found(redis_address(settings))
+    problems = {rule.name: _problem(rule, found, listed_every_s(rule, settings)) for rule in settings.drops}
     if as_json:
         rules = [_told(rule, found.rules.get(rule.name), problems[rule.name]) for rule in settings.drops]
         print_json({"rules": rules, "events_waiting": found.events_waiting})
@@ -50,6 +44,36 @@ def drops(data: Data = None, as_json: AsJson = False) -> None:
         _show(settings.drops, found, problems)
     if any(problems.values()):
         raise typer.Exit(JOB_FAILED)
+
+
+def _found(address: str) -> Passes:
+    from penstock.storage.drop_events import passes
+    from penstock.storage.records import JobStore
+
+    store = JobStore.open(address)
+    try:
+        return store.run(passes())
+    finally:
+        store.close()
+
+
+def _elsewhere(settings: Settings) -> list[str]:
+    """Return the rules that the settings' service listed of late; none where there is no such service."""
+    from penstock.errors import PenstockError
+    from penstock.valkey import redis_address
+
+    try:
+        found = _found(redis_address(settings)).rules
+    except PenstockError:
+        return []
+    return sorted(name for name, last in found.items() if last.age_s <= LATE_S)
+
+
+def _say_none(elsewhere: Sequence[str]) -> None:
+    out.print("no drop rules are set here: [[drops]] in penstock.toml makes one")
+    if elsewhere:
+        names = ", ".join(elsewhere)
+        out.print(f"the service lists rules of other settings: {names}. Ask in its folder, or with its penstock.toml")
 
 
 def _told(rule: DropRule, found: Pass | None, problem: str | None) -> dict[str, Any]:
@@ -68,15 +92,24 @@ def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str
             rule.name, where, rule.model, hears or "listing", *counts, _when(last), problems[rule.name] or ""
         )  # fmt: skip
     out.print(rows)
-    for name, last in found.rules.items():
-        if last.passed_over and name in {rule.name for rule in rules}:
-            out.print(f"{name} passes over what can be no object (copy or rename it): {', '.join(last.passed_over)}")
+    for rule in rules:
+        last = found.rules.get(rule.name)
+        if last and last.passed_over:
+            passed_over = ", ".join(last.passed_over)
+            out.print(f"{rule.name} passes over what can be no object (copy or rename it): {passed_over}")
+        if last and last.gone:
+            out.print(f"{rule.name} has no results for what left before its job ended: {', '.join(last.gone)}")
     if found.events_waiting:
         out.print(f"{found.events_waiting} events wait for the keeper")
 
 
 def _when(last: Pass | None) -> str:
     return "none" if last is None else f"{last.age_s:.0f} s ago, took {last.took_s:.1f} s"
+
+
+def _problem(rule: DropRule, found: Passes, every_s: float) -> str | None:
+    deaf = found.deaf.get(rule.queue_url or "")
+    return problem_of(found.rules.get(rule.name), every_s) or (f"its events cannot be heard: {deaf}" if deaf else None)
 
 
 def problem_of(last: Pass | None, every_s: float) -> str | None:

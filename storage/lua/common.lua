@@ -48,7 +48,7 @@
 -- penstock:drops:ended :events        zset    objects (JSON) that the keeper must look at, because their jobs ended or an
 --                                              event told of them, by the time of the next look; penstock:drops:since
 --                                              hash: object -> when it was told of; penstock:drops:passes hash: rule -> what
---                                              its last listing found (JSON)
+--                                              its last listing found, "queue ADDRESS" -> its problem (JSON)
 -- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
 -- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups of jobs that ended: encoder, result; hit, miss
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires

@@ -15,9 +15,12 @@ from penstock.cli import app
 from penstock.config import S3, DropRule, Settings
 from penstock.doctor import examine
 from penstock.drops_command import problem_of
+from penstock.errors import EventQueueUnavailable
 from penstock.storage.drop_checks import inspect_drops
 from penstock.storage.drop_events import Pass
 from penstock.storage.objects import open_store
+from penstock.storage.sqs import open_queue
+from penstock.workers.drop_watch import QueueSource, Watch
 from penstock.workers.drops import open_drops
 from tests.emulators import Emulator, emulating
 from tests.integration.echo import open_bench
@@ -62,6 +65,24 @@ def test_each_thing_that_is_wrong_is_found(emulator: Emulator, tmp_path: Path) -
     assert set(found) == {"drop rule none", "drop rule nofolder", "drop queue", "drop rule inner"}
     assert "'first'" in found["drop rule inner"].detail
     assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.parametrize("half", [{}, {"AWS_ACCESS_KEY_ID": "k"}], ids=["none", "half"])
+def test_credentials_that_nobody_set_are_named_and_no_outage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, half: dict[str, str]
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in half.items():
+        monkeypatch.setenv(name, value)
+    rules = (rule("a", "s3://b", events="https://sqs.eu-central-1.amazonaws.com/1/q"),)
+    s3 = S3(endpoint_url="http://127.0.0.1:1", region=f"nowhere-{len(half)}")  # clients are kept by their settings
+    found = {each.name: each.detail for each in inspect_drops(Settings(drops=rules, s3=s3), {}) if not each.ok}
+    said = "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    assert found == {"drop rule a": f"s3://b: {said}", "drop queue": f"{rules[0].events}: {said}"}
 
 
 def test_a_model_that_nobody_knows_or_that_refuses_the_input_is_found(valkey: ValkeyProcess, tmp_path: Path) -> None:
@@ -135,6 +156,11 @@ def test_the_command_says_what_is_wrong_with_a_rule(
         assert told["model"] == "there is no model 'none'; known models: echo"
         assert "5 bytes too long for a result's" in told["long"]
         assert "lies under, another object's key" in told["covered"]
+        details = {each.detail for each in examine(bench.settings, "http://127.0.0.1:1") if not each.ok}
+        assert {told["gone"], told["model"]} <= details  # once, by what looked for it itself
+        assert {f"its last listing: {told[name]}" for name in ("long", "covered")} <= details
+        assert f"its last listing: {told['gone']}" not in details
+
         table = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "400"})
         assert (table.exit_code, told["gone"] in table.stdout) == (1, True)
 
@@ -177,6 +203,80 @@ def test_the_command_tells_of_the_last_listing(
         assert "inbox passes over what can be no object (copy or rename it): 'in/link.txt'" in shown
 
 
+def test_a_queue_that_cannot_be_heard_is_its_rules_problem_until_it_can(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
+) -> None:
+    url, _ = emulator.queue()
+    gone = f"{url}-gone"
+    emulator.send(url, "{}")
+    bucket = f"s3://{emulator.bucket()}"
+    rules = (
+        rule("inbox", bucket, events=url),
+        rule("deaf", bucket, prefix="deaf/", output_prefix="out-deaf/", events=gone),
+    )
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+    monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(each.model_dump_json()) for each in rules]))
+
+    def problems() -> dict[str, str | None]:
+        done = CliRunner().invoke(app, ["drops", "--json"])
+        told = {each["name"]: each["problem"] for each in json.loads(done.stdout)["rules"]}
+        assert done.exit_code == int(any(told.values()))
+        return told
+
+    with open_bench(valkey.url, tmp_path / "data", drops=rules, s3=emulator.s3) as bench:
+        drops = open_drops(bench.settings, bench.store, bench.objects)
+        watch = Watch(drops, bench.store)
+        for drop in drops:
+            drop.step()
+        QueueSource(open_queue(url, bench.settings), watch).step()
+        refused = QueueSource(open_queue(gone, bench.settings), watch)
+        with pytest.raises(EventQueueUnavailable):
+            refused.step()
+        told = problems()
+        assert told["inbox"] is None
+        assert str(told["deaf"]).startswith("its events cannot be heard: the queue answers ")
+        assert str(told["deaf"]).endswith(f", asked in region {emulator.s3.region}")
+
+        emulator.client("sqs").create_queue(QueueName=gone.rpartition("/")[2])
+        emulator.send(gone, "{}")
+        refused.step()
+        assert problems() == {"inbox": None, "deaf": None}
+        watch.close()
+
+
+def test_a_file_that_left_during_its_job_is_told_of_until_it_is_back(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, outbox = tmp_path / "scenes" / "in", tmp_path / "scenes" / "out"
+    rules = (rule("inbox", inbox.parent.as_uri()),)
+    inbox.mkdir(parents=True)
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+    monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(rules[0].model_dump_json())]))
+    with open_bench(valkey.url, tmp_path / "data", drops=rules) as bench:
+        [drop] = open_drops(bench.settings, bench.store, bench.objects)
+        watch = Watch([drop], bench.store)
+        for name in ("gone", "published"):
+            (inbox / f"{name}.txt").write_text("hi")
+        drop.step(), drop.step()
+        bench.slots.work("default")
+        (inbox / "gone.txt").unlink()
+        drop.step()
+        (inbox / "published.txt").unlink()  # a person may, who saw the marker, before the keeper hears of the end
+        with capture_logs() as logs:
+            watch.attend()
+        watch.close()
+        assert [each["key"] for each in logs if each["event"] == "drop.gone"] == ["in/gone.txt"]
+        assert sorted(path.name for path in outbox.iterdir()) == ["published.txt", "published.txt.done.json"]
+        drop.step()
+        told = json.loads(CliRunner().invoke(app, ["drops", "--json"]).stdout)
+        assert told["rules"][0]["last_pass"]["gone"] == ["in/gone.txt"]
+        shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+        assert "inbox has no results for what left before its job ended: in/gone.txt" in shown
+        (inbox / "gone.txt").write_text("back")
+        drop.step()
+        assert "no results" not in CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+
+
 def test_a_rule_whose_keeper_died_long_ago_has_a_problem() -> None:
     assert problem_of(_pass(age_s=9000), every_s=3000) is None
     assert problem_of(_pass(age_s=9999), every_s=3000) == "no keeper lists it: is one running?"
@@ -193,3 +293,16 @@ def test_without_rules_it_says_how_to_make_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["drops"])
     assert (done.exit_code, "[[drops]]" in done.stdout) == (0, True)
+
+
+def test_without_rules_it_names_those_that_the_service_lists(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = (rule("inbox", tmp_path.as_uri()),)
+    with open_bench(valkey.url, tmp_path / "data", drops=rules) as bench:
+        [drop] = open_drops(bench.settings, bench.store, bench.objects)
+        drop.step()
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
+        done = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"})
+        assert (done.exit_code, "the service lists rules of other settings: inbox." in done.stdout) == (0, True)

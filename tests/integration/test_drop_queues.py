@@ -16,7 +16,7 @@ from penstock.storage import catalogues, listing
 from penstock.storage.counts import counts
 from penstock.storage.sqs import EventQueue, open_queue
 from penstock.workers.drop_watch import QueueSource, Watch
-from penstock.workers.drops import Drop, open_drops
+from penstock.workers.drops import Drop, Next, open_drops
 from tests.emulators import KINDS, Emulator, emulating
 from tests.integration.echo import Bench, open_bench
 from tests.valkey import ValkeyProcess
@@ -204,6 +204,36 @@ def test_poison_is_told_and_deleted_and_disturbs_no_neighbour(inbox: Inbox) -> N
     assert [entry["event"] for entry in told].count("drop.unreadable_records") == 1
     assert all(entry["message"] for entry in told)
     assert "secret" not in str(logs)
+
+
+@pytest.mark.parametrize("sidecar", ['{"times": NaN}', "[" * 5000 + "]" * 5000, '{"when": "\\udfff"}'])
+def test_a_sidecar_that_no_reader_takes_ends_its_message(inbox: Inbox, sidecar: str) -> None:
+    inbox.put("in/a.txt.json", sidecar)
+    inbox.put("in/a.txt")
+    inbox.put("in/b.txt")
+    inbox.emulator.send(inbox.queue.url, inbox.event("in/a.txt"), inbox.event("in/b.txt"))
+    inbox.hear(2)
+    marker = json.loads(inbox.drop.bucket.get_bytes("out/a.txt.error.json", limit_bytes=10_000))
+    assert marker["error"]["code"] == "invalid_input"
+    assert inbox.jobs() == {"b.txt": "queued"}
+    assert inbox.emulator.left(inbox.queue.url) == 0
+
+
+def test_a_fault_at_one_object_keeps_its_message_and_no_neighbours(inbox: Inbox) -> None:
+    look = inbox.drop.look
+
+    def faulty(key: str) -> Next:
+        if key == "in/a.txt":
+            raise ZeroDivisionError
+        return look(key)
+
+    inbox.drop.look = faulty  # type: ignore[method-assign]
+    inbox.put("in/b.txt")
+    inbox.emulator.send(inbox.queue.url, inbox.event("in/a.txt"), inbox.event("in/b.txt"))
+    inbox.hear(2)
+    assert inbox.jobs() == {"b.txt": "queued"}
+    assert inbox.emulator.left(inbox.queue.url) == 1
+    assert "an unexpected ZeroDivisionError" in (inbox.drop.troubles.sentence() or "")
 
 
 def test_what_is_not_ours_is_deleted(inbox: Inbox) -> None:

@@ -130,6 +130,110 @@ def test_a_bad_sidecar_leaves_an_error_marker(
     assert drop.step() == 0
 
 
+@pytest.mark.parametrize(
+    ("sidecar", "why"),
+    [
+        ('{"times": NaN}', "NaN is not JSON"),
+        ('{"times": -Infinity}', "-Infinity is not JSON"),
+        ('{"when": ' + "[" * 5000 + "]" * 5000 + "}", "nested more than 64 deep"),
+        ('{"when": "\\ud800"}', "holds a character that is not text"),
+        ('{"\\udfff": 1}', "has a name with a character that is not text"),
+        ('{"times": ' + "9" * 5000 + "}", "a number that is too long"),
+    ],
+    ids=["nan", "infinity", "deep", "surrogate", "surrogate-name", "number"],
+)
+def test_a_sidecar_that_no_reader_takes_harms_its_own_scene_alone(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path, sidecar: str, why: str
+) -> None:
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").write_text(sidecar)
+    (inbox / "b.txt").write_text("neighbour")
+    run(bench, drop)
+    error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+    assert (error["code"], error["detail"].startswith("in/a.txt.json: "), why in error["detail"]) == (
+        "invalid_input", True, True,
+    )  # fmt: skip
+    assert (outbox / "b.txt" / "echo.txt").read_text() == "neighbour"
+    assert drop.step() == 0
+
+
+def test_a_scene_that_is_too_large_gets_its_error_once(
+    valkey: ValkeyProcess, tmp_path: Path, inbox: Path, outbox: Path
+) -> None:
+    inbox.mkdir(parents=True)
+    with open_bench(valkey.url, tmp_path, drops=(rule(tmp_path),), max_upload_bytes=10) as bench:
+        [drop] = open_drops(bench.settings, bench.store, bench.objects)
+        (inbox / "a.txt").write_text("x" * 11)
+        (inbox / "b.txt").write_text("x" * 10)
+        run(bench, drop)
+        error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+        assert error["code"] == "media_too_large"
+        assert error["detail"] == "in/a.txt has 11 bytes: max_upload_bytes allows 10"
+        written_ns = (outbox / "a.txt.error.json").stat().st_mtime_ns
+        assert drop.step() == 0
+        assert (outbox / "a.txt.error.json").stat().st_mtime_ns == written_ns
+        assert (outbox / "b.txt" / "echo.txt").exists()
+        (inbox / "a.txt").write_text("smaller")
+        run(bench, drop)
+        assert (outbox / "a.txt.done.json").exists()
+
+
+def test_a_sidecar_that_is_too_large_is_the_scenes_error(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").write_text(" " * 100_001)
+    run(bench, drop)
+    error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+    assert error["code"] == "media_too_large"
+    assert error["detail"] == "in/a.txt.json, the parameters of the object, has 100001 bytes: 100000 are allowed"
+    assert drop.step() == 0
+
+
+@pytest.mark.parametrize("leads_to", ["parameters.json", "nowhere", "a.txt.json"])
+def test_a_sidecar_that_is_a_link_is_the_scenes_error(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path, leads_to: str
+) -> None:
+    (inbox / "parameters.json").write_text('{"times": 2}')
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "a.txt.json").symlink_to(leads_to)
+    run(bench, drop)
+    error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
+    assert error["code"] == "invalid_input"
+    assert "in/a.txt.json is a link" in error["detail"]
+    assert drop.step() == 0
+    assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == ("'in/a.txt.json'",)
+
+
+def test_a_fault_at_one_object_is_told_and_holds_no_other_up(
+    bench: Bench, drop: Drop, inbox: Path, outbox: Path
+) -> None:
+    class Faulty(LocalStore):
+        """Has a fault of its own at one key."""
+
+        def head(self, key: str) -> ObjectInfo:
+            if key == "in/a.txt":
+                raise ZeroDivisionError
+            return super().head(key)
+
+    drop.bucket = Faulty(inbox.parent)
+    (inbox / "a.txt").write_text("hi")
+    (inbox / "b.txt").write_text("neighbour")
+    with capture_logs() as logs:
+        run(bench, drop)
+    assert (outbox / "b.txt" / "echo.txt").read_text() == "neighbour"
+    told = [(each["key"], type(each["exc_info"])) for each in logs if each["event"] == "drop.failed"]
+    assert told == [("in/a.txt", ZeroDivisionError)]  # once
+    problem = bench.store.run(drop_events.passes()).rules["inbox"].problem
+    assert problem == "in/a.txt: an unexpected ZeroDivisionError: the keeper's log says where (drop.failed)"
+
+
+def test_a_marker_that_somebody_else_wrote_is_no_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
+    outbox.mkdir()
+    (outbox / "a.txt.done.json").write_text("[" * 100_000)
+    (inbox / "a.txt").write_text("hi")
+    run(bench, drop)
+    assert json.loads((outbox / "a.txt.done.json").read_text())["status"] == "succeeded"
+
+
 def test_a_mended_file_replaces_the_error_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
     (inbox / "a.txt").write_text("bad")
     run(bench, drop)
@@ -224,9 +328,16 @@ def test_what_can_be_no_scene_in_a_folder_is_told_of_once(bench: Bench, drop: Dr
     assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == tuple(told[1:])
 
 
-@pytest.mark.parametrize("taken", ["a.txt", "a.txt/echo.txt/mine", "a.txt.done.json/mine"])
+@pytest.mark.parametrize(
+    ("taken", "named"),
+    [
+        ("a.txt", "out/a.txt"),
+        ("a.txt/echo.txt/mine", "out/a.txt/echo.txt"),
+        ("a.txt.done.json/mine", "out/a.txt.done.json"),
+    ],
+)
 def test_a_result_whose_place_is_taken_is_not_copied_again_and_again(
-    bench: Bench, inbox: Path, outbox: Path, taken: str
+    bench: Bench, inbox: Path, outbox: Path, taken: str, named: str
 ) -> None:
     copied: list[str] = []
 
@@ -247,7 +358,7 @@ def test_a_result_whose_place_is_taken_is_not_copied_again_and_again(
     drop.step()
     problem = bench.store.run(drop_events.passes()).rules["inbox"].problem
     assert problem is not None
-    assert "another object's key" in problem
+    assert problem.endswith(f"another object's key: {named!r} is in the way")
     assert (mine.read_text(), copied) == ("a person's own", [])
 
     mine.unlink()
