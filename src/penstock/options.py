@@ -20,7 +20,8 @@ ASKING_S, FOLLOWING_S = 2.0, 120.0
 EPILOG = (
     "Environment: PENSTOCK_URL says where the service is, PENSTOCK_API_KEY holds the key that it may ask for. "
     "Exit codes: 0 done · 1 the job failed, was canceled or expired, or a check failed · 2 wrong usage or settings · "
-    "3 the service does not answer or refused, or the model cannot be used · 130 interrupted (a submitted job goes on)."
+    "3 the service does not answer or refused, or the model cannot be used · "
+    "4 `wait --timeout` gave up · 130 interrupted (a submitted job goes on)."
 )
 
 DEFAULT_URL = "http://127.0.0.1:8080"

@@ -50,6 +50,14 @@ def test_the_version_is_told(tmp_path: Path) -> None:
     assert re.fullmatch(r"penstock \d+\.\d+\S*\n", done.stdout)
 
 
+def test_the_help_names_every_exit_code(tmp_path: Path) -> None:
+    told = " ".join(penstock(tmp_path, "submit", "--help").stdout.split())
+    codes = told.partition("Exit codes: ")[2].split(" · ")
+
+    assert [code.split()[0] for code in codes] == ["0", "1", "2", "3", "4", "130"]
+    assert re.search(r"\(exit code 4\)", penstock(tmp_path, "wait", "--help").stdout)
+
+
 def test_a_sample_replaces_a_file_only_when_asked_to(tmp_path: Path) -> None:
     scene = tmp_path / "scene.tif"
     scene.write_text("mine")
