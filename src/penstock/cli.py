@@ -30,6 +30,7 @@ from penstock.options import (
     UNAVAILABLE,
     USAGE,
     AsJson,
+    Commands,
     Data,
     JobId,
     Params,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
 
 app = typer.Typer(
+    cls=Commands,
     help="Penstock: inference as a job queue.",
     epilog=EPILOG,
     no_args_is_help=True,

@@ -199,6 +199,14 @@ async def test_a_folder_by_the_name_of_a_file_is_found_before_anything_comes(
     assert re.fullmatch(rf"penstock: cannot save out/{name}: .*\n", done.err)
 
 
+async def test_a_canceled_job_is_said_to_be_that(service: Service, tmp_path: Path) -> None:
+    made = await service.submit()
+    await service.http.post(f"/v1/jobs/{made['id']}/cancel")
+    done = await Shell({"PENSTOCK_URL": service.settings.base_url}, tmp_path)("download", made["id"])
+    assert done.code == 1
+    assert done.err == "The job was canceled: there may be files that it did not come to.\n"
+
+
 async def test_a_folder_that_cannot_be_made_is_found_before_a_job_is_made(service: Service, tmp_path: Path) -> None:
     shell = Shell({"PENSTOCK_URL": service.settings.base_url}, tmp_path)
     (tmp_path / "file").touch()

@@ -41,6 +41,9 @@ def test_an_unknown_status_is_answered_with_the_known_ones(tmp_path: Path) -> No
 
     assert done.returncode == 2
     assert all(name in done.stderr for name in ("'queued'", "'canceling'", "'expired'"))
+    assert "Invalid value for '--status': 'bogus' is not one of" in done.stderr
+    few = penstock(tmp_path, "list", "--limit", "0").stderr
+    assert "Invalid value for '--limit': must be greater than or equal to 1" in few
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:
