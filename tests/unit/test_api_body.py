@@ -38,7 +38,7 @@ def test_layout_and_order_do_not_change_the_fingerprint(value: Any) -> None:
 
 
 def test_a_body_that_is_no_json_is_told_where() -> None:
-    with pytest.raises(MalformedBody, match="at line 2, column 6$"):
+    with pytest.raises(MalformedBody, match=r"at line 2, column 6$"):
         parse_json(b'{\n"a": }')
 
 
