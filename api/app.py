@@ -33,7 +33,7 @@ from penstock.api import (
 )
 from penstock.api.door import Door
 from penstock.api.facades import ogc, pooling
-from penstock.api.facades.errors import ELSEWHERE, SHAPES
+from penstock.api.facades.errors import SHAPES, elsewhere
 from penstock.api.facades.openai import audio as openai_audio
 from penstock.api.facades.openai import batches as openai_batches
 from penstock.api.facades.openai import files as openai_files
@@ -77,7 +77,7 @@ def create_app(
     app.add_middleware(Door, services=services)
     app.add_middleware(Counting, traffic=app.state.traffic)
     app.add_middleware(Tracing)
-    errors.install(app, SHAPES, ELSEWHERE)
+    errors.install(app, SHAPES, elsewhere)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):
         app.include_router(router)

@@ -43,9 +43,16 @@ class TakenIn:
 
 
 def take_in_array(
-    objects: ObjectStore, settings: Settings, key: BatchKey, requests: Sequence[Mapping[str, Any]]
+    objects: ObjectStore,
+    settings: Settings,
+    key: BatchKey,
+    requests: Sequence[Mapping[str, Any]],
+    *,
+    model: str | None = None,
 ) -> TakenIn:
-    """Store requests, one to a line."""
+    """Store requests, one to a line; raise `InvalidRequest` where `model` is None and none of them names one."""
+    if model is None:
+        _require_model(any("model" in request for request in requests))
     return take_in_rows(objects, settings, key, requests)
 
 
@@ -57,14 +64,18 @@ def take_in_rows(
     return _take_in(objects, settings, key, rows)
 
 
-def take_in_file(objects: ObjectStore, settings: Settings, key: BatchKey, reference: str) -> TakenIn:
+def take_in_file(
+    objects: ObjectStore, settings: Settings, key: BatchKey, reference: str, *, model: str | None = None
+) -> TakenIn:
     """Store a copy of a JSONL file.
 
     Raises an `InputError` for a file that is not there, not allowed or too large, `InvalidRequest` for one that is not
-    JSONL at all: without a line, or without a single one that is a JSON object in UTF-8. All point to `/file`.
+    JSONL at all: without a line, or without a single one that is a JSON object in UTF-8. All point to `/file`. Where
+    `model` is None and no line names one either, that is an `InvalidRequest` too.
     """
+    chunks = _bytes_of(objects, settings, key.tenant, reference)
     try:
-        return _take_in(objects, settings, key, _bytes_of(objects, settings, key.tenant, reference))
+        return _take_in(objects, settings, key, chunks, model_needed=model is None)
     except InputError as error:
         raise type(error)(error.detail, errors=[Issue("/file", error.detail)]) from error
 
@@ -85,11 +96,15 @@ def _bytes_of(objects: ObjectStore, settings: Settings, tenant: str, reference: 
         raise MediaNotFound("there is no such upload or object, or its file was not sent yet") from error
 
 
-def _take_in(objects: ObjectStore, settings: Settings, key: BatchKey, chunks: Iterable[bytes]) -> TakenIn:
+def _take_in(
+    objects: ObjectStore, settings: Settings, key: BatchKey, chunks: Iterable[bytes], *, model_needed: bool = False
+) -> TakenIn:
     with own_folder(settings.spool_dir) as folder:
         path = folder / "lines"
         sha256, size_bytes = _copy(chunks, path, settings.max_batch_bytes)
         total = _count(path, settings, key.tenant)
+        if model_needed:
+            _require_model(_names_model(path, settings, key.tenant))
         name = f"{key.prefix}lines/{sha256}.jsonl"
         with suppress(ObjectExists):  # the same bytes, of the same request
             objects.put_file(name, path, content_type=CONTENT_TYPE, if_absent=True)
@@ -115,7 +130,7 @@ def _count(path: Path, settings: Settings, tenant: str) -> int:
     with path.open("rb") as file:
         for line in lines_of(iter(lambda: file.read(1 << 20), b""), limit_bytes=limit_bytes):
             total += 1
-            sound = sound or (line.data is not None and _is_json(line.data))
+            sound = sound or (line.data is not None and _object_in(line.data) is not None)
             is_text = is_text and (sound or line.data is None or _is_text(line.data))
             if total > settings.max_batch_lines:
                 raise MediaTooLarge(f"a batch may have {settings.max_batch_lines} lines")
@@ -126,11 +141,26 @@ def _count(path: Path, settings: Settings, tenant: str) -> int:
     return total
 
 
-def _is_json(data: bytes) -> bool:
+def _names_model(path: Path, settings: Settings, tenant: str) -> bool:
+    """Whether a line of a file says of which model it is."""
+    limit_bytes = settings.body_limit_bytes(tenant)
+    with path.open("rb") as file:
+        lines = lines_of(iter(lambda: file.read(1 << 20), b""), limit_bytes=limit_bytes)
+        return any("model" in (_object_in(line.data) or {}) for line in lines if line.data is not None)
+
+
+def _require_model(named: bool) -> None:
+    if not named:
+        what = "no request of the batch names a model: name one here, for those that name none"
+        raise InvalidRequest(what, errors=[Issue("/model", "is missing")])
+
+
+def _object_in(data: bytes) -> dict[str, Any] | None:
     try:
-        return isinstance(parse_json(data), dict)
+        found = parse_json(data)
     except MalformedBody:
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _is_text(data: bytes) -> bool:

@@ -186,8 +186,8 @@ async def _manifest(
 
 def _take_in(api: Services, key: BatchKey, wanted: BatchRequest) -> TakenIn:
     if wanted.file is not None:
-        return take_in_file(api.objects, api.settings, key, wanted.file)
-    return take_in_array(api.objects, api.settings, key, wanted.requests or [])
+        return take_in_file(api.objects, api.settings, key, wanted.file, model=wanted.model)
+    return take_in_array(api.objects, api.settings, key, wanted.requests or [], model=wanted.model)
 
 
 async def _made_before(api: Services, key: BatchKey, mark: str) -> Batch | None:

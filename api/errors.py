@@ -121,11 +121,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def install(
     app: FastAPI,
     shapes: Mapping[str, Shape] = MappingProxyType({}),
-    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    elsewhere: Callable[[str], str | None] = lambda _: None,
 ) -> None:
     """Make the app answer every error with a problem, or below a prefix of `shapes` with what that makes of it.
 
-    `elsewhere` has a sentence for each path that is not there but at another place.
+    `elsewhere` says of a path that is not there where to look instead, if it knows.
     """
     app.state.error_shapes = shapes
     app.state.elsewhere = elsewhere
@@ -183,7 +183,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
 
 
 def _elsewhere(request: Request) -> str:
-    hint = request.app.state.elsewhere.get(request.url.path)
+    hint = request.app.state.elsewhere(request.url.path)
     return "" if hint is None else f" {hint}"
 
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Any, TypeVar
@@ -27,7 +27,7 @@ from penstock.api.submissions import submission
 from penstock.api.tracing import traceparent
 from penstock.documents import fingerprint, validated
 from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, NotReady, TooManyJobs, UnknownJob
-from penstock.jobs import Job, JobKey, State, Submission
+from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.requests import JobRequest
 from penstock.storage import journal, listing, records
 from penstock.storage.listing import Page
@@ -205,12 +205,15 @@ async def wait_until(api: Services, name: str, wait_s: float, read: Callable[[],
                 raise NotReady("the service is stopping", retry_after_s=1) from error
 
 
-async def page_of(api: Services, tenant: str, wanted: JobQuery) -> Page:
-    """Return the next jobs that fit. Looking in short steps leaves Redis to others between them."""
+async def page_of(api: Services, tenant: str, wanted: JobQuery, statuses: Collection[Status] | None = None) -> Page:
+    """Return the next jobs that fit, and are of one of these statuses where there are any.
+
+    Looking in short steps leaves Redis to others between them.
+    """
     page = Page((), wanted.cursor)
     for _ in range(MAX_LOOKS):
         page = await api.jobs.run(listing.list_jobs(
-            tenant, cursor=page.next_cursor, limit=wanted.limit, status=wanted.status, model=wanted.model,
+            tenant, cursor=page.next_cursor, limit=wanted.limit, status=statuses or wanted.status, model=wanted.model,
             created_after_s=wanted.after_s, created_before_s=wanted.before_s,
             metadata=wanted.metadata, batch_id=wanted.batch_id,
         ))  # fmt: skip

@@ -18,7 +18,7 @@ from penstock.times import Time, wrong_with
 #: Of a list's filters: `metadata.KEY=VALUE`.
 METADATA = "metadata."
 #: Of a parameter's name, in a sentence.
-_NAME_CHARS = 80
+NAME_CHARS = 80
 #: `penstock.storage.listing.Page`: the microsecond and the id of the last job looked at.
 CURSOR = r"^[0-9]{1,16}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
@@ -41,7 +41,7 @@ FILTERS: dict[str, Any] = {"parameters": [_METADATA]}
 async def each_once(request: Request) -> None:
     """Raise `InvalidRequest` for parameters that are given more than once: no route takes several values."""
     counts = Counter(name for name, _ in request.query_params.multi_items())
-    twice = [name[:_NAME_CHARS] for name, count in counts.items() if count > 1]
+    twice = [name[:NAME_CHARS] for name, count in counts.items() if count > 1]
     if twice:
         raise InvalidRequest(errors=[Issue("", f"query parameter {name} is given more than once") for name in twice])
 

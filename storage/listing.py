@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from penstock.jobs import Job, State, Status
 from penstock.storage.fields import dump, us, view_of
 from penstock.storage.scripts import Command
+
+_STATES: Mapping[Status, tuple[State, ...]] = MappingProxyType(
+    {
+        Status.QUEUED: (State.RESERVED, State.QUEUED, State.DELAYED),
+        Status.RUNNING: (State.RUNNING,),
+        Status.CANCELING: (State.RUNNING,),
+        Status.SUCCEEDED: (State.SUCCEEDED,),
+        Status.FAILED: (State.FAILED,),
+        Status.CANCELED: (State.CANCELED,),
+        Status.EXPIRED: (State.EXPIRED,),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +37,7 @@ def list_jobs(
     *,
     cursor: str | None = None,
     limit: int = 50,
-    status: Status | None = None,
+    status: Status | Collection[Status] | None = None,
     model: str | None = None,
     created_after_s: float | None = None,
     created_before_s: float | None = None,
@@ -32,6 +45,8 @@ def list_jobs(
     batch_id: str | None = None,
 ) -> Command[Page]:
     """Return a page of a tenant's jobs, newest first, between two times (exclusive) and with all of this metadata.
+
+    `status` may be several, of which a job has one.
 
     1,000 jobs are looked at: a short page, even an empty one, may have a cursor.
     """
@@ -45,18 +60,13 @@ def list_jobs(
     return Command("list", args, _page)
 
 
-def _states(status: Status | None) -> tuple[list[str], str]:
-    match status:
-        case None:
-            return [state.value for state in State], ""
-        case Status.QUEUED:
-            return [State.RESERVED.value, State.QUEUED.value, State.DELAYED.value], ""
-        case Status.RUNNING:
-            return [State.RUNNING.value], "0"
-        case Status.CANCELING:
-            return [State.RUNNING.value], "1"
-        case _:
-            return [status.value], ""
+def _states(status: Status | Collection[Status] | None) -> tuple[list[str], str]:
+    """Return the states of jobs of these statuses, and which of those that run: '1' canceling, '0' not, '' all."""
+    wanted = {status} if isinstance(status, Status) else set(Status if status is None else status)
+    states = [state.value for each in Status if each in wanted for state in _STATES[each]]
+    running = {Status.RUNNING: "0", Status.CANCELING: "1"}
+    flags = [flag for each, flag in running.items() if each in wanted]
+    return list(dict.fromkeys(states)), flags[0] if len(flags) == 1 else ""
 
 
 def _newest(cursor: str | None, created_before_s: float | None) -> str:

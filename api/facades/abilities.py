@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from penstock.errors import ModelUnfit
-from penstock.models import CatalogueEntry
+from penstock.errors import ModelNotServed, ModelUnfit
+from penstock.models import CatalogueEntry, known_names
 from penstock.storage.submissions import servable
 
 
@@ -45,10 +45,20 @@ def abilities_of(entry: CatalogueEntry) -> frozenset[Ability]:
 def able(catalogue: Mapping[str, CatalogueEntry], name: str, ability: Ability) -> CatalogueEntry:
     """Return the model of this name or alias.
 
-    Raises what `servable` does, and `ModelUnfit` with the names of the models that can what is asked.
+    Raises what `servable` does, and `ModelUnfit`; both with the names of the models that can do what is asked.
     """
-    entry = servable(name, catalogue)
+    try:
+        entry = servable(name, catalogue)
+    except ModelNotServed as error:
+        said = f"there is no model {name!r} for {ability}; known models: {_fit(catalogue, ability)}"
+        raise ModelNotServed(said, errors=error.errors) from error
     if ability not in abilities_of(entry):
-        fit = ", ".join(name for name in sorted(catalogue) if ability in abilities_of(catalogue[name])) or "none"
-        raise ModelUnfit(f"{entry.name} does no {ability}; models that do: {fit}")
+        raise ModelUnfit(f"{entry.name} does no {ability}; models that do: {_fit(catalogue, ability)}")
     return entry
+
+
+def _fit(catalogue: Mapping[str, CatalogueEntry], ability: Ability) -> str:
+    """Say which usable models can do this."""
+    return known_names(
+        {name: entry for name, entry in catalogue.items() if entry.problem is None and ability in abilities_of(entry)}
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -14,7 +15,7 @@ from fastapi.responses import JSONResponse
 
 from penstock.api.errors import Shape
 from penstock.errors import IdempotencyMismatch, UnknownModel
-from penstock.reports import ErrorReport, with_places
+from penstock.reports import ErrorReport, Issue, with_places
 
 #: Our codes that OpenAI has a word of its own for.
 _OPENAI_CODES: Mapping[str, str] = MappingProxyType(
@@ -44,6 +45,9 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "steps": "num_inference_steps",
     }
 )
+#: What our models say in the words of their own input, as OpenAI's interface has it.
+_WITHOUT_TEMPLATE = re.compile(r"has no chat template: give `prompt`")
+_COMPLETES = "has no chat template, so it does not chat: POST /openai/v1/completions has it continue a `prompt`"
 _INPUT = re.compile(r"/input/(?!\d)")
 
 
@@ -58,6 +62,8 @@ def facade_status(report: ErrorReport, status: int) -> int:
 
 def openai_error(report: ErrorReport, status: int) -> dict[str, object]:
     """Return a report as OpenAI's error object. `status` is the facade's."""
+    said = [Issue(issue.pointer, _without_template(issue.detail)) for issue in report.errors]
+    report = replace(report, detail=_without_template(report.detail), errors=tuple(said))
     fallback = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     return {
         "message": message(report),
@@ -88,6 +94,10 @@ def param(report: ErrorReport) -> str | None:
     return next((_named(issue.pointer) for issue in report.errors if issue.pointer), None)
 
 
+def _without_template(said: str) -> str:
+    return _WITHOUT_TEMPLATE.sub(_COMPLETES, said)
+
+
 def _named(pointer: str) -> str:
     """Return a JSON pointer as `messages[0].content`, with the names of our models' input translated."""
     first, *rest = _INPUT.sub("/", pointer, count=1).removeprefix("/").split("/")
@@ -109,15 +119,27 @@ def _as_vllm(report: ErrorReport, status: int, headers: Mapping[str, str] | None
 
 
 _OPENAI_IS_AT = "OpenAI's interface is below /openai/v1: that is the end of its clients' base URL."
-_OPENAI_ROUTES = (
-    "/chat/completions", "/completions", "/embeddings", "/files", "/images/generations", "/audio/transcriptions",
-    "/audio/translations",
+OPENAI_BASE = "/openai/v1"
+#: Those that there are; a test holds them against the routes.
+OPENAI_ROUTES = (
+    "/models", "/chat/completions", "/completions", "/embeddings", "/images/generations", "/audio/transcriptions",
+    "/audio/translations", "/files", "/batches",
 )  # fmt: skip
-#: What is said at paths that OpenAI's clients ask for with another base URL.
-ELSEWHERE: Mapping[str, str] = MappingProxyType(
-    {f"{base}{route}": _OPENAI_IS_AT for base in ("", "/v1", "/openai") for route in _OPENAI_ROUTES}
-)
+_NOT_OURS = ("/responses", "/moderations")
+#: Those that are OpenAI's alone: what our own interface calls alike is not told where OpenAI's is.
+_ASKED_ELSEWHERE = (*(route for route in OPENAI_ROUTES if route not in ("/models", "/batches")), *_NOT_OURS)
+#: Paths that OpenAI's clients ask for with another base URL.
+_WRONG_BASE = frozenset(f"{base}{route}" for base in ("", "/v1", "/openai") for route in _ASKED_ELSEWHERE)
 #: By the prefix of their paths. OpenAI's clients show nobody what an error of another shape says.
 SHAPES: Mapping[str, Shape] = MappingProxyType(
-    {"/openai": _as_openai, "/pooling": _as_vllm, **dict.fromkeys(ELSEWHERE, _as_openai)}
+    {"/openai": _as_openai, "/pooling": _as_vllm, **dict.fromkeys(sorted(_WRONG_BASE), _as_openai)}
 )
+
+
+def elsewhere(path: str) -> str | None:
+    """Say of a path that is not there where OpenAI's interface is, or below it which routes there are."""
+    if path in _WRONG_BASE:
+        return _OPENAI_IS_AT
+    if f"{path}/".startswith(f"{OPENAI_BASE}/"):
+        return f"This service has no such route; below {OPENAI_BASE} there are {', '.join(OPENAI_ROUTES)}."
+    return None

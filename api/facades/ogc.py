@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import uuid_utils
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -31,7 +32,7 @@ from penstock.api.facades.ogc_schemas import (
     StatusInfo,
     StatusList,
 )
-from penstock.api.query import CURSOR, JobQuery
+from penstock.api.query import CURSOR, NAME_CHARS, JobQuery
 from penstock.api.services import Api, Services
 from penstock.api.submissions import submission
 from penstock.api.tracing import traceparent
@@ -39,6 +40,7 @@ from penstock.documents import fingerprint, validated
 from penstock.errors import InputError, InvalidRequest
 from penstock.jobs import Job, JobKey, Status, Submission
 from penstock.ogc import JSON_TYPE, RELATION
+from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage import catalogues, journal
 from penstock.storage.submissions import Origin, check_receiver, servable
@@ -52,8 +54,18 @@ async def _in_json(f: Literal["json"] = "json") -> None:
     """Take the parameter by which clients ask for a format; there is one."""
 
 
+async def _only_known(request: Request) -> None:
+    """Raise `InvalidRequest` for a filter that there is not: its list would be taken for what was asked for."""
+    unknown = [name[:NAME_CHARS] for name in request.query_params if name not in _OF_LISTS]
+    if unknown:
+        known = ", ".join(_OF_LISTS)
+        raise InvalidRequest(errors=[Issue("", f"query parameter {name} is not known: {known}") for name in unknown])
+
+
 router = APIRouter(prefix="/ogc", tags=["ogc"], route_class=OgcRoute, dependencies=[Depends(_in_json)])
 
+#: What a list of jobs can be asked for.
+_OF_LISTS = ("limit", "cursor", "status", "processID", "f")
 _PREFER = Header(
     description="`respond-async`: 201 at once. `wait=n`: hold the answer until the job ended, at most n seconds, then "
     "201. Without it the answer is held for up to 60 s."
@@ -142,20 +154,24 @@ async def execute_process(
     return answer
 
 
-@router.get("/jobs", responses=problems(400, 503), response_model_exclude_none=True)
+@router.get(
+    "/jobs", responses=problems(400, 503), response_model_exclude_none=True, dependencies=[Depends(_only_known)]
+)  # fmt: skip
 async def list_ogc_jobs(
     api: Api,
     tenant: Tenant,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(description="Of a link `next`.", pattern=CURSOR)] = None,
+    status: Annotated[ogc.StatusWord | None, Query(description="Only jobs that stand so.")] = None,
+    process: Annotated[str | None, Query(alias="processID", description="Only jobs of this process.")] = None,
 ) -> StatusList:
     """List jobs, newest first, whichever way they came."""
-    page = await jobs.page_of(api, tenant, JobQuery(limit=limit, cursor=cursor))
-    base, here = api.settings.base_url, f"{api.settings.base_url}/ogc/jobs"
-    at = "" if cursor is None else f"&cursor={quote(cursor)}"
-    links = [Link(href=f"{here}?limit={limit}{at}", rel="self", type=JSON_TYPE)]
+    statuses = None if status is None else ogc.statuses(status)
+    page = await jobs.page_of(api, tenant, JobQuery(limit=limit, cursor=cursor, model=process), statuses)
+    base, asked = api.settings.base_url, {"limit": limit, "status": status, "processID": process}
+    links = [_page_link(base, "self", {**asked, "cursor": cursor})]
     if page.next_cursor is not None:
-        links.append(Link(href=f"{here}?limit={limit}&cursor={page.next_cursor}", rel="next", type=JSON_TYPE))
+        links.append(_page_link(base, "next", {**asked, "cursor": page.next_cursor}))
     return StatusList(jobs=[_status_info(job, base) for job in page.jobs], links=links)
 
 
@@ -235,6 +251,11 @@ async def _results(api: Services, job: Job, request: Request) -> Response:
     monitor = f'<{api.settings.base_url}/ogc/jobs/{job.key.id}>; rel="monitor"'
     answer.headers["Link"] = ", ".join(filter(None, (answer.headers.get("Link"), monitor)))
     return answer
+
+
+def _page_link(base: str, rel: str, asked: Mapping[str, object]) -> Link:
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    return Link(href=f"{base}/ogc/jobs?{query}", rel=rel, type=JSON_TYPE)
 
 
 def _accepted(api: Services, job: Job) -> JSONResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.api.facades.ogc_processes import OUTPUTS, Schema, chooses_outputs, input_names, shape
@@ -34,7 +34,7 @@ def job_input(entry: CatalogueEntry, wanted: ExecuteRequest) -> dict[str, Any]:
     for name, given in wanted.inputs.items():
         place = pointer(("inputs", name))
         if name not in known:
-            raise _refused(place, "is no input of this process")
+            raise _refused(place, f"is no input of this process, which has {_listed(input_names(entry))}")
         made[name] = _value(root, root["properties"][name], given, place)
     asked = asked_for(entry, wanted)
     if chooses_outputs(entry):
@@ -47,7 +47,7 @@ def asked_for(entry: CatalogueEntry, wanted: ExecuteRequest) -> Asked:
     known = {output.name: output for output in entry.outputs}
     for name in wanted.outputs:
         if name not in known:
-            raise _refused(pointer(("outputs", name)), f"is no output of this process: {', '.join(known) or 'none'}")
+            raise _refused(pointer(("outputs", name)), f"is no output of this process, which has {_listed(known)}")
     chosen = wanted.outputs or {name: OutputRequest() for name in known}
     return Asked(wanted.response, tuple(_wanted(known[name], each) for name, each in chosen.items()))
 
@@ -112,6 +112,10 @@ def _takes_media(root: Schema, schema: Schema) -> bool:
     found = shape(root, schema)
     unions = [part for word in ("anyOf", "oneOf") for part in found.get(word, ())]
     return found.get("format") == "media" or any(_takes_media(root, part) for part in unions)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _refused(place: str, why: str) -> InvalidRequest:

@@ -10,13 +10,12 @@ from penstock.api.facades.calls import Call, TheCall, require_success
 from penstock.api.facades.media import decoded, take_in
 from penstock.api.facades.pooling_forms import (
     PoolingData,
-    PoolingRequest,
     answer_bytes,
     in_its_words,
     job_request,
     raster_of,
+    read_pooling,
 )
-from penstock.documents import validated
 from penstock.errors import InputError
 from penstock.jobs import Job
 
@@ -33,7 +32,7 @@ async def pool(call: TheCall) -> Response:
     The job is canceled when the client leaves before, unless the request has an `Idempotency-Key`.
     """
     body = await call.body()
-    wanted = validated(PoolingRequest, body)
+    wanted = read_pooling(body)
     entry = await call.model(wanted.model, Ability.POOLING)
     scene = await _scene(call, wanted.data)
     job = await call.ended(await call.submit(body, job_request(entry, wanted.data, scene)))

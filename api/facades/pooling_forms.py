@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from penstock.errors import InputError, UnknownArtifact
+from penstock.documents import validated
+from penstock.errors import InputError, InvalidRequest, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
 from penstock.reports import Issue
@@ -32,6 +33,10 @@ _BANDS = "/input/bands"
 _WITHOUT_NAMES = re.compile(r"`bands` \(names or numbers from 1\)")
 _NO_PATHS = "names a file of the server, which clients may not: use `url` or `b64_json`"
 _NO_PATHS_OUT = "would leave a file on the server, where clients cannot read it: use `b64_json`"
+
+#: Where vLLM's requests about text have it.
+_TEXTS = ("input", "messages")
+_NO_TEXTS = "this route runs models on scenes, which come in `data`; for embeddings of text POST /openai/v1/embeddings"
 
 
 class PoolingData(BaseModel):
@@ -67,6 +72,13 @@ class PoolingRequest(BaseModel):
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)]
     data: PoolingData
+
+
+def read_pooling(body: Any) -> PoolingRequest:
+    """Return the body of a request; raise `InvalidRequest`, for one about text in vLLM's other forms too."""
+    if isinstance(body, dict) and "data" not in body and not body.keys().isdisjoint(_TEXTS):
+        raise InvalidRequest(_NO_TEXTS, errors=[Issue("/data", "is required")])
+    return validated(PoolingRequest, body)
 
 
 def job_request(entry: CatalogueEntry, wanted: PoolingData, scene: str) -> JobRequest:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 from penstock.models import Model
 
@@ -164,5 +165,5 @@ def read_options(model: Model, kind: type[OptionsT]) -> OptionsT:
     try:
         return kind.model_validate(dict(model.options))
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
+        wrong = wrong_fields(error, whole="options")
         raise ConfigError(f"model {model.name!r}: wrong options: {wrong}") from error

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 from penstock.models import Model
 
@@ -84,5 +85,5 @@ def read_options(model: Model) -> TableOptions:
     try:
         return TableOptions.model_validate(dict(model.options))
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
+        wrong = wrong_fields(error, whole="options")
         raise ConfigError(f"model {model.name!r}: wrong options: {wrong}") from error

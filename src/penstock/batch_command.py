@@ -62,8 +62,11 @@ def submit(
 
     A line is {"input": {...}}, with "model", "custom_id", "metadata" and what else a job takes if you like.
     """
+    from penstock.drafts import make_folder
     from penstock.progress import transfer
 
+    if folder is not None:
+        make_folder(folder)
     with asking(url, patience_s=FOLLOWING_S) as client:
         with transfer(err, "sending") as on_bytes:
             batch = client.submit_batch(

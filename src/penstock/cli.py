@@ -30,6 +30,7 @@ from penstock.options import (
     UNAVAILABLE,
     USAGE,
     AsJson,
+    Commands,
     Data,
     JobId,
     Params,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
 
 app = typer.Typer(
+    cls=Commands,
     help="Penstock: inference as a job queue.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -131,6 +133,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: penstock submit csmask scene.tif --out result."""
+    from penstock.drafts import make_folder
     from penstock.params import parse_params
     from penstock.progress import transfer
 
@@ -139,6 +142,8 @@ def submit(
     with asking(url, patience_s=FOLLOWING_S) as client:
         schema = client.model(model).input_schema  # a service that has just begun still checks its models
         document, local = _input({**read_document(whole), **parse_params(param or [], schema)}, files or [], schema)
+        if folder is not None:
+            make_folder(folder)
         with transfer(err, "sending") as on_bytes:
             job = client.submit(
                 model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,

@@ -33,6 +33,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 from penstock.parts import MIN_PART_BYTES
 
@@ -396,7 +397,7 @@ def load_settings(**overrides: Any) -> Settings:
     except SettingsError as error:  # a PENSTOCK_* variable that should be JSON
         raise ConfigError(f"wrong settings: {error}") from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        wrong = wrong_fields(error, whole="settings")
         raise ConfigError(f"wrong settings: {wrong}") from error
 
 

@@ -34,7 +34,8 @@ def parse_json(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise MalformedBody("the body is not UTF-8") from error
     except json.JSONDecodeError as error:
-        raise MalformedBody(f"the body is not JSON: {error.msg} at line {error.lineno}, {error.colno}") from error
+        place = f"line {error.lineno}, column {error.colno}"
+        raise MalformedBody(f"the body is not JSON: {error.msg} at {place}") from error
     except RecursionError as error:
         raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep") from error
     except ValueError as error:  # an integer of more than 4300 digits
@@ -123,8 +124,21 @@ _PYDANTICS = re.compile("^Value error, | after validation")
 
 def sentence(error: Mapping[str, Any]) -> str:
     """Return what is wrong with a value, without a subject: `must be greater than 0`."""
-    said = _PYDANTICS.sub("", str(error["msg"]))
-    return _SENTENCES.get(error["type"]) or re.sub(r"^\w+ should ", "must ", said)
+    return _SENTENCES.get(error["type"]) or plainly(str(error["msg"]))
+
+
+def plainly(said: str) -> str:
+    """Return what pydantic says of a value without its own words, and without a subject."""
+    return re.sub(r"^\w+ should ", "must ", _PYDANTICS.sub("", said))
+
+
+def wrong_fields(error: ValidationError, *, whole: str = "", under: Path = ()) -> str:
+    """Return what is wrong with a table that an operator wrote: `port: must be less than 65536; colour: is not known`.
+
+    `under` is the path of the table itself, `whole` what it is called where no field of it is wrong.
+    """
+    found = error.errors(include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, (*under, *e['loc']))) or whole}: {sentence(e)}" for e in found)
 
 
 def pointer(path: Iterable[str | int]) -> str:

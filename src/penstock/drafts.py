@@ -77,7 +77,7 @@ class Draft:
             self._path.unlink(missing_ok=True)
             raise Corrupt(f"{artifact.name} did not arrive as the {artifact.size_bytes} bytes that the job names")
         self._file.flush()
-        self._path.replace(self._save.path)
+        named(self._path, self._save.path)
 
     def close(self) -> None:
         """Keep what is of use to the next try."""
@@ -145,8 +145,24 @@ def opened(path: Path, mode: Literal["rb", "xb", "x+b", "a+b"]) -> BinaryIO:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder unless there is one; what keeps us from it is a `ClientError`."""
+    """Make a folder unless there is one; what keeps us from it, or from writing there, is a `ClientError`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(f"cannot make the folder {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ClientError(f"cannot write in the folder {path}")
+
+
+def require_place(path: Path) -> None:
+    """Raise `ClientError` where a file cannot get this name because a folder has it."""
+    if path.is_dir():
+        raise ClientError(f"cannot save {path}: there is a folder of that name; move it, or save elsewhere")
+
+
+def named(draft: Path, path: Path) -> None:
+    """Give a draft its name; what keeps us from it is a `ClientError`."""
+    try:
+        draft.replace(path)
+    except OSError as error:
+        raise ClientError(f"cannot save {path}: {error.strerror}") from error

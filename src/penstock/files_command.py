@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.display import err, out, print_json, show_job
+from penstock.jobs import Status
 from penstock.options import (
     DEFAULT_URL,
     FOLLOWING_S,
@@ -78,7 +79,8 @@ def download(
         for path in paths:
             out.print(f"{path}  {path.stat().st_size:,} bytes")
     if not job.succeeded:
-        err.print(f"The job {job.status}: there may be files that it did not come to.")
+        ended = "was canceled" if job.status is Status.CANCELED else job.status.value
+        err.print(f"The job {ended}: there may be files that it did not come to.")
         raise typer.Exit(1)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -288,7 +289,7 @@ def _parse(name: str, text: str) -> Iterator[Model]:
         try:
             yield Model(name=key, **table)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            wrong = wrong_fields(error)
             raise ConfigError(f"{name}: model {key!r}: {wrong}") from error
         except TypeError as error:  # not a table, or one that names itself
             raise ConfigError(f"{name}: model {key!r} is not a table of a model's fields") from error

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from penstock.jobs import Artifact, Job, State, Status
@@ -22,8 +22,10 @@ JSON_TYPE, TEXT_TYPE = "application/json", "text/plain"
 #: Of relations that the standard defines.
 RELATION = "http://www.opengis.net/def/rel/ogc/1.0/"
 
+#: How a job may stand, in the standard's words.
+StatusWord: TypeAlias = Literal["accepted", "running", "successful", "failed", "dismissed"]
 #: `canceling` is shown as what it will be: a dismissed job does not come back.
-STATUSES: Mapping[Status, str] = MappingProxyType(
+STATUSES: Mapping[Status, StatusWord] = MappingProxyType(
     {
         Status.QUEUED: "accepted",
         Status.RUNNING: "running",
@@ -83,6 +85,11 @@ class Piece:
     def size_bytes(self) -> int:
         """How large it is."""
         return len(self.data) if self.file is None else self.file.size_bytes
+
+
+def statuses(word: StatusWord) -> frozenset[Status]:
+    """Return the statuses that are shown as this."""
+    return frozenset(status for status, shown in STATUSES.items() if shown == word)
 
 
 def asked_of(job: Job) -> Asked | None:

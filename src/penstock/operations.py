@@ -31,7 +31,7 @@ from penstock.answers import (
     read_queue,
     read_worker,
 )
-from penstock.drafts import opened
+from penstock.drafts import named, opened, require_place
 from penstock.transfers import PARTS_FROM_BYTES
 from penstock.upload_notes import UploadNote
 from penstock.wire import Deadline, Flow, JobOptions, OnBytes, Reply, Request
@@ -43,6 +43,9 @@ Files: TypeAlias = Mapping[str, str | Path | Sequence[str | Path]]
 LONG_POLL_S = 30.0
 #: How often somebody who wants to see a job's estimate is told.
 TELL_EVERY_S = 1.0
+
+#: What is written beside a job's artifacts.
+NOTES = ("manifest.json", "job.json")
 
 #: Told of a job while it is waited for.
 OnJob: TypeAlias = Callable[[Job], None]
@@ -201,6 +204,8 @@ class Operations:
         if not job.over:
             raise ClientError(f"the job {job.id} is {job.status}: its files come when it is over, wait for it first")
         wanted = transfers.chosen(job, names)
+        for note in NOTES if names is None else ():
+            require_place(folder / note)
         place = f"/v1/jobs/{job.id}/artifacts"
         saved = yield from transfers.download(self.exchange, place, wanted, folder, on_bytes)
         return saved if names is not None else [*saved, *write_notes(job, folder)]
@@ -219,13 +224,13 @@ class Operations:
 
 def write_notes(job: Job, folder: Path) -> list[Path]:
     """Write `manifest.json` and `job.json` beside a result and return their paths."""
-    notes = {"manifest.json": wire.manifest(job), "job.json": dict(job.raw)}
-    for name, content in notes.items():
+    contents = (wire.manifest(job), dict(job.raw))
+    for name, content in zip(NOTES, contents, strict=True):
         draft = folder / f".{name}.{uuid.uuid4().hex[:8]}.part"
         with opened(draft, "xb") as file:
             file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
-        draft.replace(folder / name)
-    return [folder / name for name in notes]
+        named(draft, folder / name)
+    return [folder / name for name in NOTES]
 
 
 def until_gone(waiting: Flow[object]) -> Flow[bool]:

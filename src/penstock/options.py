@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -20,8 +21,24 @@ ASKING_S, FOLLOWING_S = 2.0, 120.0
 EPILOG = (
     "Environment: PENSTOCK_URL says where the service is, PENSTOCK_API_KEY holds the key that it may ask for. "
     "Exit codes: 0 done · 1 the job failed, was canceled or expired, or a check failed · 2 wrong usage or settings · "
-    "3 the service does not answer or refused, or the model cannot be used · 130 interrupted (a submitted job goes on)."
+    "3 the service does not answer or refused, or the model cannot be used · "
+    "4 `wait --timeout` gave up · 130 interrupted (a submitted job goes on)."
 )
+
+
+class Commands(TyperGroup):
+    """Commands that say what is wrong with an option without the words of the library that checks it."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        """Run what was asked for."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from penstock.documents import plainly
+
+            error.message = plainly(error.message)
+            raise
+
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 Url = Annotated[str, typer.Option("--url", envvar="PENSTOCK_URL", help="Where the service is.")]

@@ -126,7 +126,7 @@ def _tell(queue: Queue, as_json: bool) -> None:
 def _show(queues: Sequence[Queue]) -> None:
     rows = table("queue", "mode", "waiting", "running", "workers", "oldest", "empty in", "dead letters")
     for queue in queues:
-        empty_in = "" if queue.eta_s is None else f"{queue.eta_s:.0f} s"
+        empty_in = "" if queue.eta_s is None or not queue.queued else f"{queue.eta_s:.0f} s"
         figures = (queue.queued, queue.running, queue.workers, f"{queue.oldest_age_s:.0f} s", empty_in)
         rows.add_row(queue.name, queue.mode, *map(str, figures), str(queue.dead_letters))
     out.print(rows)

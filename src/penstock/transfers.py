@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from penstock import wire
 from penstock.answers import Artifact, ClientError, Job, Unreachable
-from penstock.drafts import make_folder
+from penstock.drafts import make_folder, require_place
 from penstock.parts import joined_etag, part_sizes
 from penstock.wire import Digest, Flow, OnBytes, Reply, Request, Save, Together, Upload
 
@@ -97,6 +97,8 @@ def download(
     paths = [wire.artifact_path(folder, artifact.name) for artifact in artifacts]
     for parent in {folder, *(path.parent for path in paths)}:
         make_folder(parent)
+    for path in paths:
+        require_place(path)
     flows = [
         _save(exchange, place, Save(path, artifact, tally.of(artifact.name)), tally)
         for path, artifact in zip(paths, artifacts, strict=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,8 @@ Row: TypeAlias = list[RenderableType]
 MAX_JOBS = 100
 #: With fewer, columns are left out.
 WIDE_COLUMNS = 100
+#: A width that no table needs.
+_ENDLESS = 10_000
 _BAR_CHARS = 16
 _ID_CHARS = 8
 
@@ -84,7 +87,7 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw as much as there is room for."""
-        room = options.size.height if console.is_terminal else 10_000
+        room = options.size.height if console.is_terminal else _ENDLESS
         moment = datetime.fromtimestamp(self.clock(), UTC).astimezone()
         head = Text(f"penstock  {self.url}  {moment:%H:%M:%S}", style="bold", no_wrap=True, overflow="ellipsis")
         yield head
@@ -98,7 +101,7 @@ class Screen:
             if left < 2:
                 return
             yield Text("")
-            part = _cut(columns, rows, left, narrow=options.max_width < WIDE_COLUMNS)
+            part = _fitted(columns, rows, left, console, options)
             yield part
             left -= len(part.rows) + 1
         for sentence in self.look.hidden[: max(0, left)]:
@@ -125,9 +128,27 @@ _JOB = ("running job", "model", "phase", "bar", "progress", "left", "for", "atte
 _LESS = frozenset({"mode", "slots", "per minute", "host", "queues", "up", "attempt", "bar"})
 
 
-def _cut(columns: Sequence[str], rows: Sequence[Row], lines: int, *, narrow: bool) -> Table:
+#: Left out, one after the other, before anything else is cut short.
+_FIRST_TO_GO = ("bar", "attempt", "for")
+
+
+def _fitted(
+    columns: Sequence[str], rows: Sequence[Row], lines: int, console: Console, options: ConsoleOptions
+) -> Table:
+    """Return a table that takes so many lines at most, and of its columns those that there is room for."""
+    gone = _LESS if options.max_width < WIDE_COLUMNS else frozenset[str]()
+    made = _cut(columns, rows, lines, gone)
+    for name in _FIRST_TO_GO:
+        if Measurement.get(console, options.update_width(_ENDLESS), made).maximum <= options.max_width:
+            break
+        gone |= {name}
+        made = _cut(columns, rows, lines, gone)
+    return made
+
+
+def _cut(columns: Sequence[str], rows: Sequence[Row], lines: int, gone: Set[str]) -> Table:
     """Return a table that takes so many lines at most, its head among them; it says what it leaves out."""
-    kept = [number for number, name in enumerate(columns) if not (narrow and name in _LESS)]
+    kept = [number for number, name in enumerate(columns) if name not in gone]
     made = Table(box=None, pad_edge=False, header_style="bold cyan")
     for number in kept:
         head = "" if columns[number] == "bar" else columns[number]
@@ -145,7 +166,9 @@ def _cut(columns: Sequence[str], rows: Sequence[Row], lines: int, *, narrow: boo
 def _queue(queue: Queue) -> Row:
     mode = Text(queue.mode, style="" if queue.mode == "open" else "yellow")
     oldest = minutes(queue.oldest_age_s) if queue.queued else ""
-    figures = (str(queue.queued), str(queue.running), oldest, f"{queue.throughput_per_s * 60:.1f}", _left(queue.eta_s))
+    # Where nobody waits the service says 0, which beside a job that runs for minutes would be read as its end.
+    empty_in = _left(queue.eta_s) if queue.queued else ""
+    figures = (str(queue.queued), str(queue.running), oldest, f"{queue.throughput_per_s * 60:.1f}", empty_in)
     dead = Text(str(queue.dead_letters), style="red" if queue.dead_letters else "")
     return [queue.name, mode, *figures, str(queue.workers), str(queue.slots), dead]
 

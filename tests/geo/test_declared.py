@@ -314,7 +314,7 @@ def test_requests_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
     [
         ({"halo_px": 3, "stride_px": 2}, "multiples of stride_px"),
         ({"classes": 1}, "classes"),
-        ({"colour": "red"}, "colour: Extra inputs"),
+        ({"colour": "red"}, "colour: is not known"),
         ({"bands": []}, "bands"),
     ],
 )

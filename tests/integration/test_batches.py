@@ -137,6 +137,7 @@ async def test_a_file_that_is_no_jsonl_is_refused(service: Service, data: bytes,
         ({"requests": [], "model": "echo"}, "invalid_request"),
         ({"requests": [{}], "file": "media://a/b"}, "invalid_request"),
         ({"requests": [{}], "ttl": 0}, "invalid_request"),
+        ({"requests": [{"input": {"text": "a"}}, {"input": {"text": "b"}}]}, "invalid_request"),
         ({"requests": [{}], "model": "nobody"}, "unknown_model"),
         ({"file": "media://018f0000/none.jsonl"}, "media_not_found"),
         ({"file": "https://files.test:80/a.jsonl"}, "media_refused"),
@@ -146,6 +147,19 @@ async def test_a_file_that_is_no_jsonl_is_refused(service: Service, data: bytes,
 async def test_a_batch_that_cannot_begin_is_refused(service: Service, body: dict[str, Any], code: str) -> None:
     assert_problem(await service.http.post("/v1/batches", json=body), 422, code)
     assert list(service.objects.list("tenants/default/batches/")) == []
+
+
+async def test_a_file_of_which_no_line_names_a_model_is_refused_where_the_batch_names_none(service: Service) -> None:
+    unnamed = {"input": {"text": "a"}}
+    reference = await upload(service, jsonl([unnamed, b"[1]", b"{not json", unnamed]))
+    response = await service.http.post("/v1/batches", json={"file": reference})
+    problem = assert_problem(response, 422, "invalid_request")
+    assert "no request of the batch names a model" in problem["detail"]
+    assert problem["errors"] == [{"pointer": "/model", "detail": "is missing"}]
+    assert (await submitted(service, file=reference, model="echo"))["counts"]["total"] == 4
+    assert (await service.http.get("/v1/batches")).json()["batches"][1:] == []
+    named = await upload(service, jsonl([unnamed, b'{"mod\\u0065l": "echo", "input": {"text": "b"}}']))
+    assert (await submitted(service, file=named))["counts"]["total"] == 2
 
 
 async def test_a_flood_of_batches_leaves_threads_to_everybody_else(service: Service) -> None:

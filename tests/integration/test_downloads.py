@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,7 @@ from penstock.client import AsyncClient, Client, ClientError, Corrupt, Job, Unre
 from tests.acceptance.stack import free_port
 from tests.integration.listening import listening
 from tests.integration.service import Service, serving
+from tests.integration.shell import Shell
 from tests.valkey import ValkeyProcess
 from tests.waiting import wait_for
 
@@ -172,6 +174,48 @@ async def test_only_what_is_named_comes_with_the_sync_client_too(service: Servic
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["two"]
     with pytest.raises(ClientError, match=r"has no three; its artifacts: one, two"):
         await asyncio.to_thread(fetch, "three")
+
+
+@pytest.mark.parametrize("name", ["tiles/map.tif", "job.json"])
+async def test_a_folder_by_the_name_of_a_file_is_found_before_anything_comes(
+    service: Service, tmp_path: Path, name: str
+) -> None:
+    job, wire = await a_result(service, **{"tiles/map.tif": MAP}), Cutting(0)
+    taken = tmp_path / "out" / name
+    taken.mkdir(parents=True)
+    async with AsyncClient(service.settings.base_url, transport=wire) as client:
+        with pytest.raises(ClientError, match=rf"{name}: there is a folder of that name"):
+            await client.download(job, tmp_path / "out")
+    assert (wire.ranges, list(taken.iterdir())) == ([], [])
+
+    def fetch() -> None:
+        with Client(service.settings.base_url) as client:
+            client.download(job, tmp_path / "out")
+
+    with pytest.raises(ClientError, match=rf"{name}: there is a folder of that name"):
+        await asyncio.to_thread(fetch)
+    done = await Shell({"PENSTOCK_URL": service.settings.base_url}, tmp_path)("download", job.id, "--out", "out")
+    assert done.code == 2
+    assert re.fullmatch(rf"penstock: cannot save out/{name}: .*\n", done.err)
+
+
+async def test_a_canceled_job_is_said_to_be_that(service: Service, tmp_path: Path) -> None:
+    made = await service.submit()
+    await service.http.post(f"/v1/jobs/{made['id']}/cancel")
+    done = await Shell({"PENSTOCK_URL": service.settings.base_url}, tmp_path)("download", made["id"])
+    assert done.code == 1
+    assert done.err == "The job was canceled: there may be files that it did not come to.\n"
+
+
+async def test_a_folder_that_cannot_be_made_is_found_before_a_job_is_made(service: Service, tmp_path: Path) -> None:
+    shell = Shell({"PENSTOCK_URL": service.settings.base_url}, tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "requests.jsonl").write_text('{"model": "echo", "input": {"prompts": ["a"]}}\n')
+    for words in (("submit", "echo", "a"), ("batch", "submit", "requests.jsonl")):
+        done = await shell(*words, "--out", "file/result")
+        assert (done.code, done.err) == (2, "penstock: cannot make the folder file/result: Not a directory\n")
+    assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
+    assert (await service.http.get("/v1/batches")).json()["batches"] == []
 
 
 async def test_one_file_that_fails_ends_the_others_and_keeps_what_came(service: Service, tmp_path: Path) -> None:

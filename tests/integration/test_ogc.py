@@ -221,6 +221,49 @@ async def test_jobs_are_listed_page_by_page(ogc: Service) -> None:
     refused(await ogc.http.get("/ogc/jobs?cursor=x"), 400, "InvalidParameterValue")
 
 
+async def test_jobs_are_listed_by_how_they_stand_and_by_their_process(ogc: Service) -> None:
+    waits, runs, made, failed, ends, dismissed, again = [(await execute(ogc, HELLO)).json()["jobID"] for _ in range(7)]
+    claims = {claim.key.id: claim for claim in await ogc.claims()}
+    await ogc.succeed(claims[made])
+    for job in (failed, again):
+        await ogc.end(claims[job], Outcome(State.FAILED, error=InvalidInput("no").report()))
+    for job in (ends, dismissed):
+        await ogc.http.delete(f"/ogc/jobs/{job}")
+
+    async def listed(query: str) -> set[str]:
+        return {job["jobID"] for job in (await ogc.http.get(f"/ogc/jobs?{query}")).json()["jobs"]}
+
+    assert await listed("status=failed") == {failed, again}
+    assert await listed("status=successful") == {made}
+    assert await listed("status=running") == {waits, runs}
+    assert await listed("status=dismissed") == {ends, dismissed}
+    assert await listed("status=accepted") == set()
+    assert await listed("status=failed&processID=echo&f=json") == {failed, again}
+    assert await listed("processID=nothing") == set()
+    [link] = [
+        link["href"] for link in (await ogc.http.get("/ogc/jobs?status=failed&limit=1")).json()["links"]
+        if link["rel"] == "next"
+    ]  # fmt: skip
+    assert await listed(link.partition("?")[2]) == {failed}
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("datetime=2026-01-01/..", "query parameter datetime is not known: limit, cursor, status, processID, f"),
+        ("status=queued", "'accepted', 'running', 'successful', 'failed' or 'dismissed'"),
+    ],
+)
+async def test_a_filter_that_there_is_not_is_refused(ogc: Service, query: str, said: str) -> None:
+    problem = refused(await ogc.http.get(f"/ogc/jobs?{query}"), 400, "InvalidParameterValue")
+    assert said in problem["errors"][0]["detail"]
+
+
+async def test_an_unknown_input_is_answered_with_those_that_there_are(ogc: Service) -> None:
+    problem = refused(await execute(ogc, {"inputs": {"text": "hi", "colour": "red"}}), 400, "InvalidParameterValue")
+    assert problem["errors"][0]["detail"].startswith("is no input of this process, which has text, ")
+
+
 async def test_a_dismissed_job_is_canceled_and_can_be_seen(ogc: Service) -> None:
     waiting = (await execute(ogc, HELLO)).json()["jobID"]
     answer = await ogc.http.delete(f"/ogc/jobs/{waiting}")

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import openai
 import pytest
+from fastapi.routing import iter_route_contexts
 
+from penstock.api.facades.errors import OPENAI_BASE, OPENAI_ROUTES
 from penstock.api_keys import Scope, new_key
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.jobs import State
+from penstock.reports import Issue
 from penstock.storage.api_keys import put_key
 from penstock.storage.records import Outcome
 from tests.integration.facing import Facing, facing
@@ -229,8 +232,39 @@ async def test_a_wrong_base_url_is_told_the_right_one(face: Facing) -> None:
         async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
             with pytest.raises(openai.NotFoundError, match="below /openai/v1"):
                 await client.chat.completions.create(model="writer", messages=HELLO)
+        async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.NotFoundError, match="below /openai/v1"):
+                await client.responses.create(model="writer", input="Hello")
     unknown = await face.service.http.post("/v1/elsewhere")
     assert (unknown.status_code, unknown.json()["detail"]) == (404, "Not Found.")
+
+
+async def test_a_route_that_there_is_not_is_answered_with_those_that_there_are(face: Facing) -> None:
+    async with face.client() as client:
+        for ask in (
+            client.responses.create(model="writer", input="Hello"),
+            client.moderations.create(model="writer", input="Hello"),
+        ):
+            with pytest.raises(
+                openai.NotFoundError, match=r"no such route; below /openai/v1 there are /models, "
+            ) as caught:
+                await ask
+            assert (caught.value.type, caught.value.code) == ("invalid_request_error", "not_found")
+    paths = [route.path or "" for route in iter_route_contexts(face.service.app.routes)]
+    ours = {path.removeprefix(OPENAI_BASE).partition("/{")[0] for path in paths if path.startswith(OPENAI_BASE)}
+    assert ours == set(OPENAI_ROUTES)
+
+
+async def test_a_chat_with_a_model_that_has_no_chat_template_is_told_of_completions(face: Facing) -> None:
+    said = "model 'writer' has no chat template: give `prompt`"
+    error = InvalidInput(said, errors=[Issue("/input/messages", said)]).report()
+    async with face.client() as client:
+        for options in ({}, {"stream": True}):
+            asked = asyncio.create_task(client.chat.completions.create(model="writer", messages=HELLO, **options))
+            await face.service.end(await face.claim(), Outcome(State.FAILED, error=error))
+            with pytest.raises(openai.BadRequestError, match="POST /openai/v1/completions") as caught:
+                await asked
+            assert (caught.value.param, caught.value.message.count("chat template")) == ("messages", 1)
 
 
 async def test_a_model_that_does_not_do_this_is_404_with_those_that_do(face: Facing) -> None:
@@ -243,8 +277,12 @@ async def test_a_model_that_does_not_do_this_is_404_with_those_that_do(face: Fac
                 await ask
         with pytest.raises(openai.NotFoundError, match="no text embedding; models that do: embedder"):
             await client.embeddings.create(model="writer", input="a")
-        with pytest.raises(openai.NotFoundError, match="known models"):
+        with pytest.raises(
+            openai.NotFoundError, match=r"no model 'gpt-5' for text completion; known models: writer \("
+        ):
             await client.completions.create(model="gpt-5", prompt="a")
+        with pytest.raises(openai.NotFoundError, match="no model 'gpt-5'; known models: embedder"):
+            await client.models.retrieve("gpt-5")
         with pytest.raises(openai.NotFoundError, match="writer does no image generation; models that do: painter"):
             await client.images.generate(model="writer", prompt="a cat")
         with pytest.raises(

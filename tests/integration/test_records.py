@@ -380,6 +380,9 @@ class TestViews:
         canceled = store.run(listing.list_jobs("default", status=Status.CANCELED))
         assert [job.key.id for job in canceled.jobs] == ["b"]
         assert [job.key.id for job in store.run(listing.list_jobs("default", model="m2")).jobs] == ["c"]
+        several = store.run(listing.list_jobs("default", status={Status.CANCELED, Status.QUEUED}))
+        assert len(several.jobs) == 5
+        assert store.run(listing.list_jobs("default", status=())).jobs == ()
 
     def test_events_tell_the_whole_story(self, store: JobStore) -> None:
         key = submit(store)

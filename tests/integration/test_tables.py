@@ -263,11 +263,11 @@ def test_rows_are_limited(engine: BatchingEngine, net: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"columns": []}, "columns: Tuple should have at least 1 item"),
+        ({"columns": []}, "columns: must have at least 1 item"),
         ({"columns": [*COLUMNS, {"name": "a"}]}, "the column 'a' stands there twice"),
         ({"columns": [{"name": "a"}, {"name": "b", "dtype": "int64"}]}, 'inputs = "columns" takes several'),
         ({"columns": [{"name": "a", "dtype": "int64"}], "missing": "nan"}, "needs columns of float32"),
-        ({"speed": 1}, "speed: Extra inputs"),
+        ({"speed": 1}, "speed: is not known"),
     ],
 )
 def test_wrong_options_are_said(net: Path, options: Any, said: str) -> None:

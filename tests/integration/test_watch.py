@@ -172,6 +172,31 @@ async def test_a_screen_of_another_size_is_filled_and_none_is_too_small(
     assert await terminal.interrupt() == 0
 
 
+async def test_at_a_hundred_columns_the_bar_goes_before_anything_is_cut_short(
+    service: Service, server: Server, opened: Callable[..., Terminal]
+) -> None:
+    [job_id] = await busy(service)
+    waits = await service.claim()
+    await service.jobs.run(records.heartbeat(waits, Phase.POSTPROCESSING, Progress(1180, 1200, "prompts")))
+    terminal = opened(server.url, 100, 30, "watch", "--every", "0.2")
+    lines = await terminal.shows(has(job_id, waits.key.id))
+    [job] = [line for line in lines if waits.key.id in line]
+    for told in ("echo", "writing the result", "1180/1200 prompts"):
+        assert told in job
+    assert "…" not in "".join(lines)
+    terminal.resize(150, 30)
+    await terminal.shows(lambda lines: has("━")(lines) and has("attempt")(lines))
+
+
+async def test_a_queue_in_which_nobody_waits_is_not_said_to_be_empty_soon(service: Service, server: Server) -> None:
+    await service.submit()
+    await service.claim()
+    shell = Shell({"PENSTOCK_URL": server.url}, Path())
+    assert "0:00" not in (await shell("watch", "--once")).out.partition("running job")[0]
+    [queue] = [line for line in (await shell("queues", "list")).out.splitlines() if line.startswith("default")]
+    assert queue.split() == ["default", "open", "0", "1", "0", "0", "s", "0"]  # its oldest is said, its end is not
+
+
 async def test_a_service_that_went_away_is_said_until_it_is_back(
     service: Service, opened: Callable[..., Terminal]
 ) -> None:

@@ -37,6 +37,11 @@ def test_layout_and_order_do_not_change_the_fingerprint(value: Any) -> None:
     assert fingerprint(spaced) == fingerprint(backwards) == fingerprint(value)
 
 
+def test_a_body_that_is_no_json_is_told_where() -> None:
+    with pytest.raises(MalformedBody, match=r"at line 2, column 6$"):
+        parse_json(b'{\n"a": }')
+
+
 @given(VALUES, VALUES)
 def test_different_documents_have_different_fingerprints(one: Any, other: Any) -> None:
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

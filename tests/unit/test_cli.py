@@ -41,6 +41,9 @@ def test_an_unknown_status_is_answered_with_the_known_ones(tmp_path: Path) -> No
 
     assert done.returncode == 2
     assert all(name in done.stderr for name in ("'queued'", "'canceling'", "'expired'"))
+    assert "Invalid value for '--status': 'bogus' is not one of" in done.stderr
+    few = penstock(tmp_path, "list", "--limit", "0").stderr
+    assert "Invalid value for '--limit': must be greater than or equal to 1" in few
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:
@@ -48,6 +51,14 @@ def test_the_version_is_told(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert re.fullmatch(r"penstock \d+\.\d+\S*\n", done.stdout)
+
+
+def test_the_help_names_every_exit_code(tmp_path: Path) -> None:
+    told = " ".join(penstock(tmp_path, "submit", "--help").stdout.split())
+    codes = told.partition("Exit codes: ")[2].split(" · ")
+
+    assert [code.split()[0] for code in codes] == ["0", "1", "2", "3", "4", "130"]
+    assert re.search(r"\(exit code 4\)", penstock(tmp_path, "wait", "--help").stdout)
 
 
 def test_a_sample_replaces_a_file_only_when_asked_to(tmp_path: Path) -> None:

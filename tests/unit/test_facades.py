@@ -233,7 +233,11 @@ def test_seeds_differ_from_line_to_line_and_not_from_time_to_time() -> None:
 @pytest.mark.parametrize(
     ("body", "raised", "said"),
     [
-        ({"model": "nobody", "input": "a"}, errors.ModelNotServed, "line 2: known models"),
+        (
+            {"model": "nobody", "input": "a"},
+            errors.ModelNotServed,
+            "line 2: there is no model 'nobody' for text embedding; known models: embedder ",
+        ),
         ({"model": "writer", "input": "a"}, ModelUnfit, "line 2: writer does no text embedding"),
         ({"model": "embedder", "input": [1]}, InvalidRequest, "line 2: 'input' has tokens"),
         ({"model": "embedder", "input": "a" * 900}, errors.PayloadTooLarge, "line 2: a line may hold 500 bytes"),

@@ -12,7 +12,7 @@ import pytest
 from penstock import ogc
 from penstock.api.facades import ogc_processes
 from penstock.api.facades.ogc import patience
-from penstock.jobs import Artifact, Job, JobKey, Progress, State, Submission
+from penstock.jobs import Artifact, Job, JobKey, Progress, State, Status, Submission
 from penstock.models import CatalogueEntry, Output
 from penstock.ogc import Asked, Wanted
 from penstock.processors.geo.request import SegmentationRequest
@@ -52,6 +52,12 @@ def schemas_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     inside += [part for name in ("allOf", "oneOf", "anyOf") for part in schema.get(name, ())]
     for part in (*inside, *schema.get("properties", {}).values()):
         yield from schemas_in(part)
+
+
+def test_a_word_of_the_standard_may_stand_for_several_statuses() -> None:
+    assert ogc.statuses("failed") == {Status.FAILED, Status.EXPIRED}
+    assert ogc.statuses("dismissed") == {Status.CANCELED, Status.CANCELING}
+    assert ogc.statuses("accepted") == {Status.QUEUED}
 
 
 @pytest.mark.parametrize("request_model", [SegmentationRequest, TextEmbeddingRequest])

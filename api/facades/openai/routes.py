@@ -46,7 +46,7 @@ async def read_openai_model(name: str, call: TheCall) -> dict[str, Any]:
     served = await _models(call)
     entry = find(served, name)
     if entry is None:
-        raise UnknownModel(f"known models: {known_names(served)}")
+        raise UnknownModel(f"there is no model {name!r}; known models: {known_names(served)}")
     return answers.model_card(entry)
 
 

@@ -19,6 +19,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from penstock.documents import wrong_fields
 from penstock.errors import ModelUnavailable
 from penstock.models import Model, Record
 
@@ -72,5 +73,5 @@ def read_description(model: Model) -> Description:
     try:
         return Description.model_validate(model.options.get("onnx", {}))
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, ('onnx', *e['loc'])))}: {e['msg']}" for e in error.errors())
+        wrong = wrong_fields(error, under=("onnx",))
         raise ModelUnavailable(f"model {model.name!r}: wrong options: {wrong}") from error
