@@ -29,7 +29,7 @@ EPILOG = (
 class Commands(TyperGroup):
     """Commands that say what is wrong with an option without the words of the library that checks it."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:  # typer's own kind of Context, which it does not export
         """Run what was asked for."""
         try:
             return super().invoke(ctx)
