@@ -61,7 +61,7 @@ class ImageTextRequest(BaseModel):
     images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
         Field(
             default=None,
-            description="One picture to speak of or a list of them (PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts).",
+            description="One picture to speak of or a list (PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts).",
         )
     )
     prompt: str | None = Field(default=None, description="What to say or do about `images`.")
