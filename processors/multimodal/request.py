@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from penstock.models import ITEMS, MediaReference
 from penstock.processors.language.request import NewTokens, Seed, Stop, Temperature, TopP
 
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts"
+
 
 class TextPart(BaseModel):
     """A piece of a message's text."""
@@ -59,10 +61,7 @@ class ImageTextRequest(BaseModel):
     )
 
     images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
-        Field(
-            default=None,
-            description="One picture to speak of or a list (PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts).",
-        )
+        Field(default=None, description=f"One picture to speak of or a list of them ({_KINDS}).")
     )
     prompt: str | None = Field(default=None, description="What to say or do about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
