@@ -63,7 +63,7 @@ class HubDirectory:
                 ignore_mismatched_sizes=True,  # they are refused below, where they can be named
             )
             if shapes := wrong_shapes(report["mismatched_keys"]):
-                raise ModelUnavailable(f"{WEIGHTS} and config.json do not make one network: {shapes}")
+                raise ModelUnavailable(f"config.json and the weights do not make a network: {shapes}")
             lacking = sorted(name for name in report["missing_keys"] if not unused(name))
             if lacking:
                 raise ModelUnavailable(
