@@ -156,17 +156,19 @@ def _issues(error: ValidationError) -> Iterator[Issue]:
 
 def _issues_of_alternatives(error: ValidationError, place: str) -> Iterator[Issue]:
     schema: Any = error.schema
-    if tag := _tag(schema, error.instance):
+    value: Any = error.instance
+    if tag := _tag(schema, value):
         yield from _issues_of_kind(error, place, tag)
     elif error.context:
         yield from _issues_of_branch(error, place)
     else:
-        yield Issue(place, _several(schema["oneOf"], error.instance))
+        yield Issue(place, _several(schema["oneOf"], value))
 
 
 def _shortened(error: ValidationError) -> str:
     """Return the library's sentence, in which a long value is its kind: what was sent is not sent back."""
-    value, said = error.instance, error.message
+    value: Any = error.instance
+    said = error.message
     if len(repr(value)) > _VALUE_CHARS:
         said = said.replace(repr(value), f"this {_KINDS.get(type(value), 'value')}")
     return said[:_SENTENCE_CHARS]
@@ -192,7 +194,8 @@ def _tag(schema: Mapping[str, Any], value: Any) -> str | None:
 def _issues_of_kind(error: ValidationError, place: str, tag: str) -> Iterator[Issue]:
     """Yield what is wrong with a value as the alternative that it names, or which names there are."""
     schema: Any = error.schema
-    known, said = schema["discriminator"]["mapping"], error.instance.get(tag)
+    value: Any = error.instance
+    known, said = schema["discriminator"]["mapping"], value.get(tag)
     if not isinstance(said, str) or said not in known:
         told = "is required" if said is None else f"must be one of: {', '.join(known)}"
         yield Issue(place + pointer([tag]), told)
