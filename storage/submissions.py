@@ -31,7 +31,7 @@ _BOUNDS = {
 _SIZES = {"maxLength": "characters", "maxItems": "items", "maxProperties": "fields"}
 #: A value that is longer is not repeated in a sentence about it.
 _VALUE_CHARS = 80
-_KINDS = {str: "text", list: "array", dict: "object"}
+_KINDS: Mapping[type, str] = {str: "text", list: "array", dict: "object"}
 _NOT_ALLOWED = "the service may not call this address; the operator can allow it as host:port (allowed_hosts)"
 
 
