@@ -13,6 +13,7 @@ import av
 from av.container import InputContainer
 
 from penstock.errors import MediaUnreadable
+from penstock.processors.promises import shortfall
 
 #: First bytes -> FFmpeg's reader. What MP3 and MP4 begin with, `_format` knows.
 _SIGNATURES = {b"fLaC": "flac", b"OggS": "ogg", b"ID3": "mp3", b"\x1a\x45\xdf\xa3": "matroska", b"RF64": "wav"}
@@ -27,7 +28,8 @@ BROKEN = (av.error.FFmpegError, ValueError, OverflowError, IndexError, EOFError,
 def opened(path: Path, what: str, taken: str) -> Iterator[InputContainer]:
     """Open a file of sound or film. `what` is what it should be, `taken` in which formats.
 
-    Raises `MediaUnreadable` for one of another format, and for what goes wrong while it is read.
+    Raises `MediaUnreadable` for one of another format, one that says that it is longer, and for what goes wrong while
+    it is read.
     """
     with path.open("rb") as file:
         name = _format(file.read(16))
@@ -35,9 +37,19 @@ def opened(path: Path, what: str, taken: str) -> Iterator[InputContainer]:
         raise MediaUnreadable(f"The file is no {what} that is taken here: {taken}.")
     try:
         with av.open(str(path), mode="r", format=name, metadata_errors="ignore") as container:
+            _check_whole(path, name, container, what)
             yield container
     except BROKEN as error:
         raise MediaUnreadable(f"The {what} cannot be decoded: it is damaged, incomplete or of a rare kind.") from error
+
+
+def _check_whole(path: Path, name: str, container: InputContainer, what: str) -> None:
+    with path.open("rb") as file:
+        lacking = shortfall(file, name, container.duration / av.time_base if container.duration else None)
+    if lacking is not None:
+        raise MediaUnreadable(
+            f"The {what} is cut off: it says {lacking.said_s:.1f} s and has about {lacking.there_s:.1f} s."
+        )
 
 
 def _format(start: bytes) -> str | None:

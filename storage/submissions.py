@@ -27,6 +27,11 @@ _SENTENCE_CHARS = 300
 _BOUNDS = {
     "exclusiveMinimum": "greater than", "minimum": "at least", "exclusiveMaximum": "less than", "maximum": "at most",
 }  # fmt: skip
+#: What a size counts: `has 3 items; at most 2 are taken`.
+_SIZES = {"maxLength": "characters", "maxItems": "items", "maxProperties": "fields"}
+#: A value that is longer is not repeated in a sentence about it.
+_VALUE_CHARS = 80
+_KINDS: Mapping[type, str] = {str: "text", list: "array", dict: "object"}
 _NOT_ALLOWED = "the service may not call this address; the operator can allow it as host:port (allowed_hosts)"
 
 
@@ -137,14 +142,77 @@ def _issues(error: ValidationError) -> Iterator[Issue]:
             yield Issue(place, f"must be {_BOUNDS[word]} {schema[word]}")
         case "not" if schema["not"] == {}:
             yield Issue(place, "cannot be given beside the rest")
-        case "maxItems":
-            yield Issue(place, f"has {len(value)} items; at most {schema['maxItems']} are taken")
-        case "pattern" if schema.get("format") == "date-time":
-            yield Issue(place, wrong_with(value) or "is not a time")
-        case "anyOf" | "oneOf" if error.context:
-            yield from _issues_of_branch(error, place)
+        case str(word) if word in _SIZES:
+            yield Issue(place, f"has {len(value)} {_SIZES[word]}; at most {schema[word]} are taken")
+        case "pattern":
+            yield Issue(place, _other_form(schema, value))
+        case "not" if list(schema["not"]) == ["required"]:
+            yield Issue(place, _several([{"required": [name]} for name in schema["not"]["required"]], value))
+        case "anyOf" | "oneOf":
+            yield from _issues_of_alternatives(error, place)
         case _:
-            yield Issue(place, error.message[:_SENTENCE_CHARS])
+            yield Issue(place, _shortened(error))
+
+
+def _issues_of_alternatives(error: ValidationError, place: str) -> Iterator[Issue]:
+    schema: Any = error.schema
+    value: Any = error.instance
+    if tag := _tag(schema, value):
+        yield from _issues_of_kind(error, place, tag)
+    elif error.context:
+        yield from _issues_of_branch(error, place)
+    else:
+        yield Issue(place, _several(schema["oneOf"], value))
+
+
+def _shortened(error: ValidationError) -> str:
+    """Return the library's sentence, in which a long value is its kind: what was sent is not sent back."""
+    value: Any = error.instance
+    said = error.message
+    if len(repr(value)) > _VALUE_CHARS:
+        said = said.replace(repr(value), f"this {_KINDS.get(type(value), 'value')}")
+    return said[:_SENTENCE_CHARS]
+
+
+def _other_form(schema: Mapping[str, Any], value: str) -> str:
+    """Return what a text of another form is told: an example of it, or what the field says of itself."""
+    if schema.get("format") == "date-time":
+        return wrong_with(value) or "is not a time"
+    if examples := schema.get("examples"):
+        return f"is not of the form that is taken, such as {examples[0]}"
+    if description := schema.get("description"):
+        return f"is not of the form that is taken: {description}"
+    return f"is not of the form {schema['pattern']}"
+
+
+def _tag(schema: Mapping[str, Any], value: Any) -> str | None:
+    """Return the field that says which alternative is meant, where there is one."""
+    said = schema.get("discriminator", {})
+    return said.get("propertyName") if said.get("mapping") and isinstance(value, dict) else None
+
+
+def _issues_of_kind(error: ValidationError, place: str, tag: str) -> Iterator[Issue]:
+    """Yield what is wrong with a value as the alternative that it names, or which names there are."""
+    schema: Any = error.schema
+    value: Any = error.instance
+    known, said = schema["discriminator"]["mapping"], value.get(tag)
+    if not isinstance(said, str) or said not in known:
+        told = "is required" if said is None else f"must be one of: {', '.join(known)}"
+        yield Issue(place + pointer([tag]), told)
+        return
+    number = schema[error.validator].index({"$ref": known[said]})
+    for inner in error.context or ():
+        if inner.relative_schema_path[0] == number:
+            yield from _issues(inner)
+
+
+def _several(branches: Sequence[Mapping[str, Any]], value: Mapping[str, Any]) -> str:
+    """Return what a value is told that fits several alternatives, of which one is meant."""
+    wanted = [branch["required"] for branch in branches if list(branch) == ["required"]]
+    given = [" and ".join(names) for names in wanted if all(name in value for name in names)]
+    if not given:
+        return "is meant as one thing and fits several"
+    return f"has {', '.join(given[:-1])} and {given[-1]}; exactly one of them is taken"
 
 
 def _issues_of_branch(error: ValidationError, place: str) -> Iterator[Issue]:

@@ -158,9 +158,10 @@ class ImageGeneration:
                     "/input/label", f"{label} is none: the model knows 0 to {self._pipeline.label_count - 1}"
                 )
             return label
-        wanted = label.strip().casefold()
+        wanted = tuple(part.strip().casefold() for part in label.split(","))
         for number, names in self._pipeline.labels.items():
-            if wanted in map(str.casefold, names):
+            known = tuple(map(str.casefold, names))
+            if wanted == known or (len(wanted) == 1 and wanted[0] in known):
                 return number
         some = ", ".join(names[0] for names in list(self._pipeline.labels.values())[:5]) or "none has a name"
         raise _refusal("/input/label", f"the model knows no {label!r}; it knows, among others: {some}")
@@ -173,7 +174,8 @@ def _defaults(model: Model, pipeline: Pipeline) -> tuple[int, float]:
         raise ConfigError(
             f"model {model.name!r}: unknown options: {', '.join(unknown)}; known are: {', '.join(OPTIONS)}"
         )
-    steps = model.options.get("steps", min(pipeline.kind.steps, model.limits.max_steps or pipeline.kind.steps))
+    usual = min(pipeline.kind.steps, pipeline.max_steps)
+    steps = model.options.get("steps", min(usual, model.limits.max_steps or usual))
     scale = model.options.get("guidance_scale", pipeline.kind.guidance_scale)
     if type(steps) is not int or not 1 <= steps <= pipeline.max_steps:
         raise ConfigError(f"model {model.name!r}: options.steps is a whole number from 1 to {pipeline.max_steps}")

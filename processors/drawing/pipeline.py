@@ -127,7 +127,7 @@ class Pipeline:
             MappingProxyType(classes),
             size=_size(model, network.get("sample_size"), factor),
             factor=factor,
-            max_steps=int(_config(model, "scheduler/scheduler_config.json").get("num_train_timesteps", 1000)),
+            max_steps=_max_steps(_config(model, "scheduler/scheduler_config.json")),
             labels=_labels(model, index.get("id2label") or {}),
             label_count=int(network.get("num_embeds_ada_norm") or 0),
         )
@@ -146,6 +146,12 @@ def _class(model: Model, index: Mapping[str, Any], part: str, known: tuple[str, 
         what = "no class" if name is None else f"the class {name!r}"
         raise _wrong(model, f"{INDEX} gives {part!r} {what}; this runner knows: {', '.join(known)}")
     return str(name)
+
+
+def _max_steps(scheduler: Mapping[str, Any]) -> int:
+    """Return how many steps a scheduler has numbers for: with `leading` spacing its offset is added to the last one."""
+    offset = scheduler.get("steps_offset", 0) if scheduler.get("timestep_spacing", "leading") == "leading" else 0
+    return max(1, int(scheduler.get("num_train_timesteps", 1000)) - int(offset))
 
 
 def _factor(vae: Mapping[str, Any]) -> int:

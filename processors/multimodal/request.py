@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from penstock.models import ITEMS, MediaReference
 from penstock.processors.language.request import NewTokens, Seed, Stop, Temperature, TopP
 
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts"
+
 
 class TextPart(BaseModel):
     """A piece of a message's text."""
@@ -58,8 +60,8 @@ class ImageTextRequest(BaseModel):
         },
     )
 
-    images: Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = Field(
-        default=None, description="Pictures to speak of (PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts)."
+    images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
+        Field(default=None, description=f"One picture to speak of or a list of them ({_KINDS}).")
     )
     prompt: str | None = Field(default=None, description="What to say or do about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
@@ -76,7 +78,8 @@ class ImageTextRequest(BaseModel):
         """The conversation: `images` and `prompt` are one message, the pictures first."""
         if self.messages is not None:
             return self.messages
-        images: list[TextPart | ImagePart] = [ImagePart(type="image", image=image) for image in self.images or ()]
+        given = [self.images] if isinstance(self.images, str) else self.images or ()
+        images: list[TextPart | ImagePart] = [ImagePart(type="image", image=image) for image in given]
         return [ChatMessage(role="user", content=[*images, TextPart(type="text", text=self.prompt or "")])]
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from penstock.models import MediaReference
 
 TranscriptOutput = Literal["json", "srt", "vtt"]
-Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,3}$")]
+Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,3}$"), Field(examples=["en"])]
 
 _KINDS = "WAV, FLAC, MP3, Ogg, M4A, MP4 or WebM; the first sound track counts"
 

@@ -82,6 +82,8 @@ def _numbers(values: pa.Array, column: Column, first_row: int) -> tuple[npt.NDAr
     plain = np.where(absent, np.zeros((), plain.dtype), plain)
     with np.errstate(over="ignore"):
         endless = np.isinf(plain.astype(column.dtype))
+    if plain.dtype.kind == "f" and (infinite := np.isinf(plain)).any():
+        raise _at(column, first_row, infinite, "is infinite")
     if endless.any():
         raise _at(column, first_row, endless, f"is too large for {column.dtype}")
     if column.dtype == "int32" and (wide := plain != plain.astype(np.int32)).any():

@@ -24,6 +24,9 @@ _POINTER = "/input/table"
 #: A CSV file is read in pieces of this size, of which each must hold a row at least.
 _BLOCK_BYTES = 2**22
 _COLUMN = re.compile(r"CSV column #(\d+)")
+#: pyarrow counts the line of names as the first row.
+_ROW = re.compile(r"\bRow #(\d+)")
+_DELIMITERS = (";", "\t", "|", ",")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,10 @@ def open_table(path: Path, delimiter: str) -> TableFile:
             )
     if b"\0" in start:
         raise MediaUnreadable("The file is no table that is taken here: Parquet, or CSV in UTF-8.")
-    with reading(()), path.open("rb") as file, _open_csv(file, delimiter, csv.ConvertOptions()) as reader:
-        names = reader.schema.names
+    header = start.splitlines()[0].decode(errors="replace") if start else ""
+    doubt = _doubt(header, delimiter) if delimiter not in header else ""
+    with reading((), doubt), path.open("rb") as file, _open_csv(file, delimiter, csv.ConvertOptions()) as reader:
+        names = _header(reader)
     return TableFile(path, delimiter, names, {}, _most_rows(path))
 
 
@@ -80,13 +85,26 @@ def check_columns(table: TableFile, needed: Collection[str], added: Collection[s
     have = set(table.names)
     if lacking := [name for name in needed if name not in have]:
         there = ", ".join(map(repr, table.names)) or "none"
-        hint = "" if len(have) > 1 or table.delimiter is None else f". Is its delimiter {table.delimiter!r}?"
+        hint = "" if len(have) > 1 or table.delimiter is None else f". {_doubt(there, table.delimiter)}"
         what = "column" if len(lacking) == 1 else "columns"
         raise _wrong(f"The table lacks the {what} {', '.join(map(repr, lacking))}; it has: {there}{hint}")
     if twice := [name for name in needed if list(table.names).count(name) > 1]:
         raise _wrong(f"The table has the column {twice[0]!r} more than once.")
     if taken := [name for name in added if name in have]:
         raise _wrong(f"The table has a column {taken[0]!r} already: rename it, or ask for keep_columns = false.")
+
+
+def _header(reader: csv.CSVStreamingReader) -> Sequence[str]:
+    try:
+        return list(reader.schema.names)
+    except UnicodeDecodeError as error:
+        raise _wrong("The table does not fit: the line of column names is not UTF-8.") from error
+
+
+def _doubt(header: str, delimiter: str) -> str:
+    """Return the question whether a table of one column has another delimiter, and which one stands there."""
+    other = next((sign for sign in _DELIMITERS if sign != delimiter and sign in header), None)
+    return f"Is its delimiter {delimiter!r}?" + (f" There is {other!r} in its first line." if other else "")
 
 
 def _wrong(detail: str) -> InvalidInput:
@@ -134,17 +152,22 @@ def _batch(table: pa.Table) -> pa.RecordBatch:
 
 
 @contextmanager
-def reading(names: Sequence[str]) -> Iterator[None]:
-    """Translate what pyarrow raises of a file: the only place that knows its words."""
+def reading(names: Sequence[str], doubt: str = "") -> Iterator[None]:
+    """Translate what pyarrow raises of a file: the only place that knows its words.
+
+    `doubt` is said of rows with another number of columns.
+    """
     try:
         yield
     except pa.ArrowInvalid as error:
         words = _COLUMN.sub(lambda found: _named(names, int(found[1])), str(error)).strip()
+        words = _ROW.sub(lambda found: f"row {int(found[1]) - 1}", words)
         if "conversion error" in words:
             raise _wrong(f"The table does not fit: {words}.") from error
         if "straddling" in words:
             words = f"a row has more than {_BLOCK_BYTES} bytes"
-        raise MediaUnreadable(f"The table cannot be read: {words}.") from error
+        asked = f" {doubt}" if doubt and "Expected" in words else ""
+        raise MediaUnreadable(f"The table cannot be read: {words}.{asked}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise MediaUnreadable(f"The table cannot be read: {error}.") from error
 

@@ -98,7 +98,10 @@ def predictions(
     """Return the columns of an answer, and which rows have none; raise `ProcessorFailed` for another network's."""
     columns, absent = [], missing.copy()
     for prediction in options.predictions:
-        numbers = _table(output.data.get(prediction.output), prediction, len(missing))
+        if prediction.output not in output.data:
+            there = ", ".join(map(repr, output.data))
+            raise ProcessorFailed(f"The network has no output {prediction.output!r}; there are: {there}.")
+        numbers = _table(output.data[prediction.output], prediction, len(missing))
         for column in numbers.T:
             without = missing | (np.isnan(column) if column.dtype.kind == "f" else False)
             absent |= without
@@ -112,7 +115,7 @@ def _table(array: Any, prediction: Prediction, rows: int) -> npt.NDArray[Any]:
     if numbers.shape == (rows,):
         numbers = numbers[:, None]
     if not isinstance(array, np.ndarray) or numbers.shape != wanted:
-        said = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "nothing"
+        said = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "no array"
         raise ProcessorFailed(f"The network's output {prediction.output!r} is {said}; expected {wanted}.")
     return numbers
 

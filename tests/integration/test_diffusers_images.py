@@ -308,8 +308,8 @@ def test_jobs_at_different_steps_share_batches(painter: Path, engine: BatchingEn
     ("data", "error", "words"),
     [
         ({"width": 60}, InvalidInput, "multiples of 8"),
-        ({"steps": 1001}, InvalidInput, "at most 1000 steps"),
-        ({"steps": 1000}, InvalidInput, "ask for fewer"),
+        ({"steps": 1001}, InvalidInput, "at most 999 steps"),
+        ({"steps": 1000}, InvalidInput, "at most 999 steps"),
         ({"steps": 0}, ProcessorFailed, "`steps`"),
         ({"seed": -1}, ProcessorFailed, "`seed`"),
         ({"seed": None}, ProcessorFailed, "`seed`"),

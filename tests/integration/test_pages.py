@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rapid_layout import RapidLayout
 from rapidocr import RapidOCR
 
-from penstock.errors import MediaUnreadable, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, MediaUnreadable, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.registry import Registry
@@ -93,6 +93,16 @@ def test_text_is_what_the_library_reads(engine: BatchingEngine, library: Any, le
     drawn = np.asarray(Image.open(io.BytesIO(done.artifacts["annotated-1.png"][1])))
     assert drawn.shape == (1200, 900, 3)
     assert (drawn != np.asarray(Image.open(letter))).any(axis=2).sum() > 1000
+
+
+@pytest.mark.parametrize("size", [(1, 8000), (8000, 20)])
+def test_a_picture_of_which_nothing_would_be_left_is_refused(
+    engine: BatchingEngine, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    path = tmp_path / "line.png"
+    Image.new("RGB", size, "white").save(path)
+    with pytest.raises(InvalidInput, match=f"too small or too narrow for this model: {size[0]} x {size[1]} pixels"):
+        run(engine, OCR, {"media://line": path}, tmp_path)
 
 
 @needs_photos

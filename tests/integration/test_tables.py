@@ -101,6 +101,18 @@ def test_csv_in_parquet_and_csv_out(engine: BatchingEngine, net: Path, tmp_path:
     assert done.result.data == {"rows": 10, "without_prediction": 0, "columns": ["yield"]}
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"a,\xe9\n1,2\n", "column names is not UTF-8"), (b"a,b\n1,\xe9\n", "row 1")]
+)
+def test_what_is_not_utf8_is_refused_as_an_input(
+    engine: BatchingEngine, net: Path, tmp_path: Path, content: bytes, said: str
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_bytes(content)
+    with pytest.raises(InvalidInput, match=said):
+        run(engine, a_table_model(net), table)
+
+
 def test_parquet_in_with_types_and_groups(engine: BatchingEngine, net: Path, tmp_path: Path) -> None:
     count = 23
     columns = {
@@ -217,9 +229,15 @@ def _filling(folder: Path) -> Path:
         ("a;b\n1;2\n", InvalidInput, "lacks the columns 'a', 'b'.*Is its delimiter ','"),
         ("a,b,a\n1,2,3\n", InvalidInput, "'a' more than once"),
         ("a,b,yield\n1,2,3\n", InvalidInput, "has a column 'yield' already"),
-        ("a,b\n1,2\n3,many\n", InvalidInput, "In column 'b': Row #3: CSV conversion error to double: .*'many'"),
+        ("a,b\n1,2\n3,many\n", InvalidInput, "In column 'b': row 2: CSV conversion error to double: .*'many'"),
+        (
+            "a;b\n1,5;2\n",
+            MediaUnreadable,
+            "row 1: Expected 1 columns.* Is its delimiter ','. There is ';' in its first",
+        ),
         ("a,b\n1,2\n3,1e300\n", InvalidInput, "column 'b' is too large for float32 in row 2"),
-        ("a,b\n1,2\n3\n", MediaUnreadable, "Expected 2 columns, got 1"),
+        ("a,b\n1,2\n3,-inf\n", InvalidInput, "column 'b' is infinite in row 2"),
+        ("a,b\n1,2\n3\n", MediaUnreadable, "row 2: Expected 2 columns, got 1"),
         ("", MediaUnreadable, "Empty CSV file"),
         ("a,b\n1,\0\0\n", MediaUnreadable, "no table that is taken"),
         ("PAR1 and no more", MediaUnreadable, "cannot be read"),
@@ -278,7 +296,7 @@ def test_wrong_options_are_said(net: Path, options: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("predictions", "said"),
     [
-        ([{"output": "other", "columns": ["y"]}], r"'other' is nothing; expected \(2, 1\)"),
+        ([{"output": "other", "columns": ["y"]}], "no output 'other'; there are: 'values'"),
         ([{"output": "values", "columns": ["y", "z"]}], r"float32 \(2, 1\); expected \(2, 2\)"),
         ([{"output": "values", "columns": ["y"], "labels": ["no", "yes"]}], r"class 2\.5 and 2 labels"),
     ],

@@ -112,6 +112,11 @@ def spoil_nothing(_: Path) -> None:
             "a safetensors file is damaged",
         ),
         (lambda d: configure(d, hidden_size=32), {}, r"config.json and the weights do not make a network"),
+        (
+            lambda d: configure(d, intermediate_size=24),
+            {},
+            r"the first is '.*': \(\d+,.*\) in the file, \(24,.*\) in the network",
+        ),
         (lambda d: configure(d, num_hidden_layers=3), {}, r"lacks \d+ of the weights that ViTForImageClassification"),
         (lambda d: configure(d, hidden_size="wide"), {}, "config.json and the weights do not make a network"),
         (spoil_nothing, {"files": {"config.json": "0" * 64}}, "'config.json' of model 'tiny' is not the catalogue's"),

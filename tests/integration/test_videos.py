@@ -65,6 +65,25 @@ def check(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "codec"), [("a.avi", "mpeg4"), ("a.mkv", "mpeg4"), ("a.webm", "libvpx"), ("a.mp4", "mpeg4")]
+)
+def test_half_a_video_is_no_shorter_video(tmp_path: Path, name: str, codec: str) -> None:
+    path = tmp_path / name
+    noise = np.random.default_rng(0)
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(codec, rate=10, width=64, height=48, pix_fmt="yuv420p")
+        for _ in range(60):
+            pixels = noise.integers(0, 255, (48, 64, 3), dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    assert len(stills(path)) == 6
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said = "cannot be decoded" if name == "a.mp4" else r"is cut off: it says 6\.0 s and has about [23]\.\d s\."
+    with pytest.raises(MediaUnreadable, match=said):
+        stills(path)
+
+
 def decoded(path: Path) -> list[Image.Image]:
     with av.open(str(path)) as container:
         return [Image.fromarray(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]

@@ -59,6 +59,23 @@ def test_a_model_type_that_nobody_knows_is_named(classifier: Path) -> None:
     )  # fmt: skip
 
 
+def test_an_unknown_runner_is_told_of_those_that_there_are(classifier: Path) -> None:
+    assert "known are: diffusers, lightgbm, onnx, rapidocr, terratorch, torch, transformers, vllm" in problems(
+        classifier, "tensorflow", "image-classification"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("encoder_cache_bytes = -1", "is a number of bytes, 0 for none, not -1"),
+        ('labels = ["cat", "dog", "hat", "cat"]', "options.labels has 'cat' more than once"),
+    ],
+)
+def test_options_that_mean_nothing_are_found(classifier: Path, options: str, said: str) -> None:
+    assert said in problems(classifier, "transformers", "image-classification", f"options = {{ {options} }}")
+
+
 def test_weights_are_not_read(classifier: Path) -> None:
     (classifier / "files" / "model.safetensors").write_bytes(b"damaged")
     assert problems(classifier, "transformers", "image-classification") == ""

@@ -124,9 +124,13 @@ def test_a_template_that_leaves_a_picture_out_is_told(tmp_path: Path, files: dic
     assert caught.value.errors[0].pointer == "/input/messages"
 
 
-def test_a_prompt_and_pictures_are_one_message(tmp_path: Path, files: dict[str, Path]) -> None:
+@pytest.mark.parametrize("images", [["media://photo"], "media://photo"])
+def test_a_prompt_and_pictures_are_one_message(tmp_path: Path, files: dict[str, Path], images: list[str] | str) -> None:
     eyes = processor(tmp_path / "m")
-    short = eyes.request.model_validate({"images": ["media://photo"], "prompt": "What?"})
+    short = eyes.request.model_validate({"images": images, "prompt": "What?"})
+    assert set(media_references(eyes.request.model_json_schema(), {"images": images})) >= {
+        ("/images" if isinstance(images, str) else "/images/0", "media://photo")
+    }
     [prompt] = eyes.pre_process(short, LocalFiles(files)).prompts
     assert prompt.data["input_ids"].tolist() == ids_of(eyes, files, PHOTO, text("What?"))
 

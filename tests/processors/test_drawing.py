@@ -142,8 +142,10 @@ def test_a_label_is_a_name_or_a_number(tmp_path: Path) -> None:
     done = check_processor(processor, {"label": "White Shark"}, {}, engine=engine, other={"label": 1})
     assert done.result.data is not None
     assert (done.result.data["label"], done.result.data["width"], done.result.data["guidance_scale"]) == (2, 32, 4.0)
-    assert prompts_of(source, {"label": "Tinca tinca"})[0].data["label"] == 0
+    for name in ("Tinca tinca", "tench, Tinca tinca", "TENCH,tinca tinca"):
+        assert prompts_of(source, {"label": name})[0].data["label"] == 0
     for label, words in (
+        ("tench, goldfish", "knows no"),
         ("unicorn", "knows no 'unicorn'.*tench, goldfish"),
         (1000, "knows 0 to 999"),
         (-1, "0 to 999"),
@@ -165,7 +167,9 @@ def test_a_model_that_is_told_nothing_takes_nothing(tmp_path: Path) -> None:
     )
     with pytest.raises(ValidationError, match="prompt"):
         processor.request.model_validate({"prompt": "a cat"})
-    assert prompts_of(source, {})[0].data["steps"] == 1000, "as many as its noise has"
+    assert prompts_of(source, {})[0].data["steps"] == 999, "as many as its noise has, less the offset"
+    plain = a_dreamer(tmp_path / "plain", steps_offset=0)
+    assert prompts_of(plain, {})[0].data["steps"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_a_model_that_is_told_nothing_takes_nothing(tmp_path: Path) -> None:
     [
         ({"n": 3}, {"max_items": 2}, "/input/n", "at most 2"),
         ({"steps": 30}, {"max_steps": 20}, "/input/steps", "at most 20"),
-        ({"steps": 2000}, {}, "/input/steps", "at most 1000"),
+        ({"steps": 2000}, {}, "/input/steps", "at most 999"),
         ({"width": 128, "height": 128}, {"max_pixels": 128 * 127}, "/input/width", "128 x 128 are more"),
         ({"height": 100}, {}, "/input/height", "100 is not a multiple of 8"),
     ],

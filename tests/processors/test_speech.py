@@ -44,6 +44,40 @@ def encode(path: Path, codec: str, samples: Samples, rate_hz: int, layout: str =
     return path
 
 
+def cut(path: Path, share: float) -> Path:
+    """Keep so much of a file."""
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    return path
+
+
+def read(path: Path) -> int:
+    """Return how many samples a recording has."""
+    return sum(map(len, read_sound(path, Limits(), RATE_HZ)))
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s16le"), ("a.mp3", "libmp3lame"), ("a.mkv", "libopus")])
+def test_half_a_recording_is_no_shorter_recording(tmp_path: Path, name: str, codec: str) -> None:
+    path = cut(encode(tmp_path / name, codec, a_tone(6, 48_000), 48_000), 0.5)
+    with pytest.raises(MediaUnreadable, match=r"The recording is cut off: it says 6\.0 s and has about [23]\.\d s\."):
+        read(path)
+
+
+def test_a_header_that_is_a_little_wrong_is_nothing(tmp_path: Path) -> None:
+    path = encode(tmp_path / "a.wav", "pcm_s16le", a_tone(60, 16_000), 16_000)
+    assert read(cut(path, 0.985)) == pytest.approx(59.1 * RATE_HZ, rel=0.001)
+    with pytest.raises(MediaUnreadable, match="is cut off"):
+        read(cut(path, 0.98))
+
+
+@pytest.mark.parametrize("told", [0, 2**31 - 37, 2**32 - 1])
+def test_what_is_written_to_a_pipe_ends_where_it_ends(tmp_path: Path, told: int) -> None:
+    path = encode(tmp_path / "a.wav", "pcm_s16le", a_tone(3, 16_000), 16_000)
+    whole = path.read_bytes()
+    place = whole.index(b"data") + 4
+    path.write_bytes(whole[:place] + told.to_bytes(4, "little") + whole[place + 4 :])
+    assert read(path) == pytest.approx(3 * RATE_HZ, abs=100)
+
+
 @pytest.mark.parametrize(
     ("name", "codec"),
     [("a.wav", "pcm_s24le"), ("a.flac", "flac"), ("a.mp3", "libmp3lame"), ("a.ogg", "libopus"), ("a.m4a", "aac")],

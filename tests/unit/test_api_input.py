@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.models import CatalogueEntry, Limits
+from penstock.processors.drawing.request import TextToImageRequest
 from penstock.processors.geo.request import SegmentationRequest
+from penstock.processors.language.request import GenerationRequest
+from penstock.processors.multimodal.request import ImageTextRequest
+from penstock.processors.speech.request import SpeechRequest
+from penstock.processors.vision.request import ZeroShotClassificationRequest
 from penstock.storage.submissions import check_input
 
 SCENE = "media://u/scene.tif"
@@ -28,8 +34,13 @@ MODEL = CatalogueEntry(
 
 def issues(document: dict[str, Any]) -> dict[str, str]:
     """Return what is told of the input, by place."""
+    return told_by(MODEL.input_schema, {"scene": SCENE} | document)
+
+
+def told_by(schema: Mapping[str, Any], document: dict[str, Any]) -> dict[str, str]:
+    """Return what is told of an input of another schema."""
     with pytest.raises(InvalidRequest) as refused:
-        check_input(MODEL, {"scene": SCENE} | document)
+        check_input(MODEL.model_copy(update={"input_schema": schema}), document)
     return {issue.pointer: issue.detail for issue in refused.value.errors}
 
 
@@ -63,3 +74,58 @@ def test_the_alternative_that_the_values_type_fits_is_told_of(document: dict[str
 )
 def test_what_fits_passes(document: dict[str, Any]) -> None:
     check_input(MODEL, {"scene": SCENE} | document)
+
+
+@pytest.mark.parametrize(
+    ("request_model", "document", "told"),
+    [
+        (
+            TextToImageRequest,
+            {"prompt": "x" * 120_000},
+            {"/input/prompt": "has 120000 characters; at most 10000 are taken"},
+        ),
+        (GenerationRequest, {"prompt": "x", "stop": ["."] * 20}, {"/input/stop": "has 20 items; at most 16 are taken"}),
+        (GenerationRequest, {"prompt": ["x" * 200]}, {"/input/prompt": "must be one of: string, null"}),
+        (SpeechRequest, {"audio": ["x" * 200]}, {"/input/audio": "this array is not of type 'string'"}),
+        (
+            GenerationRequest,
+            {"prompt": "x", "messages": [{"role": "user", "content": "y" * 500}]},
+            {"/input": "has prompt and messages; exactly one of them is taken"},
+        ),
+        (
+            ImageTextRequest,
+            {"messages": [{"role": "user", "content": "y"}], "images": ["media://u/a"], "prompt": "x"},
+            {"/input": "has images and messages; exactly one of them is taken"},
+        ),
+        (
+            ImageTextRequest,
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "media://u/a"}]}]},
+            {"/input/messages/0/content/0/type": "must be one of: image, text"},
+        ),
+        (
+            ImageTextRequest,
+            {"messages": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]},
+            {
+                "/input/messages/0/content/0/image": "is required",
+                "/input/messages/0/content/0/text": "is not known to this model",
+            },
+        ),
+        (
+            SpeechRequest,
+            {"audio": "media://u/a", "language": "english!"},
+            {"/input/language": "is not of the form that is taken, such as en"},
+        ),
+        (
+            ZeroShotClassificationRequest,
+            {"images": ["media://u/a"], "labels": ["x"], "template": "{} {}"},
+            {
+                "/input/template": "is not of the form that is taken: "
+                "The sentence that a label is put into, where its {} stands."
+            },
+        ),
+    ],
+)
+def test_what_was_sent_is_told_of_and_not_sent_back(
+    request_model: Any, document: dict[str, Any], told: dict[str, str]
+) -> None:
+    assert told_by(request_model.model_json_schema(), document) == told

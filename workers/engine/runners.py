@@ -76,6 +76,10 @@ def _check_fake(model: Model) -> None:
     _fake(model)
 
 
+def _check_lightgbm(model: Model) -> None:
+    _lightgbm(model).close()
+
+
 def _check_onnx(model: Model) -> None:
     with requires("onnx"):
         from penstock.workers.engine.onnx.runner import check_onnx
@@ -140,6 +144,7 @@ CHECKS: Mapping[str, RunnerCheck] = MappingProxyType(
     {
         "diffusers": _check_diffusers,
         "fake": _check_fake,
+        "lightgbm": _check_lightgbm,
         "onnx": _check_onnx,
         "rapidocr": _check_rapidocr,
         "terratorch": _check_terratorch,

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from omegaconf import flag_override
 from rapidocr import RapidOCR
 from rapidocr.main import RapidOCRError
-from rapidocr.utils.process_img import map_boxes_to_original
+from rapidocr.utils.process_img import ResizeImgError, map_boxes_to_original
 
-from penstock.errors import ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step, shapes_of
@@ -43,6 +43,10 @@ class Page:
     """A picture before its lines are found: uint8 BGR, as the library wants it."""
 
     picture: Array
+    #: What the library did to make it fit.
+    changes: dict[str, Any]
+    #: Its (height, width) before.
+    shape: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class OcrRunner:
         return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> Page:
-        """Return the picture in the library's order of colours."""
+        """Return the picture as the library wants it; raise `InvalidInput` if nothing would be left of it."""
         picture = prompt.data.get(INPUT_NAME)
         if (
             not isinstance(picture, np.ndarray)
@@ -82,7 +86,13 @@ class OcrRunner:
             or picture.shape[2] != 3
         ):
             raise ProcessorFailed(f"the model takes `{INPUT_NAME}`, a uint8 array (height, width, 3)")
-        return Page(np.ascontiguousarray(picture[:, :, ::-1]))
+        height, width = picture.shape[:2]
+        try:
+            resized, changes = self.library.preprocess_img(np.ascontiguousarray(picture[:, :, ::-1]))
+        except ResizeImgError as error:
+            detail = f"The picture is too small or too narrow for this model: {width} x {height} pixels."
+            raise InvalidInput(detail) from error
+        return Page(resized, changes, (height, width))
 
     def step(self, states: Sequence[Page | Lines]) -> Sequence[Step]:
         """Find a page's lines, or read some more of them."""
@@ -93,13 +103,11 @@ class OcrRunner:
         """There is nothing to free but the sessions, which go with the runner."""
 
     def _found(self, page: Page) -> Step:
-        height, width = page.picture.shape[:2]
-        picture, changes = self.library.preprocess_img(page.picture)
         try:
-            crops, found = self.library.detect_and_crop(picture, changes)
+            crops, found = self.library.detect_and_crop(page.picture, page.changes)
         except RapidOCRError:  # its word for a page without any text
             return Done(_output(np.empty((0, 4, 2), np.float32), []))
-        boxes = map_boxes_to_original(found.boxes, changes, height, width).astype(np.float32)
+        boxes = map_boxes_to_original(found.boxes, page.changes, *page.shape).astype(np.float32)
         order = np.argsort([crop.shape[1] / crop.shape[0] for crop in crops]).tolist()
         return Continue(Lines(boxes, crops, order, {}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +60,10 @@ class HubDirectory:
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, where they can be named
             )
+            if shapes := wrong_shapes(report["mismatched_keys"]):
+                raise ModelUnavailable(f"config.json and the weights do not make a network: {shapes}")
             lacking = sorted(name for name in report["missing_keys"] if not unused(name))
             if lacking:
                 raise ModelUnavailable(
@@ -68,6 +71,17 @@ class HubDirectory:
                     f"the first is {lacking[0]!r}"
                 )
             return network if self.adapter is None else adapted(network, self.adapter)
+
+
+def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
+    """Return the first of the weights that have another shape than the network's, with both; empty if there is none."""
+    wrong = sorted((name, tuple(found), tuple(needed)) for name, found, needed in mismatched)
+    if not wrong:
+        return ""
+    name, found, needed = wrong[0]
+    return (
+        f"{len(wrong)} weights have other shapes, the first is {name!r}: {found} in the file, {needed} in the network"
+    )
 
 
 @cache

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.base import Runner
+from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.conversation import load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import load_generator
@@ -57,6 +58,7 @@ def check_transformers(model: Model) -> None:
 def _directory(model: Model) -> HubDirectory:
     """Look at the directory and at how its texts are to be batched."""
     directory = HubDirectory.of(model)
+    limit_bytes(model)
     if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
         raise ModelUnavailable(f"`options.batching` is for the task {Task.TEXT_GENERATION!s}, not {directory.task!s}")
     return directory
