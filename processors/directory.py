@@ -43,8 +43,6 @@ def read_labels(model: Model) -> Mapping[int, str]:
         return own
     if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
         raise ConfigError(f"model {model.name!r}: options.labels is not a list of names")
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise ConfigError(f"model {model.name!r}: options.labels has {twice!r} more than once")
     if own and len(own) != len(labels):
         raise ConfigError(
             f"model {model.name!r}: options.labels has {len(labels)} names, and the network has {len(own)} classes"

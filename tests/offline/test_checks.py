@@ -69,7 +69,6 @@ def test_an_unknown_runner_is_told_of_those_that_there_are(classifier: Path) -> 
     ("options", "said"),
     [
         ("encoder_cache_bytes = -1", "is a number of bytes, 0 for none, not -1"),
-        ('labels = ["cat", "dog", "hat", "cat"]', "options.labels has 'cat' more than once"),
     ],
 )
 def test_options_that_mean_nothing_are_found(classifier: Path, options: str, said: str) -> None:
