@@ -152,12 +152,17 @@ def test_objects_are_those_of_the_library_in_pixels_of_the_picture_as_it_is_seen
     assert len(scores) >= 2
     assert scores == sorted(scores, reverse=True)
     assert scores == pytest.approx(expected["scores"].numpy()[order], abs=2e-5)
-    theirs = sorted(
-        (int(label), *np.clip(box.numpy(), 0, [120, 180, 120, 180]))
-        for label, box in zip(expected["labels"], expected["boxes"], strict=True)
+    theirs = np.array(
+        [
+            (int(label), *np.clip(box.numpy(), 0, [120, 180, 120, 180]))
+            for label, box in zip(expected["labels"], expected["boxes"], strict=True)
+        ]
     )
-    ours = sorted((found["id"], *found["box"].values()) for found in data["objects"])
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=0.02)
+    ours = np.array([(found["id"], *found["box"].values()) for found in data["objects"]])
+    # Not in an order: noise decides about scores, and sides, that are all but equal.
+    apart = np.abs(ours[:, None] - theirs[None]).max(axis=2)
+    assert apart.min(axis=0).max() <= 0.02
+    assert apart.min(axis=1).max() <= 0.02
     assert {found["label"] for found in data["objects"]} <= set(photos.LABELS.values())
     assert json.loads(done.artifacts["boxes.json"][1]) == data
     changed = (image_of(done, "annotated.png") != np.asarray(seen)).any(axis=2)
