@@ -102,9 +102,7 @@ def _take_in(
     with own_folder(settings.spool_dir) as folder:
         path = folder / "lines"
         sha256, size_bytes = _copy(chunks, path, settings.max_batch_bytes)
-        total = _count(path, settings, key.tenant)
-        if model_needed:
-            _require_model(_names_model(path, settings, key.tenant))
+        total = _count(path, settings, key.tenant, model_needed=model_needed)
         name = f"{key.prefix}lines/{sha256}.jsonl"
         with suppress(ObjectExists):  # the same bytes, of the same request
             objects.put_file(name, path, content_type=CONTENT_TYPE, if_absent=True)
@@ -123,14 +121,15 @@ def _copy(chunks: Iterable[bytes], path: Path, limit_bytes: int) -> tuple[str, i
     return digest.hexdigest(), size_bytes
 
 
-def _count(path: Path, settings: Settings, tenant: str) -> int:
+def _count(path: Path, settings: Settings, tenant: str, *, model_needed: bool) -> int:
     """Return how many requests a file holds: its lines that are not blank."""
-    total, sound, is_text = 0, False, True
+    total, sound, is_text, names_model = 0, False, True, not model_needed
     limit_bytes = settings.body_limit_bytes(tenant)
     with path.open("rb") as file:
         for line in lines_of(iter(lambda: file.read(1 << 20), b""), limit_bytes=limit_bytes):
             total += 1
-            sound = sound or (line.data is not None and _object_in(line.data) is not None)
+            if not (sound and names_model) and line.data is not None and (found := _object_in(line.data)) is not None:
+                sound, names_model = True, names_model or "model" in found
             is_text = is_text and (sound or line.data is None or _is_text(line.data))
             if total > settings.max_batch_lines:
                 raise MediaTooLarge(f"a batch may have {settings.max_batch_lines} lines")
@@ -138,15 +137,8 @@ def _count(path: Path, settings: Settings, tenant: str) -> int:
         raise _not_jsonl("the file is not UTF-8")
     if not sound:
         raise _not_jsonl("no line of the file is a JSON object" if total else "the file has no lines")
+    _require_model(names_model)
     return total
-
-
-def _names_model(path: Path, settings: Settings, tenant: str) -> bool:
-    """Whether a line of a file says of which model it is."""
-    limit_bytes = settings.body_limit_bytes(tenant)
-    with path.open("rb") as file:
-        lines = lines_of(iter(lambda: file.read(1 << 20), b""), limit_bytes=limit_bytes)
-        return any("model" in (_object_in(line.data) or {}) for line in lines if line.data is not None)
 
 
 def _require_model(named: bool) -> None:
