@@ -126,6 +126,8 @@ def chunks(upload: Upload) -> Iterator[bytes]:
     """Yield a file's bytes, or those of a part, telling how far it is."""
     done = 0
     with opened(upload.path, "rb") as file:
+        if upload.mtime_ns not in (None, os.fstat(file.fileno()).st_mtime_ns):
+            raise ClientError(f"{upload.path} was changed while it was sent")
         file.seek(upload.start)
         while chunk := file.read(min(CHUNK_BYTES, upload.size_bytes - done)):
             yield chunk

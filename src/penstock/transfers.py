@@ -74,7 +74,7 @@ def upload_parts(exchange: Exchange, path: Path, size: int, on_bytes: OnBytes | 
     address, sizes = f"/v1/uploads/{media.removeprefix('media://')}", part_sizes(size, place["part_bytes"])
     arrived, tally = {part["number"]: part for part in place["parts"]}, Tally(on_bytes, size)
     flows = [
-        _part(exchange, address, Upload(path, part_size, tally.of(number), start), number, arrived)
+        _part(exchange, address, Upload(path, part_size, tally.of(number), start, before.st_mtime_ns), number, arrived)
         for number, (start, part_size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False), 1)
     ]
     try:

@@ -70,6 +70,8 @@ class Upload:
     on_bytes: OnBytes | None = None
     #: Where in the file it begins.
     start: int = 0
+    #: When the file was last written; None = whenever. Of another file no try is made.
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class Digest:
 class Together:
     """Do several things at a time; sent back are their results, in order.
 
-    Where one fails the others end too, and its error is thrown into the flow.
+    Where one fails the others end too.
     """
 
     flows: Sequence[Flow[Any]]
@@ -158,7 +160,7 @@ class Together:
 
 
 Step: TypeAlias = Request | Pause | Digest | Together
-#: Yields what is to be done, is sent the reply (or thrown `Unreachable`), and returns the operation's result.
+#: Yields what is to be done, is sent what came of it or thrown what it raised, and returns the operation's result.
 Flow: TypeAlias = Generator["Step", Reply | str | list[Any] | None, T]
 
 
