@@ -25,7 +25,6 @@ from penstock.answers import (
     Page,
     PenstockAPIError,
     Queue,
-    Unreachable,
     WebhookDelivery,
     WebhookEndpoint,
     Worker,
@@ -36,7 +35,7 @@ from penstock.connection import DEFAULT_URL, PATIENCE_S
 from penstock.drafts import CHUNK_BYTES, Draft, chunks
 from penstock.operations import Files, OnJob, Operations
 from penstock.webhook_operations import EndpointOptions
-from penstock.wire import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Together, Upload
+from penstock.wire import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together, Upload
 
 T = TypeVar("T")
 
@@ -331,31 +330,33 @@ class AsyncClient:
         try:
             step = next(flow)
             while True:
-                match step:
-                    case Pause():
-                        await asyncio.sleep(step.seconds)
-                        step = flow.send(None)
-                    case Digest():
-                        step = flow.send(await asyncio.to_thread(step.read))
-                    case Together():
-                        try:
-                            done = await self._run_together(step)
-                        except Exception as error:
-                            step = flow.throw(error)
-                        else:
-                            step = flow.send(done)
-                    case Request():
-                        reply = await self._answer(step)
-                        step = flow.throw(reply) if isinstance(reply, Unreachable) else flow.send(reply)
+                try:
+                    done = await self._do_step(step)
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(done)
         except StopIteration as end:
             result: T = end.value
             return result
 
-    async def _answer(self, request: Request) -> Reply | Unreachable:
+    async def _do_step(self, step: Step) -> Reply | str | list[Any] | None:
+        match step:
+            case Pause():
+                await asyncio.sleep(step.seconds)
+                return None
+            case Digest():
+                return await asyncio.to_thread(step.read)
+            case Together():
+                return await self._run_together(step)
+            case Request():
+                return await self._answer(step)
+
+    async def _answer(self, request: Request) -> Reply:
         try:
             return await self._perform(request)
         except httpx.TransportError as error:
-            return connection.no_answer(self._http.base_url, error)
+            raise connection.no_answer(self._http.base_url, error) from error
 
     async def _run_together(self, step: Together) -> list[Any]:
         gate = asyncio.Semaphore(step.at_a_time)

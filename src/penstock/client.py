@@ -55,7 +55,7 @@ from penstock.connection import DEFAULT_URL, PATIENCE_S
 from penstock.drafts import CHUNK_BYTES, Draft, chunks
 from penstock.operations import Files, OnJob, Operations
 from penstock.webhook_operations import EndpointOptions
-from penstock.wire import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Together
+from penstock.wire import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
@@ -364,31 +364,33 @@ class Client:
         try:
             step = next(flow)
             while True:
-                match step:
-                    case Pause():
-                        pause(step.seconds)
-                        step = flow.send(None)
-                    case Digest():
-                        step = flow.send(step.read())
-                    case Together():
-                        try:
-                            done = self._run_together(step)
-                        except Exception as error:
-                            step = flow.throw(error)
-                        else:
-                            step = flow.send(done)
-                    case Request():
-                        reply = self._answer(step)
-                        step = flow.throw(reply) if isinstance(reply, Unreachable) else flow.send(reply)
+                try:
+                    done = self._do_step(step, pause)
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(done)
         except StopIteration as end:
             result: T = end.value
             return result
 
-    def _answer(self, request: Request) -> Reply | Unreachable:
+    def _do_step(self, step: Step, pause: Callable[[float], object]) -> Reply | str | list[Any] | None:
+        match step:
+            case Pause():
+                pause(step.seconds)
+                return None
+            case Digest():
+                return step.read()
+            case Together():
+                return self._run_together(step)
+            case Request():
+                return self._answer(step)
+
+    def _answer(self, request: Request) -> Reply:
         try:
             return self._perform(request)
         except httpx.TransportError as error:
-            return self._unreachable(error)
+            raise self._unreachable(error) from error
 
     def _run_together(self, step: Together) -> list[Any]:
         with ThreadPoolExecutor(step.at_a_time, thread_name_prefix="penstock-transfer") as pool:
