@@ -40,6 +40,7 @@ from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.fullness import Fullness
 from penstock.api.query import each_once
+from penstock.api.rate_limit import RateLimit
 from penstock.api.services import Hints, Services
 from penstock.api.tracing import Tracing
 from penstock.api.traffic import Counting, Traffic
@@ -60,7 +61,7 @@ def create_app(
     """
     services = Services(
         settings, jobs, objects, Hints(send_hint), Turns(), Turns(BATCHES_AT_ONCE), Fullness(),
-        auth.keyring(settings, objects),
+        RateLimit(settings), auth.keyring(settings, objects),
     )  # fmt: skip
     app = FastAPIOffline(
         title="Penstock",

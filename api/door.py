@@ -1,7 +1,7 @@
 """The door: submissions that can only be refused are, before anything is done for them, such as reading their body.
 
-So a flood costs a tenth of what it would inside, and takes little from others. Two things are known without looking:
-how many of the tenant's submissions wait for their turn, and that it had too many jobs a moment ago.
+So a flood costs a tenth of what it would inside, and takes little from others. Known without looking are how fast the
+tenant submits, how many of its submissions wait for their turn, and that it had too many jobs a moment ago.
 """
 
 from __future__ import annotations
@@ -61,13 +61,16 @@ class Door:
 
     @property
     def _is_pressed(self) -> bool:
-        return self._services.turns.any_waits or self._services.fullness.any_is_full
+        services = self._services
+        return services.rate_limit.limits_any or services.turns.any_waits or services.fullness.any_is_full
 
     async def _refusal(self, scope: Scope) -> PenstockError | None:
         headers = Headers(scope=scope)
         tenant = await submitter(self._services, headers)
         if tenant is None:
             return None
+        if (excess := self._services.rate_limit.excess(tenant)) is not None:
+            return excess
         fullness = self._services.fullness
         full = fullness.of(tenant)
         repeatable = scope["method"] == "PUT" or "idempotency-key" in headers

@@ -64,6 +64,7 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.IdempotencyMismatch: 422,
         errors.StateConflict: 409,
         errors.TooManyJobs: 429,
+        errors.TooManyRequests: 429,
         errors.ClientLeft: 499,
         errors.InputError: 422,
         errors.TensorsRefused: 403,

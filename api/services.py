@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 
 from penstock.api.fullness import Fullness
 from penstock.api.keyring import KeyRing
+from penstock.api.rate_limit import RateLimit
 from penstock.api.schemas import JobView, NameOf, job_view
 from penstock.api.turns import Turns
 from penstock.config import Settings
@@ -68,6 +69,8 @@ class Services:
     batch_turns: Turns
     #: Of tenants, as far as submissions have met it.
     fullness: Fullness
+    #: Of each tenant's submissions.
+    rate_limit: RateLimit
     #: None = open mode.
     keys: KeyRing | None = None
 

@@ -1,6 +1,6 @@
 """Two tenants, one of which sends a hundred times as much: how long the other waits, and what it costs the service.
 
-    python -m benchmarks.two_tenants [--posts 10000] [--seconds 10]
+    python -m benchmarks.two_tenants [--posts 10000] [--seconds 10] [--rate 20]
 
 The small one's load runs alone first and then beside the flood; both are sent at fixed times, whether or not answers
 came, each by a process of its own (`flood.py`) and with an API key of its own. Real processes: API, two workers,
@@ -172,12 +172,16 @@ async def _purge(client: httpx.AsyncClient) -> None:
         more = answer.status_code != 200 or (answer.json()["more"] and answer.json()["canceled"] > 0)
 
 
-def run(*, posts: int, seconds: float, takes_s: float = TAKES_S, max_tenant_jobs: int = MAX_TENANT_JOBS) -> Measured:
-    """Start a service, send both loads, and return what was measured."""
+def run(
+    *, posts: int, seconds: float, takes_s: float = TAKES_S, max_tenant_jobs: int = MAX_TENANT_JOBS,
+    rate: float | None = None,
+) -> Measured:  # fmt: skip
+    """Start a service, send both loads, and return what was measured. `rate` is `max_tenant_submissions_per_s`."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-tenants-", ignore_cleanup_errors=True) as folder,
         open_arena(
-            Path(folder), seed=0, workers=2, proxied=False, max_tenant_jobs=max_tenant_jobs, tenants=(SMALL, FLOOD)
+            Path(folder), seed=0, workers=2, proxied=False, tenants=(SMALL, FLOOD),
+            max_tenant_jobs=max_tenant_jobs, max_tenant_submissions_per_s=rate,
         ) as arena,
     ):  # fmt: skip
         return asyncio.run(measure(arena, posts=posts, seconds=seconds, takes_s=takes_s))
@@ -187,5 +191,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--posts", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rate", type=float, help="max_tenant_submissions_per_s; without it as many as come")
     wanted = parser.parse_args()
-    sys.stdout.write(report(run(posts=wanted.posts, seconds=wanted.seconds)) + "\n")
+    sys.stdout.write(report(run(posts=wanted.posts, seconds=wanted.seconds, rate=wanted.rate)) + "\n")

@@ -64,6 +64,7 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
         claimed_s=int(row["claimed_us"]) / MICRO,
         lease_s=int(row["lease_us"]) / MICRO,
         last_chance=row["last_chance"],
+        more=row["more"],
     )
 
 

@@ -18,7 +18,7 @@ from celery.worker import state
 from penstock.config import Settings
 from penstock.log import configure
 from penstock.models import Catalogue, Model, read_catalogue
-from penstock.queue import celery_queue, celery_settings, visibility_timeout_s
+from penstock.queue import HintSender, celery_queue, celery_settings, visibility_timeout_s
 from penstock.signals import LOOK_EVERY_S, Signals
 from penstock.storage import records
 from penstock.storage.base import ObjectStore
@@ -122,11 +122,12 @@ def open_worker(
     catalogue: Catalogue | None = None,
     processing: Processing | None = None,
     objects: ObjectStore | None = None,
+    hint: Callable[[str], object] | None = None,
 ) -> Iterator[Worker]:
     """Assemble a worker; leaving the block waits for its jobs, which `drain` made short.
 
     It serves the models of the settings, runs their processors in IO processes and keeps objects in the settings'
-    store, unless it is given others; they are closed with it.
+    store, unless it is given others; they are closed with it. `hint` tells other slots of jobs that wait.
     """
     processing = processing or io_pool(settings)
     engine = BatchingEngine(FACTORIES, memory_bytes=settings.engine_memory_bytes)
@@ -143,7 +144,7 @@ def open_worker(
             shelf=shelf,
             spool=spool,
         )
-        slots = Slots(settings, store, shelf, pipeline.run, describing(settings, shelf, engine))
+        slots = Slots(settings, store, shelf, pipeline.run, describing(settings, shelf, engine), hint)
         stocking = Stocking(
             shelf, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
         )
@@ -184,8 +185,8 @@ def main(settings: Settings) -> int:
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     """Run a worker on a job store, which is closed at the end; `others` are those of `open_worker`."""
     configure(settings.log_level)
-    app = Celery("penstock")
-    with Signals() as signals, open_worker(settings, store, **others) as worker:
+    app, hint = Celery("penstock"), HintSender(settings.redis_address).send
+    with Signals() as signals, open_worker(settings, store, hint=hint, **others) as worker:
         app.conf.update(celery_settings(settings.redis_address, visibility_timeout_s=_visibility_timeout_s(settings)))
         register(app, worker.slots)
 

@@ -34,14 +34,16 @@ class Slots:
         shelf: Shelf,
         run: Callable[[Claim], None],
         describe: Callable[[bool], workers.WorkerState] | None = None,
+        hint: Callable[[str], object] | None = None,
     ) -> None:
-        """Take what runs a job, and what describes the worker, told whether it drains."""
+        """Take what runs a job, what describes the worker, told whether it drains, and what sends a hint."""
         self.worker = uuid.uuid4().hex
         self._settings = settings
         self._store = store
         self._shelf = shelf
         self._run = run
         self._describe = describe
+        self._hint = hint
         self._free = threading.BoundedSemaphore(settings.slots)
         #: Held while claiming, so that no slot claims beside one that claims a job on its last chance.
         self._claiming = threading.Lock()
@@ -110,6 +112,8 @@ class Slots:
             self._running += len(claims)
             self._alone = self._alone or any(claim.last_chance for claim in claims)
             self._heard_at = time.monotonic()
+        if self._hint is not None and any(claim.more for claim in claims):
+            self._hint(queue)
         return claims
 
     def _ask(self, queue: str, *, dry: bool) -> tuple[Claim, ...]:

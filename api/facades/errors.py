@@ -24,6 +24,7 @@ _OPENAI_CODES: Mapping[str, str] = MappingProxyType(
         "model_unfit": "model_not_found",
         "unauthorized": "invalid_api_key",
         "too_many_jobs": "rate_limit_exceeded",
+        "too_many_requests": "rate_limit_exceeded",
     }
 )
 _OPENAI_TYPES: Mapping[int, str] = MappingProxyType(

@@ -123,6 +123,8 @@ class TenantLimits(BaseModel):
     max_jobs: int | None = Field(default=None, gt=0)
     #: At a time [max_tenant_running].
     max_running: int | None = Field(default=None, gt=0)
+    #: To each API process [max_tenant_submissions_per_s].
+    max_submissions_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Of a request [max_body_bytes].
     max_body_bytes: int | None = Field(default=None, gt=0)
     #: Of a file [max_upload_bytes].
@@ -227,6 +229,9 @@ class Settings(BaseSettings):
     max_tenant_jobs: int = Field(default=100_000, gt=0)
     #: How many jobs of one tenant may run at a time.
     max_tenant_running: int = Field(default=1_000, gt=0)
+    #: How many submissions of one tenant an API process takes in a second, over time; what comes beyond is answered
+    #: 429 unread. None = as many as come. Members of a batch do not count.
+    max_tenant_submissions_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Whether tenants may send raw tensors and embeddings, to models that take them: whoever does leaves out what a
     #: processor does to pictures and texts before a network sees them.
     raw_tensors: bool = False
@@ -336,6 +341,16 @@ class Settings(BaseSettings):
     def max_jobs(self, tenant: str) -> int:
         """Return how many jobs of a tenant may wait or run."""
         return self._limits(tenant).max_jobs or self.max_tenant_jobs
+
+    def max_submissions_per_s(self, tenant: str) -> float | None:
+        """Return how many submissions of a tenant an API process takes in a second; None = as many as come."""
+        return self._limits(tenant).max_submissions_per_s or self.max_tenant_submissions_per_s
+
+    @property
+    def limits_rate(self) -> bool:
+        """Whether any tenant's submissions in a second are limited."""
+        own = any(limits.max_submissions_per_s is not None for limits in self.tenants.values())
+        return own or self.max_tenant_submissions_per_s is not None
 
     def body_limit_bytes(self, tenant: str) -> int:
         """Return how large a tenant's request may be."""

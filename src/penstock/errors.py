@@ -6,7 +6,8 @@
     · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, LinkRefused
     · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
       UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
-    · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs, ClientLeft
+    · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs,
+      TooManyRequests, ClientLeft
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
       TensorsRefused
@@ -226,6 +227,13 @@ class TooManyJobs(RequestError):
     """The tenant has reached its limit of jobs."""
 
     code = "too_many_jobs"
+    retryable = True
+
+
+class TooManyRequests(RequestError):
+    """The tenant submits faster than it may."""
+
+    code = "too_many_requests"
     retryable = True
 
 

@@ -301,6 +301,8 @@ class Claim:
     lease_s: float
     #: Whether the next crash ends the job: then it runs with nothing beside it.
     last_chance: bool = False
+    #: Whether others waited in its queue then.
+    more: bool = False
 
     @property
     def key(self) -> JobKey:

@@ -1,6 +1,6 @@
 #!lua
 -- queue slot nonce n lease_us max_tenant_running worker models(JSON list) dry(1|0) caps(JSON) -> JSON list of claims
--- caps: tenant -> its own max_tenant_running.
+-- caps: tenant -> its own max_tenant_running. A claim tells whether others wait (more).
 -- One model a claim, round robin over its tenants. A job with a crash behind it is claimed alone. One whose next crash is
 -- the last also runs alone, in a worker that runs nothing else (`dry` is 1), so that nobody fails for what a neighbour
 -- did. A busy worker that meets one first runs dry for it: its claims end there. The others pass it by.
@@ -95,6 +95,8 @@ while moved and #claims < n and not alone do
     end
   end
 end
+local more = redis.call('ZCARD', qkey(queue, 'waiting')) > 0
+for _, claim in ipairs(claims) do claim.more = more end
 local reply = json_list(claims)
 if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
 return reply

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.api.access import SCOPES
 from penstock.api.door import SUBMITTING
+from penstock.api.rate_limit import BURST
 from penstock.api.services import Services
 from penstock.api.turns import AT_ONCE, MAX_WAITING
 from penstock.api_keys import Scope, new_key
@@ -62,6 +63,27 @@ async def test_a_tenant_at_its_limit_is_refused_unread(valkey: ValkeyProcess, tm
         assert int(again.headers["retry-after"]) >= 1
         metrics = (await service.http.get("/metrics")).text
         assert 'penstock_http_requests_total{method="POST",route="/v1/jobs",status="429"} 2.0' in metrics
+
+
+async def test_a_tenant_that_submits_too_fast_is_refused_unread(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_submissions_per_s=0.02) as service:
+        assert {(await service.http.post("/v1/jobs", json=JOB)).status_code for _ in range(BURST)} == {202}
+
+        for path in ("/v1/jobs", "/openai/v1/embeddings"):
+            refused = await service.http.post(path, **UNREADABLE)
+            assert refused.status_code == 429
+            assert 45 < int(refused.headers["retry-after"]) <= 50
+        assert_problem(await service.http.post("/v1/jobs", json=JOB), 429, "too_many_requests")
+        assert (await service.http.get("/v1/jobs")).status_code == 200
+        assert (await service.http.post("/v1/batches", json={})).status_code == 422  # looked at
+
+
+async def test_each_tenant_has_a_rate_of_its_own(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    tenants = {"flood": {"max_submissions_per_s": 0.01}}
+    async with serving(valkey.url, tmp_path, access="keys", tenants=tenants) as service:
+        flood, small = key_of(service, "flood"), key_of(service, "small")
+        assert [(await post(service, flood)).status_code for _ in range(BURST + 1)] == [415] * BURST + [429]
+        assert [(await post(service, small)).status_code for _ in range(2 * BURST)] == [415] * 2 * BURST
 
 
 async def test_a_repetition_finds_its_job_though_its_tenant_is_at_its_limit(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -24,6 +25,7 @@ from penstock.workers.processing import InThread, Processed, Session, ThreadSess
 from penstock.workers.slots import Slots
 from tests.integration.echo import Bench, Echo, open_bench
 from tests.valkey import ValkeyProcess
+from tests.waiting import wait_for
 
 
 @pytest.fixture(params=["manifest", "redis"])
@@ -195,6 +197,22 @@ def test_the_poll_finds_work_without_a_hint(valkey: ValkeyProcess, tmp_path: Pat
         bench.slots.drain()
         bench.slots.join()
         assert read(bench, key).state is State.SUCCEEDED
+
+
+def test_a_slot_that_leaves_jobs_waiting_passes_the_hint_on(bench: Bench) -> None:
+    hints: SimpleQueue[str] = SimpleQueue()
+    slots = Slots(bench.settings, bench.store, bench.pipeline.shelf, bench.pipeline.run, hint=hints.put)
+    keys = [bench.submit(name, {"text": bench.upload("hi")}) for name in "ab"]
+    bench.gate.shut()
+    first = in_thread(lambda: slots.work("default"))
+    queue = hints.get(timeout=30)
+    second = in_thread(lambda: slots.work(queue))
+    wait_for(lambda: all(read(bench, key).state is State.RUNNING for key in keys), "they run one after the other")
+    bench.gate.opened.set()
+    first.join(60)
+    second.join(60)
+    assert [read(bench, key).state for key in keys] == [State.SUCCEEDED, State.SUCCEEDED]
+    assert hints.empty()  # nothing waited behind the second
 
 
 def test_a_job_on_its_last_chance_runs_with_nothing_beside_it(bench: Bench) -> None:

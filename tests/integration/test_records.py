@@ -118,6 +118,12 @@ class TestClaim:
         assert [c.key.id for c in claim(store, 5)] == ["crashed"]
         assert [c.key.id for c in claim(store, 5)] == ["fresh"]
 
+    def test_tells_whether_others_wait(self, store: JobStore) -> None:
+        for name in ("a", "b", "c"):
+            submit(store, name)
+        told = [claim(store, n, nonce=nonce) for n, nonce in ((2, "x"), (2, "x"), (1, "y"))]
+        assert [[claimed.more for claimed in each] for each in told] == [[True, True], [True, True], [False]]
+
     def test_has_one_busy_worker_run_dry_for_a_last_chance_while_the_others_pass_it_by(self, store: JobStore) -> None:
         submit(store, "crashed")
         for crashes in (1, 2):

@@ -18,7 +18,7 @@ EXPECTED = {
     "link_refused": 403, "unknown_queue": 404, "unknown_job": 404, "unknown_artifact": 404,
     "unknown_delivery": 404,
     "unknown_upload": 404, "job_gone": 410, "payload_too_large": 413, "idempotency_mismatch": 422,
-    "state_conflict": 409, "too_many_jobs": 429, "media_not_found": 422,
+    "state_conflict": 409, "too_many_jobs": 429, "too_many_requests": 429, "media_not_found": 422,
     "media_refused": 422, "media_too_large": 422, "media_unreadable": 422, "media_changed": 422, "missing_bands": 422,
     "invalid_input": 422, "redis_unavailable": 503, "object_store_unavailable": 503, "queue_full": 503,
     "queue_draining": 503, "model_unavailable": 503,
