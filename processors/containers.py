@@ -13,10 +13,13 @@ import av
 from av.container import InputContainer
 
 from penstock.errors import MediaUnreadable
-from penstock.processors.promises import shortfall
+from penstock.processors.endings import broken_end
+from penstock.processors.promises import Shortfall, decoded_shortfall, shortfall
 
 #: First bytes -> FFmpeg's reader. What MP3 and MP4 begin with, `_format` knows.
-_SIGNATURES = {b"fLaC": "flac", b"OggS": "ogg", b"ID3": "mp3", b"\x1a\x45\xdf\xa3": "matroska", b"RF64": "wav"}
+_SIGNATURES = {
+    b"fLaC": "flac", b"OggS": "ogg", b"ID3": "mp3", b"\x1a\x45\xdf\xa3": "matroska", b"RF64": "wav", b"BW64": "wav",
+}  # fmt: skip
 _RIFF = {b"WAVE": "wav", b"AVI ": "avi"}
 #: How the first box of MP4 and QuickTime files is called.
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
@@ -31,8 +34,7 @@ def opened(path: Path, what: str, taken: str) -> Iterator[InputContainer]:
     Raises `MediaUnreadable` for one of another format, one that says that it is longer, and for what goes wrong while
     it is read.
     """
-    with path.open("rb") as file:
-        name = _format(file.read(16))
+    name = _format_of(path)
     if name is None:
         raise MediaUnreadable(f"The file is no {what} that is taken here: {taken}.")
     try:
@@ -45,11 +47,29 @@ def opened(path: Path, what: str, taken: str) -> Iterator[InputContainer]:
 
 def _check_whole(path: Path, name: str, container: InputContainer, what: str) -> None:
     with path.open("rb") as file:
-        lacking = shortfall(file, name, container.duration / av.time_base if container.duration else None)
+        _refuse(shortfall(file, name, container.duration / av.time_base if container.duration else None), what)
+        broken = broken_end(file, name)
+    if broken is not None:
+        raise MediaUnreadable(f"The {what} is cut off: {broken}.")
+
+
+def check_decoded(path: Path, what: str, decoded_s: float) -> None:
+    """Raise `MediaUnreadable` where a file says that it is longer than all that could be decoded of it."""
+    name = _format_of(path)
+    with path.open("rb") as file:
+        _refuse(decoded_shortfall(file, name or "", decoded_s), what)
+
+
+def _refuse(lacking: Shortfall | None, what: str) -> None:
     if lacking is not None:
         raise MediaUnreadable(
             f"The {what} is cut off: it says {lacking.said_s:.1f} s and has about {lacking.there_s:.1f} s."
         )
+
+
+def _format_of(path: Path) -> str | None:
+    with path.open("rb") as file:
+        return _format(file.read(16))
 
 
 def _format(start: bytes) -> str | None:

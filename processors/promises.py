@@ -15,6 +15,8 @@ from typing import BinaryIO, NamedTuple
 _SHARE, _SECONDS = 0.02, 1.0
 #: What writers to pipes put where the number of bytes would stand: the largest numbers, with or without a sign.
 _OPEN_END_BYTES = 0x7FFF_0000
+#: The length of a chunk whose real one stands in another.
+_TOLD_ELSEWHERE = 0xFFFF_FFFF
 #: Before the samples of a WAV file; more are not looked at.
 _MOST_CHUNKS = 64
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
@@ -46,20 +48,40 @@ def shortfall(file: BinaryIO, name: str, duration_s: float | None) -> Shortfall 
     said = duration_s if promise is None or promise.duration_s is None else promise.duration_s
     if promise is None or not said or promise.size_bytes <= 0:
         return None
-    there = said * min(1.0, os.fstat(file.fileno()).st_size / promise.size_bytes)
-    return Shortfall(said, there) if said - there > max(_SECONDS, _SHARE * said) else None
+    return _lacking(said, said * min(1.0, os.fstat(file.fileno()).st_size / promise.size_bytes))
+
+
+def decoded_shortfall(file: BinaryIO, name: str, decoded_s: float) -> Shortfall | None:
+    """Return by how much less was decoded than a file of FLAC says, which does not tell how many bytes that takes."""
+    said = _flac_s(file) if name == "flac" else None
+    return None if said is None else _lacking(said, decoded_s)
+
+
+def _lacking(said_s: float, there_s: float) -> Shortfall | None:
+    return Shortfall(said_s, there_s) if said_s - there_s > max(_SECONDS, _SHARE * said_s) else None
 
 
 def _wav(file: BinaryIO) -> Promise | None:
-    rate = 0
+    rate = long = 0
     for name, size in _chunks(file):
-        if name == b"fmt " and size >= 12:
+        if name == b"ds64" and size >= 16:  # of RF64 and BW64, which may be longer than four bytes can say
+            long = int.from_bytes(file.read(16)[8:], "little")
+        elif name == b"fmt " and size >= 12:
             rate = int.from_bytes(file.read(12)[8:], "little")
         elif name == b"data":
-            if not rate or not 0 < size < _OPEN_END_BYTES:
+            told = long if size == _TOLD_ELSEWHERE else size
+            if not rate or not 0 < told < (_OPEN_END_BYTES if told == size else 1 << 63):
                 return None
-            return Promise(file.tell() + size, size / rate)
+            return Promise(file.tell() + told, told / rate)
     return None
+
+
+def _flac_s(file: BinaryIO) -> float | None:
+    """Return what the first block says: 20 bits of samples a second, 8 of their kind, 36 of how many there are."""
+    file.seek(18)
+    block = file.read(8)
+    rate, samples = int.from_bytes(block[:3]) >> 4, int.from_bytes(block[3:]) & (1 << 36) - 1
+    return samples / rate if len(block) == 8 and rate and samples else None
 
 
 def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:

@@ -17,7 +17,7 @@ from av.container import InputContainer
 
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
-from penstock.processors.containers import opened
+from penstock.processors.containers import check_decoded, opened
 
 Samples = npt.NDArray[np.float32]  #: (samples,), from -1 to 1
 
@@ -46,6 +46,7 @@ def read_sound(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
             yield block
     if not count:
         raise MediaUnreadable("The recording is empty: it holds no samples.")
+    check_decoded(path, "recording", count / rate_hz)
 
 
 def _stream(container: InputContainer) -> AudioStream:

@@ -69,19 +69,41 @@ def check(
     ("name", "codec"), [("a.avi", "mpeg4"), ("a.mkv", "mpeg4"), ("a.webm", "libvpx"), ("a.mp4", "mpeg4")]
 )
 def test_half_a_video_is_no_shorter_video(tmp_path: Path, name: str, codec: str) -> None:
-    path = tmp_path / name
-    noise = np.random.default_rng(0)
-    with av.open(str(path), "w") as container:
-        stream: Any = container.add_stream(codec, rate=10, width=64, height=48, pix_fmt="yuv420p")
-        for _ in range(60):
-            pixels = noise.integers(0, 255, (48, 64, 3), dtype=np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode(None))
+    path = noise_of(tmp_path / name, codec)
     assert len(stills(path)) == 6
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said = "cannot be decoded" if name == "a.mp4" else r"is cut off: it says 6\.0 s and has about [23]\.\d s\."
     with pytest.raises(MediaUnreadable, match=said):
         stills(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("a.webm", "libvpx", {"live": "1"}),
+        ("a.mp4", "mpeg4", {"movflags": "empty_moov+default_base_moof", "frag_duration": "500000"}),
+    ],
+)
+def test_a_live_video_is_not_cut_through_a_frame(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str]
+) -> None:
+    path = noise_of(tmp_path / name, codec, options)
+    assert len(stills(path)) == 6
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(MediaUnreadable, match=r"The video is cut off: its last (element|box) is not whole\."):
+        stills(path)
+
+
+def noise_of(path: Path, codec: str, options: dict[str, str] | None = None) -> Path:
+    """Write six seconds of noise."""
+    noise = np.random.default_rng(0)
+    with av.open(str(path), "w", container_options=options or {}) as container:
+        stream: Any = container.add_stream(codec, rate=10, width=64, height=48, pix_fmt="yuv420p")
+        for _ in range(60):
+            pixels = noise.integers(0, 255, (48, 64, 3), dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
 
 
 def decoded(path: Path) -> list[Image.Image]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import tracemalloc
 import wave
 from pathlib import Path
-from typing import Any
 
-import av
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,28 +18,7 @@ from penstock.processors.speech.features import LogMel
 from penstock.processors.speech.passages import Loudness, joined
 from penstock.processors.speech.recording import read_sound
 from penstock.subtitles import srt, vtt
-
-RATE_HZ = 16_000
-Samples = np.ndarray[Any, np.dtype[np.float32]]
-
-
-def a_tone(seconds: float, rate_hz: int = RATE_HZ, pitch_hz: float = 440) -> Samples:
-    return (0.5 * np.sin(2 * np.pi * pitch_hz * np.arange(int(seconds * rate_hz)) / rate_hz)).astype(np.float32)
-
-
-def encode(path: Path, codec: str, samples: Samples, rate_hz: int, layout: str = "stereo") -> Path:
-    """Write a tone with PyAV, the same in all channels."""
-    with av.open(str(path), "w") as container:
-        stream: Any = container.add_stream(codec, rate=rate_hz, layout=layout)
-        channels = np.tile((samples * 32767).astype(np.int16), (2 if layout == "stereo" else 1, 1))
-        packed = channels.T.reshape(1, -1).copy()
-        frame: Any = av.AudioFrame.from_ndarray(packed, format="s16", layout=layout)
-        frame.sample_rate = rate_hz
-        resampler = av.AudioResampler(format=stream.format.name, layout=layout, rate=rate_hz, frame_size=4096)
-        for part in [*resampler.resample(frame), *resampler.resample(None)]:
-            container.mux(stream.encode(part))
-        container.mux(stream.encode(None))
-    return path
+from tests.recordings import RATE_HZ, a_tone, encode
 
 
 def cut(path: Path, share: float) -> Path:
