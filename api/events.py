@@ -77,7 +77,7 @@ async def _stream(api: Services, job: Job, after: str, caller: Admission) -> Asy
     yield _snapshot(api, job)
     problem = job.model_problem
     try:
-        async with aclosing(watch(api, job.key, caller, after)) as found:
+        async with aclosing(watch(api, job.key, caller, after, model=job.submission.model)) as found:
             async for one in found:
                 if isinstance(one, JobEvent):
                     yield ServerSentEvent(event_view(one).model_dump_json(), event=one.type, id=one.id)
@@ -102,9 +102,14 @@ async def follow(api: Services, key: JobKey, caller: Admission) -> AsyncGenerato
                 yield one
 
 
-async def watch(api: Services, key: JobKey, caller: Admission, after: str) -> AsyncGenerator[Job | JobEvent]:
-    """Yield a job each time that it is read, and after it what happened since the event `after`; until it ends."""
-    async with api.jobs.changes(key) as changes:
+async def watch(
+    api: Services, key: JobKey, caller: Admission, after: str, *, model: str | None = None
+) -> AsyncGenerator[Job | JobEvent]:
+    """Yield a job each time that it is read, and after it what happened since the event `after`; until it ends.
+
+    It is read when it changes, and with `model` when the problem of that model does.
+    """
+    async with api.jobs.changes(key, model=model) as changes:
         while await caller.lasts(api):
             # The record before its events: when it says that the job ended, the last event is among them.
             yield (job := await api.jobs.run(records.read(key)))

@@ -1,4 +1,4 @@
-"""Who waits for which job: one subscription per process, however many requests are waiting."""
+"""Who waits for which job or model: one subscription per process, however many requests are waiting."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = structlog.get_logger(__name__)
 
 
 class Watch:
-    """One waiter's view of one job."""
+    """One waiter's view of what it waits for."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when the job changed since the last call, or when the time is over."""
+        """Return when any of it changed since the last call, or when the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):  # `wait_for` of Python 3.11 loses a cancel that meets the change
                 await self._changed.wait()
@@ -38,7 +38,7 @@ class Watch:
 
 
 class Changes:
-    """Listens on the channel that the scripts publish on, and wakes the watches of the job they name."""
+    """Listens on the channel that the scripts publish on, and wakes the watches of what they name."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
@@ -46,18 +46,20 @@ class Changes:
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watching(self, name: str) -> AsyncIterator[Watch]:
-        """Watch the job `tenant/id` inside the block."""
+    async def watching(self, *names: str) -> AsyncIterator[Watch]:
+        """Watch jobs `tenant/id`, and models `model:name` for their problems, inside the block."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._listen())
         watch = Watch()
-        self._watches[name].add(watch)
+        for name in names:
+            self._watches[name].add(watch)
         try:
             yield watch
         finally:
-            self._watches[name].discard(watch)
-            if not self._watches[name]:
-                del self._watches[name]
+            for name in names:
+                self._watches[name].discard(watch)
+                if not self._watches[name]:
+                    del self._watches[name]
 
     async def close(self) -> None:
         """Stop listening."""

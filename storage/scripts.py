@@ -128,9 +128,12 @@ class AsyncJobStore:
             reply = await self._script(command.script)(args=command.args)
         return command.parse(reply)
 
-    def changes(self, name: JobKey | str) -> AbstractAsyncContextManager[Watch]:
-        """Watch a job or batch: `await watch.wait(timeout_s)` returns early when its record or events changed."""
-        return self._watching(str(name))
+    def changes(self, name: JobKey | str, *, model: str | None = None) -> AbstractAsyncContextManager[Watch]:
+        """Watch a job or batch: `await watch.wait(timeout_s)` returns early when its record or events changed.
+
+        With `model` also when that model gets another problem, or has none any more.
+        """
+        return self._watching(str(name), *([] if model is None else [f"model:{model}"]))
 
     async def close(self) -> None:
         """Close the subscription and the connections."""
@@ -138,8 +141,8 @@ class AsyncJobStore:
         await self.client.aclose()
 
     @asynccontextmanager
-    async def _watching(self, name: str) -> AsyncIterator[Watch]:
-        async with self._changes.watching(name) as watch:
+    async def _watching(self, *names: str) -> AsyncIterator[Watch]:
+        async with self._changes.watching(*names) as watch:
             yield watch
 
     def _script(self, name: str) -> Any:

@@ -3,7 +3,7 @@
 -- All that a worker exported of its models; it counts for so long. The catalogue is what the living publish, of two the
 -- better one (rank: 4 ready, 3 usable, 2 has a problem, 1 not known yet). What none of them publishes stays while its
 -- workers may come back: until a worker of its queue, or of those that told of it without serving its queue, any worker,
--- has checked all of its models.
+-- has checked all of its models. Whoever waits with a model hears when its problem is another.
 local worker, now = ARGV[1], now_us()
 local mine, publishers, found = P .. 'published:' .. worker, P .. 'publishers', {}
 for _, dead in ipairs(redis.call('ZRANGEBYSCORE', publishers, '-inf', int(now))) do
@@ -35,7 +35,8 @@ for _, living in ipairs(redis.call('ZRANGE', publishers, 0, -1)) do
   end
 end
 
-local old = table_of(redis.call('HGETALL', P .. 'catalogue:ranks'))
+local old, problems = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
+for name in pairs(old) do problems[name] = problem_of(name) end
 for name, best in pairs(found) do
   local rank, before = string.sub(best.said, 1, 1), old[name] or ''
   if rank == '1' and string.sub(before, 1, 1) >= '3' then
@@ -55,5 +56,9 @@ for _, name in ipairs(redis.call('HKEYS', P .. 'catalogue')) do
       redis.call('HSET', P .. 'catalogue:ranks', name, '3' .. string.sub(before, 2))
     end
   end
+end
+for name in pairs(found) do old[name] = old[name] or '' end
+for name in pairs(old) do
+  if problem_of(name) ~= (problems[name] or false) then redis.call('PUBLISH', P .. 'changes', 'model:' .. name) end
 end
 return 'ok'

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 
+from penstock.api.events import LOOK_EVERY_S
 from penstock.errors import WorkerLost
-from penstock.jobs import State
+from penstock.jobs import JobKey, State
 from penstock.models import CatalogueEntry
 from penstock.storage import catalogues
+from penstock.storage.changes import CHANNEL
 from penstock.storage.records import Outcome
 from tests.integration.listening import listening
 from tests.integration.service import ECHO, Service
@@ -30,7 +33,7 @@ async def publish(service: Service, entry: CatalogueEntry, worker: str = "w") ->
 
 
 async def look(service: Service, job: dict[str, Any]) -> None:
-    """Have the job's streams look now, and not only within 15 s."""
+    """Have the job's streams look now."""
     await service.jobs.client.publish("penstock:changes", f"default/{job['id']}")
 
 
@@ -86,13 +89,34 @@ async def test_a_stream_has_another_snapshot_when_the_problem_comes_and_only_the
         stream = messages(response)
         assert [(await anext(stream)).event for _ in range(2)] == ["snapshot", "job.created"]
         await publish(service, ILL)
-        await look(service, job)
-        told = await anext(stream)
+        told = await asyncio.wait_for(anext(stream), LOOK_EVERY_S / 3)
         assert (told.event, told.id, told.data["model_problem"]) == ("snapshot", None, PROBLEM)
         await look(service, job)
         await publish(service, ECHO)
         await service.succeed(await service.claim())
         assert [message.event async for message in stream] == ["job.started", "job.succeeded"]
+
+
+async def test_only_another_problem_wakes_who_waits_with_a_model(service: Service) -> None:
+    key = JobKey("default", (await service.submit())["id"])
+    async with service.jobs.client.pubsub() as channel:
+        await channel.subscribe(CHANNEL)
+        for entry in (ILL, ILL, ILL.model_copy(update={"problem": "another"}), ECHO, ECHO):
+            await publish(service, entry)
+        await service.jobs.client.publish(CHANNEL, "the end")
+        heard = [message["data"] async for message in until_the_end(channel)]
+    assert [name for name in heard if name != "model:broken"] == ["model:echo"] * 3
+    async with service.jobs.changes(key, model="echo") as changes, asyncio.timeout(LOOK_EVERY_S):
+        await publish(service, ILL)
+        await changes.wait(LOOK_EVERY_S * 2)
+
+
+async def until_the_end(channel: Any) -> AsyncIterator[dict[str, Any]]:
+    async for message in channel.listen():
+        if message["data"] == "the end":
+            return
+        if message["type"] == "message":
+            yield message
 
 
 async def test_the_command_line_says_why_a_job_waits(service: Service) -> None:
