@@ -114,6 +114,27 @@ def a_bert(folder: Path, **config: Any) -> Path:
     return save(transformers.BertModel(transformers.BertConfig(**{**small, **known, **config})), folder)
 
 
+def a_wav2vec2(folder: Path, **config: Any) -> Path:
+    """Save a Wav2Vec2 that tells four kinds of sound apart, with its features."""
+    torch.manual_seed(6)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    convolutions = {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2}
+    known = {"num_labels": 4, "classifier_proj_size": 8, "initializer_range": 0.5, "vocab_size": 10}
+    made = transformers.Wav2Vec2Config(**{**small, **convolutions, **known, **config})
+    transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(folder)
+    return save(transformers.Wav2Vec2ForSequenceClassification(made), folder)
+
+
+def an_ast(folder: Path, **config: Any) -> Path:
+    """Save an Audio Spectrogram Transformer of four labels that hears 1.3 s at once, with its features."""
+    torch.manual_seed(7)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    known = {"max_length": 128, "num_mel_bins": 64, "num_labels": 4, "initializer_range": 0.5}
+    made = transformers.ASTConfig(**{**small, **known, **config})
+    transformers.ASTFeatureExtractor(num_mel_bins=64, max_length=128).save_pretrained(folder)
+    return save(transformers.ASTForAudioClassification(made), folder)
+
+
 #: What Whisper's vocabulary has after its 256 bytes; then come the timestamps.
 WHISPER_WORDS = (
     "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|fr|>", "<|translate|>", "<|transcribe|>",
@@ -142,6 +163,7 @@ def a_whisper(folder: Path, *, window_s: int = 2, most_tokens: int = 24, seed: i
     told.decoder_start_token_id, told.eos_token_id, told.pad_token_id = start, end, end
     told.max_length, told.max_initial_timestamp_index = most_tokens, 50
     told.suppress_tokens, told.begin_suppress_tokens = [1, 2, 7], [32, end]
+    told.alignment_heads = [[1, 0], [0, 1]]
     folder.mkdir(parents=True, exist_ok=True)
     _whisper_tokenizer(50 * window_s).save(str(folder / "tokenizer.json"))
     (folder / "preprocessor_config.json").write_text(

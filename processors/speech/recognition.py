@@ -26,11 +26,12 @@ from penstock.processors.speech.features import LogMel, read_features
 from penstock.processors.speech.passages import Loudness, joined
 from penstock.processors.speech.recording import read_sound
 from penstock.processors.speech.request import SpeechRequest
+from penstock.processors.speech.words import words_of
 from penstock.subtitles import srt, vtt
 
 #: The network's input: float32 (bands, frames), how many of them are sound; and its outputs.
 INPUT_NAME, FRAMES_NAME = "features", "frames"
-SEGMENTS_NAME, LANGUAGE_NAME = "segments", "language"
+SEGMENTS_NAME, LANGUAGE_NAME, WORDS_NAME = "segments", "language", "words"
 #: Of an option that may make passages longer than the network's window.
 _LONGEST_S = 600
 
@@ -46,6 +47,8 @@ class Context:
     outputs: tuple[str, ...]
     #: Of each passage.
     lengths_s: tuple[float, ...]
+    #: Whether each word is timed.
+    words: bool
 
 
 class SpeechRecognition:
@@ -74,19 +77,24 @@ class SpeechRecognition:
         lengths = loudness.passages(self._passage_s)
         least = features.frames(features.chunk_s * features.rate_hz)
         cost = sum(max(least, features.frames(length)) for length in lengths)
-        context = Context(request.outputs, tuple(length / features.rate_hz for length in lengths))
+        seconds = tuple(length / features.rate_hz for length in lengths)
+        context = Context(request.outputs, seconds, request.timestamps == "word")
         return Prepared(self._prompts(path, lengths, request), len(lengths), cost, context, unit="passages")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return the text, and `{"language", "duration", "segments": [{"id", "start", "end", "text"}]}` as data."""
+        """Return the text, and `{"language", "duration", "segments": [{"id", "start", "end", "text"}]}` as data.
+
+        With times of words also `"words": [{"start", "end", "text"}]`.
+        """
         transcript = _Transcript(self._decode, sink)
         spoken: dict[str, float] = defaultdict(float)
         at, lengths = 0.0, iter(context.lengths_s)
         length = next(lengths)
         for output in outputs:
-            transcript.grow(output.data[SEGMENTS_NAME], at, length)
+            heard = str(output.data[LANGUAGE_NAME] or "en")
+            transcript.grow(output.data[SEGMENTS_NAME], at, length, heard)
             if not output.partial:
-                spoken[str(output.data[LANGUAGE_NAME] or "en")] += length
+                spoken[heard] += length
                 transcript.turn()
                 at, length = at + length, next(lengths, 0.0)
         for name, made in (("srt", srt), ("vtt", vtt)):
@@ -94,6 +102,8 @@ class SpeechRecognition:
                 _KINDS.put(sink, "transcript", made(transcript.segments), kind=name)
         language = max(spoken, key=lambda code: spoken[code])
         data = {"language": language, "duration": round(sum(context.lengths_s), 3), "segments": transcript.segments}
+        if context.words:
+            data["words"] = transcript.words
         return Result(text=transcript.text, data=data)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
@@ -109,6 +119,7 @@ class SpeechRecognition:
     def _prompts(self, path: Path, lengths: Sequence[int], request: SpeechRequest) -> Iterator[Prompt]:
         asked = {
             LANGUAGE_NAME: request.language,
+            WORDS_NAME: request.timestamps == "word",
             "task": request.task,
             "temperature": request.temperature,
             "seed": request.seed,
@@ -132,11 +143,12 @@ class _Transcript:
         self._decode, self._sink = decode, sink
         self._taken = 0
         self.segments: list[dict[str, Any]] = []
+        self.words: list[dict[str, Any]] = []
         self.text = ""
 
-    def grow(self, found: Sequence[Sequence[Any]], at: float, length: float) -> None:
+    def grow(self, found: Sequence[Sequence[Any]], at: float, length: float, language: str) -> None:
         """Take what is known of a passage that begins at a moment, in seconds."""
-        for start, end, tokens in found[self._taken :]:
+        for start, end, tokens, *spans in found[self._taken :]:
             text = self._decode(tokens)
             piece = text if self.text else text.lstrip()
             if piece:
@@ -144,13 +156,28 @@ class _Transcript:
                 self._sink.say(piece)
             if text.strip():
                 # Networks may hear something in the silence that their window is filled up with.
-                times = {"start": round(at + min(start, length), 3), "end": round(at + min(end, length), 3)}
+                times = _times(start, end, at, length)
                 self.segments.append({"id": len(self.segments), **times, "text": text.strip()})
+            for of_tokens in spans:
+                self._time_words(tokens, of_tokens, language, at, length)
         self._taken = len(found)
+
+    def _time_words(
+        self, tokens: Sequence[int], spans: Sequence[Sequence[float]], language: str, at: float, length: float
+    ) -> None:
+        spoken = [(token, span) for token, span in zip(tokens, spans, strict=True) if self._decode([token])]
+        for text, places in words_of([token for token, _ in spoken], self._decode, language):
+            if text.strip():
+                start, end = spoken[places[0]][1][0], spoken[places[-1]][1][1]
+                self.words.append({**_times(start, end, at, length), "text": text.strip()})
 
     def turn(self) -> None:
         """Go on to the next passage."""
         self._taken = 0
+
+
+def _times(start: float, end: float, at: float, length: float) -> dict[str, float]:
+    return {"start": round(at + min(start, length), 3), "end": round(at + min(end, length), 3)}
 
 
 def _passage_s(model: Model, features: LogMel) -> float:

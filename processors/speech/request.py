@@ -1,4 +1,4 @@
-"""The `input` of speech jobs. Their JSON Schemas are the API's: neither numpy nor a decoder is imported here."""
+"""The `input` of jobs on sound. Their JSON Schemas are the API's: neither numpy nor a decoder is imported here."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class SpeechRequest(BaseModel):
     task: Literal["transcribe", "translate"] = Field(
         default="transcribe", description="transcribe: in the language that is spoken; translate: in English."
     )
+    timestamps: Literal["segment", "word"] = Field(
+        default="segment", description="word: the result has the times of each word besides."
+    )
     temperature: float = Field(
         default=0.0, ge=0, le=1, allow_inf_nan=False, description="0 takes the likeliest words; more is more varied."
     )
@@ -35,3 +38,12 @@ class SpeechRequest(BaseModel):
         min_length=1,
         description="json: the segments in the result; srt, vtt: the artifacts transcript.srt and transcript.vtt.",
     )
+
+
+class AudioClassificationRequest(BaseModel):
+    """Sound to classify."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    audio: MediaReference = Field(description=f"The recording ({_KINDS})")
+    top_k: int = Field(default=5, ge=1, le=1000, description="How many classes to name, best first.")

@@ -21,7 +21,7 @@ from penstock.processors.outputs import Sound, write_wav
 from penstock.processors.video.making import film_maker
 from tests import photos
 from tests.docs.pages import ROOT, Shell, blocks, digest
-from tests.hub import a_whisper, efficientnet, minilm, needs_stories
+from tests.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
 from tests.painters import a_painter
 from tests.pictured import a_granite_vision
 from tests.processors.plugins import DOUBLE, a_directory
@@ -244,6 +244,7 @@ def test_vllm_plugins(shell: Shell) -> None:
 
 def test_transcribe_speech(shell: Shell) -> None:
     a_whisper(shell.folder / "my-whisper")
+    a_wav2vec2(shell.folder / "my-hearer")
     sound = np.random.default_rng(0).integers(-9000, 9000, 48_000, dtype="<i2")
     write_wav(shell.folder / "speech.wav", Sound(sound, 16_000))
     for block in blocks("transcribe-speech.md"):
@@ -252,6 +253,9 @@ def test_transcribe_speech(shell: Shell) -> None:
     assert {path.name for path in (shell.folder / "transcript").iterdir()} == {"transcript.srt", "transcript.vtt"}
     job = json.loads((shell.folder / "job.json").read_text())
     assert (job["status"], job["progress"]["total"]) == ("succeeded", 2)
+    assert json.loads((shell.folder / "words.json").read_text())["output"]["json"]["words"]
+    heard = json.loads((shell.folder / "heard.json").read_text())["output"]["json"]
+    assert (heard["duration"], len(heard["labels"]), len(heard["windows"])) == (3, 2, 1)
     assert " --> 00:00:0" in (shell.folder / "speech.srt").read_text()
     assert json.loads((shell.folder / "english.json").read_text())["output"]["json"]["duration"] == 3
 

@@ -17,6 +17,7 @@ from tests.integration.facing import Facing, facing
 from tests.valkey import ValkeyProcess
 
 SOUND = ("Go forward.wav", b"RIFF....WAVE", "audio/wav")
+WORDS = [{"start": 0.1, "end": 0.5, "text": "Go"}, {"start": 0.5, "end": 1.42, "text": "forward"}]
 SEGMENTS = [
     {"id": 0, "start": 0.0, "end": 1.5, "text": "Go forward"},
     {"id": 1, "start": 1.5, "end": 2.786, "text": "ten metres."},
@@ -31,6 +32,8 @@ async def face(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Facing]:
 
 async def write_down(face: Facing, claim: Claim) -> None:
     data = {"language": "en", "duration": 2.786, "segments": SEGMENTS}
+    if claim.submission.input.get("timestamps") == "word":
+        data["words"] = WORDS
     await face.service.end(claim, Outcome(State.SUCCEEDED, text="Go forward ten metres.", data=data))
 
 
@@ -80,12 +83,31 @@ async def test_the_words_come_in_the_form_that_is_asked_for(face: Facing) -> Non
         assert (await ask("vtt")).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nGo forward\n")
 
 
+async def test_the_times_of_words_come_where_they_are_asked_for(face: Facing) -> None:
+    async with face.client() as client:
+        for granularities, segments in ((["word"], None), (["word", "segment"], len(SEGMENTS))):
+            made = client.audio.transcriptions.create(
+                model="listener", file=SOUND, response_format="verbose_json", timestamp_granularities=granularities
+            )
+            claim, answer = await answered(face, made)
+            assert claim.submission.input["timestamps"] == "word"
+            assert [(word.word, word.start, word.end) for word in answer.words] == [
+                ("Go", 0.1, 0.5),
+                ("forward", 0.5, 1.42),
+            ]
+            assert (answer.segments and len(answer.segments)) == segments
+
+
 async def test_what_cannot_be_is_refused_by_name(face: Facing) -> None:
     async with face.client() as client:
         refused: list[tuple[dict[str, Any], str]] = [
             ({"prompt": "Names: Lily"}, "'prompt' is not supported"),
             ({"stream": True}, "'stream' is not supported here"),
-            ({"timestamp_granularities": ["word"], "response_format": "verbose_json"}, "time no words"),
+            (
+                {"timestamp_granularities": ["word"], "response_format": "srt"},
+                "needs the response_format 'verbose_json'",
+            ),
+            ({"timestamp_granularities": ["letter"], "response_format": "verbose_json"}, "timestamp_granularities"),
             ({"response_format": "diarized_json"}, "response_format"),
             ({"temperature": 1.5}, "temperature"),
             ({"language": "English"}, "language"),

@@ -94,6 +94,14 @@ def theirs(source: Path, path: Path) -> dict[str, Any]:
     return found
 
 
+def their_words(source: Path, path: Path) -> list[tuple[str, float, float]]:
+    """Return the words of the library's pipeline and their times."""
+    asked = {"language": "de", "task": "transcribe", "num_beams": 1, "max_new_tokens": 21}
+    sound = {"raw": samples_of(path), "sampling_rate": RATE_HZ}
+    found = pipeline_of(source)(sound, return_timestamps="word", generate_kwargs=asked)
+    return [(chunk["text"].strip(), *chunk["timestamp"]) for chunk in found["chunks"] if chunk["text"].strip()]
+
+
 def data_of(done: Finished) -> Mapping[str, Any]:
     assert done.result.data is not None
     return done.result.data
@@ -136,6 +144,44 @@ def test_a_passage_that_is_longer_than_a_window_goes_on_by_its_times(
     recording = write(tmp_path / "a.wav", a_tune(9.0041, seed=4))
     model = a_model(source, processor="speech-recognition", options={"passage_s": 60})
     assert transcribed(engine, model, recording).result.text == theirs(source, recording)["text"]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("seconds", "seed"), [(2, 0), (1.7, 2), (5, 6), (6, 5)])
+def test_words_are_timed_as_by_the_library_s_pipeline(
+    engine: BatchingEngine, source: Path, tmp_path: Path, seconds: float, seed: int
+) -> None:
+    recording = write(tmp_path / "a.wav", a_tune(seconds, seed=seed))
+    model = a_model(source, processor="speech-recognition", options={"passage_s": 60})
+    done = transcribed(engine, model, recording, timestamps="word")
+    words = [(word["text"], word["start"], word["end"]) for word in data_of(done)["words"]]
+    assert words
+    assert words == [
+        (text, min(start, seconds), min(end, seconds)) for text, start, end in their_words(source, recording)
+    ]
+    without = transcribed(engine, model, recording)
+    assert {name: found for name, found in data_of(done).items() if name != "words"} == data_of(without)
+
+
+@torch.inference_mode()
+def test_words_of_long_recordings_are_those_of_their_passages(
+    engine: BatchingEngine, source: Path, tmp_path: Path
+) -> None:
+    samples = a_tune(7, seed=4)
+    recording = write(tmp_path / "a.wav", samples)
+    model = a_model(source, processor="speech-recognition", max_batch=4)
+    loudness = Loudness(RATE_HZ)
+    loudness.hear(samples_of(recording))
+    expected, at = [], 0
+    for number, length in enumerate(loudness.passages(2)):
+        alone = write(tmp_path / f"{number}.wav", samples[at : at + length])
+        for word in data_of(transcribed(engine, model, alone, timestamps="word"))["words"]:
+            times = [pytest.approx(word[name] + at / RATE_HZ, abs=0.002) for name in ("start", "end")]
+            expected.append([word["text"], *times])
+        at += length
+    done = transcribed(engine, model, recording, timestamps="word")
+    assert [[word["text"], word["start"], word["end"]] for word in data_of(done)["words"]] == expected
+    assert "".join(word["text"] for word in data_of(done)["words"]) == "".join((done.result.text or "").split())
 
 
 @torch.inference_mode()

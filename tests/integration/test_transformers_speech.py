@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.transformers.alignment import first_steps
 from tests.hub import a_model, a_whisper, finish, load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,6 +83,91 @@ def test_long_recordings_go_on_where_the_last_words_ended(source: Path, whisper:
     (output,) = finish(whisper, prompt)
     assert told(output) == close_to(theirs(source, prompt, task="transcribe", language="en"))
     assert told(output)[-1][0] > 4
+
+
+def their_spans(source: Path, prompt: Prompt) -> list[list[list[float]]]:
+    """Return when the library hears the tokens of each segment: each from where the one before it was over."""
+    network: Any = transformers.WhisperForConditionalGeneration.from_pretrained(source, local_files_only=True).eval()
+    features = torch.from_numpy(prompt.data["features"])[None]
+    asked = {"return_timestamps": True, "return_segments": True, "return_token_timestamps": True, "language": "de"}
+    frames = torch.ones((1, prompt.data["frames"]), dtype=torch.long)
+    made = network.generate(features, attention_mask=frames, task="transcribe", **asked)
+    first = network.generation_config.no_timestamps_token_id + 1
+
+    def times(found: dict[str, Any]) -> list[float]:
+        said: list[float] = found["token_timestamps"].tolist()
+        return said
+
+    return [
+        [
+            [round(start, 2), round(end, 2)]
+            for (start, end), token in zip(
+                pairwise(found["token_timestamps"].tolist()), found["tokens"][1:], strict=True
+            )
+            if token < first
+        ]
+        for found in made["segments"][0]
+    ]
+
+
+@pytest.mark.parametrize(("frames", "seed"), [(200, 0), (200, 1), (171, 3), (731, 2), (1500, 4)])
+def test_tokens_are_timed_as_the_library_times_them(source: Path, whisper: Runner, frames: int, seed: int) -> None:
+    prompt = a_recording(frames=frames, seed=seed, language="de", words=True)
+    (output,) = finish(whisper, prompt)
+    assert [spans for *_, spans in told(output)] == their_spans(source, prompt)
+    (without,) = finish(whisper, a_recording(frames=frames, seed=seed, language="de"))
+    assert [segment for *segment, _ in told(output)] == told(without)
+
+
+def test_words_come_window_by_window(whisper: Runner) -> None:
+    state, heard = whisper.admit(a_recording(frames=731, seed=2, language="en", words=True)), []
+    while isinstance(step := whisper.step([state])[0], Continue):
+        state = step.state
+        if step.partial is not None:
+            heard.append(told(step.partial))
+    assert len(heard) > 2
+    assert all(len(tokens) == len(spans) for part in heard for *_, tokens, spans in part)
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), seed=st.integers(0, 100))
+def test_the_cheapest_way_is_found(rows: int, columns: int, seed: int) -> None:
+    costs = np.random.default_rng(seed).normal(size=(rows, columns))
+
+    def cheapest(row: int, column: int) -> tuple[float, tuple[int, ...]]:
+        """Look at every way to a cell; return its cost and where it enters each row."""
+        if row == column == 0:
+            return float(costs[0, 0]), (0,)
+        before = []
+        if column:
+            before.append(cheapest(row, column - 1))
+        for step in (0, 1) if row else ():
+            if step <= column:
+                cost, entered = cheapest(row - 1, column - step)
+                before.append((cost, (*entered, column)))
+        cost, entered = min(before)
+        return cost + float(costs[row, column]), entered
+
+    assert first_steps(costs) == list(cheapest(rows - 1, columns - 1)[1])
+
+
+def test_words_are_refused_where_no_heads_follow_them(tmp_path: Path) -> None:
+    source = a_whisper(tmp_path)
+    with (
+        closing(load(with_heads(source, None))) as runner,
+        pytest.raises(InvalidInput, match="time segments only") as one,
+    ):
+        runner.admit(a_recording(words=True))
+    assert [issue.pointer for issue in one.value.errors] == ["/input/timestamps"]
+    for heads, words in (([[0, 2]], r"an alignment head \[0, 2\] that the network lacks"), ([0, 1], "no pairs")):
+        with pytest.raises(ModelUnavailable, match=words):
+            load(with_heads(source, heads))
+
+
+def with_heads(source: Path, heads: Any) -> Path:
+    path = source / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "alignment_heads": heads}))
+    return source
 
 
 def test_the_language_is_heard_as_the_library_hears_it(source: Path, whisper: Runner) -> None:

@@ -43,6 +43,12 @@ class AudioRequest(Body):
     language: str | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    timestamp_granularities: tuple[Literal["segment", "word"], ...] = ("segment",)
+
+    @property
+    def words(self) -> bool:
+        """Whether the times of words are asked for."""
+        return "word" in self.timestamp_granularities
 
 
 @router.post("/transcriptions")
@@ -59,9 +65,8 @@ async def create_translation(call: TheCall) -> Response:
 
 def read_audio(form: FormData, task: Task) -> AudioRequest:
     """Return what a form asks for; raise `InvalidRequest`, for what would change the answer and cannot be done too."""
-    fields: dict[str, Any] = {
-        name: form.get(name) for name in AudioRequest.model_fields if form.get(name) not in (None, "")
-    }
+    single = AudioRequest.model_fields.keys() - {"timestamp_granularities"}
+    fields: dict[str, Any] = {name: form.get(name) for name in single if form.get(name) not in (None, "")}
     if "temperature" in fields:
         fields["temperature"] = _number(str(fields["temperature"]))
     if task == "translate":
@@ -70,9 +75,12 @@ def read_audio(form: FormData, task: Task) -> AudioRequest:
         raise _refusal("prompt", "is not supported by the models of this service")
     if str(form.get("stream", "false")).lower() not in ("", "false", "0"):
         raise _refusal("stream", "is not supported here: POST /v1/jobs, whose events tell the text while it is made")
-    if "word" in form.getlist(_GRANULARITIES):
-        raise _refusal("timestamp_granularities", "can be 'segment': the models of this service time no words")
-    return validated(AudioRequest, fields)
+    if granularities := form.getlist(_GRANULARITIES):
+        fields["timestamp_granularities"] = tuple(granularities)
+    wanted = validated(AudioRequest, fields)
+    if wanted.words and wanted.response_format != "verbose_json":
+        raise _refusal("timestamp_granularities", "with 'word' needs the response_format 'verbose_json'")
+    return wanted
 
 
 def audio_answer(result: Result, wanted: AudioRequest, task: Task) -> Response:
@@ -89,7 +97,12 @@ def audio_answer(result: Result, wanted: AudioRequest, task: Task) -> Response:
     answer: dict[str, Any] = {"text": result.text, "usage": {"type": "duration", "seconds": math.ceil(seconds)}}
     if wanted.response_format == "verbose_json":
         told: Mapping[str, Any] = {"task": task, "language": result.data.get("language"), "duration": seconds}
-        answer = {**told, **answer, "segments": segments}
+        answer = {**told, **answer}
+        if "segment" in wanted.timestamp_granularities:
+            answer["segments"] = segments
+        if wanted.words:
+            found = result.data.get("words") or []
+            answer["words"] = [{"word": one["text"], "start": one["start"], "end": one["end"]} for one in found]
     return JSONResponse(answer)
 
 
@@ -103,7 +116,12 @@ async def _answer(call: Call, task: Task) -> Response:
             raise MediaTooLarge(f"an upload may have {limit_bytes} bytes")
         entry = await call.model(wanted.model, Ability.TRANSCRIPTION)
         reference, digest = await asyncio.to_thread(_keep, call.api, call.tenant, file)
-    given = {"language": wanted.language, "temperature": wanted.temperature, "task": task}
+    given = {
+        "language": wanted.language,
+        "temperature": wanted.temperature,
+        "task": task,
+        "timestamps": "word" if wanted.words else None,
+    }
     value = {name: each for name, each in given.items() if each is not None}
     job = await call.submit(
         {**value, "model": wanted.model, "sha256": digest},

@@ -20,6 +20,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.reports import Issue
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.torch_device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.transformers.alignment import Aligner, aligner_of
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import branch
 from penstock.workers.engine.transformers.sampling import Sampling
@@ -67,6 +68,8 @@ class SpeechState:
     frames: int
     task: str
     sampling: Sampling
+    #: Whether the times of words are wanted.
+    words: bool = False
     #: The token of its language; None while it is not known.
     language: int | None = None
     #: Where the window begins; what came before is in `segments`.
@@ -83,7 +86,8 @@ class SpeechRunner:
 
     `frames` is how many of them are sound; `language` a code or None, which has the network listen for it; `task` one
     of `TASKS`; `temperature` and `seed` as in `Sampling.of`. Outputs have `segments`, a list of [start, end, token ids]
-    in seconds, and `language`, None for networks of one. Partial outputs have the segments that are ended.
+    in seconds, and `language`, None for networks of one. Partial outputs have the segments that are ended. With `words`
+    each segment has a list of [start, end] of its tokens besides; then partial outputs come window by window.
     """
 
     network: Any
@@ -96,6 +100,8 @@ class SpeechRunner:
     window_frames: int
     #: The library's rules, from scores to scores.
     rules: Sequence[Any] = field(repr=False)
+    #: None where nothing tells which heads follow the sound.
+    aligner: Aligner | None = field(repr=False)
 
     def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
         """All recordings advance together."""
@@ -107,8 +113,12 @@ class SpeechRunner:
         task, code = prompt.data.get("task", "transcribe"), prompt.data.get("language")
         if task not in TASKS:
             raise InvalidInput(f"`task` is one of {', '.join(TASKS)}")
+        words = bool(prompt.data.get("words"))
+        if words and self.aligner is None:
+            why = "the model can time segments only: its generation_config.json names no `alignment_heads`"
+            raise _wrong("timestamps", why)
         sampling = Sampling.of({**prompt.data, "max_new_tokens": self.words.most, "top_p": None})
-        return SpeechState(self.device.send(features), frames, task, sampling, self._language(code, task))
+        return SpeechState(self.device.send(features), frames, task, sampling, words, self._language(code, task))
 
     def step(self, states: Sequence[SpeechState]) -> Sequence[Step]:
         """Choose one more token for every recording."""
@@ -153,7 +163,7 @@ class SpeechRunner:
         new = window.new if ends else (*window.new, token)
         state = replace(state, window=replace(window, cache=cache, new=new), drawn=state.drawn + 1)
         if ends or len(window.beginning) + len(new) == self.words.most:
-            return self._move_on(state, new)
+            return self._move_on(state, new, whole=ends)
         return Continue(state, self._news(state, new))
 
     def _listen(self, state: SpeechState) -> SpeechState:
@@ -169,31 +179,47 @@ class SpeechRunner:
         beginning = (words.start,) if language is None else (words.start, language, words.tasks[state.task])
         return replace(state, language=language, window=Heard(sound, beginning))
 
-    def _move_on(self, state: SpeechState, tokens: Sequence[int]) -> Step:
+    def _move_on(self, state: SpeechState, tokens: Sequence[int], *, whole: bool) -> Step:
         """Leave the window for the next one, or the recording."""
-        found, frames = self._window(state).segments(tokens)
+        steps = self._steps(state, tokens, whole=whole) if state.words else ()
+        found, frames = self._window(state).segments(tokens, steps)
         segments = (*state.segments, *found)
         # At least a step: whatever the tokens say, there is an end.
         seek = state.seek + max(frames, FRAMES_PER_TOKEN)
         if seek >= state.frames:
-            return Done(self._told(segments, state.language))
+            return Done(self._told(segments, state))
         moved = replace(state, seek=seek, window=None, segments=segments)
-        return Continue(moved, replace(self._told(segments, state.language), partial=True))
+        return Continue(moved, replace(self._told(segments, state), partial=True))
+
+    def _steps(self, state: SpeechState, tokens: Sequence[int], *, whole: bool) -> Sequence[int]:
+        """Return after how many steps each token is over. The last one counts as the one before it, unless the end was
+        written behind it: nothing was listened to after it."""
+        window, fed = state.window, list(tokens if whole else tokens[:-1])
+        assert window is not None and self.aligner is not None  # noqa: S101, PT018  (`admit` refused it otherwise)
+        if not fed:
+            return [0] * len(tokens)
+        heard = (state.frames - state.seek) // FRAMES_PER_TOKEN
+        steps = self.aligner.steps([*window.beginning, *fed], len(window.beginning), window.sound, heard)
+        return steps if whole else [*steps, steps[-1]]
 
     def _news(self, state: SpeechState, tokens: Sequence[int]) -> Output | None:
         """Return what is told of a window when a segment of it has just ended."""
-        if len(tokens) < 2 or min(tokens[-2:]) < self.words.first_timestamp:
+        if state.words or len(tokens) < 2 or min(tokens[-2:]) < self.words.first_timestamp:
             return None
         segments = (*state.segments, *self._window(state).ended(tokens))
-        return replace(self._told(segments, state.language), partial=True)
+        return replace(self._told(segments, state), partial=True)
 
     def _window(self, state: SpeechState) -> Window:
         heard = min(self.window_frames, self.device.receive(state.features).shape[1] - state.seek)
         return Window(state.seek, heard, self.words.first_timestamp)
 
-    def _told(self, segments: Sequence[Segment], language: int | None) -> Output:
+    def _told(self, segments: Sequence[Segment], state: SpeechState) -> Output:
         told = [[segment.start_s, segment.end_s, list(segment.tokens)] for segment in segments]
-        return Output({"segments": told, "language": None if language is None else self.words.code(language)})
+        if state.words:
+            spans = [[list(span) for span in segment.spans] for segment in segments]
+            told = [[*row, of_row] for row, of_row in zip(told, spans, strict=True)]
+        language = None if state.language is None else self.words.code(state.language)
+        return Output({"segments": told, "language": language})
 
     def _decode(self, sound: Tensor, tokens: Sequence[int], cache: Any) -> tuple[Tensor, Any]:
         """Return the scores of the token after these, float32 (vocabulary,), and the cache that now has these too."""
@@ -228,6 +254,7 @@ def load_transcriber(directory: HubDirectory) -> Runner:
         bands=network.config.num_mel_bins,
         window_frames=FRAMES_PER_TOKEN * network.config.max_source_positions,
         rules=_rules(network.generation_config, device),
+        aligner=aligner_of(network),
     )
 
 

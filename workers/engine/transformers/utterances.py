@@ -22,6 +22,8 @@ class Segment:
     start_s: float
     end_s: float
     tokens: tuple[int, ...]
+    #: When each token is begun and over, in seconds; empty where nobody asked.
+    spans: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +39,39 @@ class Window:
         """Return the segments that will not change, whatever tokens follow: two timestamps in a row end one."""
         return list(self._segments(tokens, self._cuts(tokens)))
 
-    def segments(self, tokens: Sequence[int]) -> tuple[list[Segment], int]:
-        """Return all segments of the window's tokens, and how many frames further the next window begins."""
+    def segments(self, tokens: Sequence[int], steps: Sequence[int] = ()) -> tuple[list[Segment], int]:
+        """Return all segments of the window's tokens, and how many frames further the next window begins.
+
+        `steps` says for each token after how many steps of the timestamps it is over: then segments have `spans`.
+        """
         cuts, times = self._cuts(tokens), [self._is_time(token) for token in tokens]
         ends_once = times[-2:] == [False, True]
         if cuts and not ends_once:
             # What was begun and not ended is heard again.
-            return list(self._segments(tokens, cuts)), self._steps(tokens[cuts[-1] - 1]) * FRAMES_PER_TOKEN
+            return list(self._segments(tokens, cuts, steps)), self._steps(tokens[cuts[-1] - 1]) * FRAMES_PER_TOKEN
         if cuts:
-            return list(self._segments(tokens, [*cuts, len(tokens)])), self.frames
+            return list(self._segments(tokens, [*cuts, len(tokens)], steps)), self.frames
         last = next((token for token in reversed(tokens) if self._is_time(token)), self.first_timestamp)
-        steps = self._steps(last) or self.frames // FRAMES_PER_TOKEN
-        return [Segment(self._s(0), self._s(steps), self._spoken(tokens))], self.frames
+        end = self._s(self._steps(last) or self.frames // FRAMES_PER_TOKEN)
+        spans = self._spans(tokens, range(len(tokens)), steps)
+        return [Segment(self._s(0), end, self._spoken(tokens), spans)], self.frames
 
     def _cuts(self, tokens: Sequence[int]) -> list[int]:
         """Return where in the tokens a segment begins that follows another."""
         pairs = enumerate(pairwise(tokens), start=1)
         return [at for at, (one, other) in pairs if self._is_time(one) and self._is_time(other)]
 
-    def _segments(self, tokens: Sequence[int], cuts: Sequence[int]) -> Iterator[Segment]:
+    def _segments(self, tokens: Sequence[int], cuts: Sequence[int], steps: Sequence[int] = ()) -> Iterator[Segment]:
         for begin, end in pairwise([0, *cuts]):
-            part = tokens[begin:end]
-            yield Segment(self._s(self._steps(part[0])), self._s(self._steps(part[-1])), self._spoken(part))
+            part, spans = tokens[begin:end], self._spans(tokens, range(begin, end), steps)
+            yield Segment(self._s(self._steps(part[0])), self._s(self._steps(part[-1])), self._spoken(part), spans)
+
+    def _spans(self, tokens: Sequence[int], places: range, steps: Sequence[int]) -> tuple[tuple[float, float], ...]:
+        """Return the times of what is spoken at these places: each token begins where the one before it is over."""
+        if not steps:
+            return ()
+        spoken = [place for place in places if not self._is_time(tokens[place])]
+        return tuple((self._s(steps[place - 1] if place else 0), self._s(steps[place])) for place in spoken)
 
     def _is_time(self, token: int) -> bool:
         return token >= self.first_timestamp
