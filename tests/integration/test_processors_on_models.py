@@ -69,6 +69,7 @@ def test_every_installed_processor_has_a_light_request() -> None:
     assert installed.problems == {}
     ours = {point.name for point in entry_points(group=GROUP) if point.value.startswith("penstock.")}
     assert ours == {
+        "audio-classification",
         "depth-estimation",
         "image-classification",
         "image-embedding",

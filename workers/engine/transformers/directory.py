@@ -123,6 +123,8 @@ def known_types() -> Known:
             Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
             # Others of the library's speech models tell no times, or read samples.
             Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
+            Task.AUDIO_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES)
+            - _OTHER_SOUND,
         },
         frozenset(library().CONFIG_MAPPING.keys()),
     )
@@ -196,6 +198,8 @@ def _first_line(error: BaseException) -> str:
 #: Model types whose whole makes embeddings of images and of texts, each by a method of its own.
 _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "chinese_clip", "groupvit"})
 
+#: Those that classify features of their own.
+_OTHER_SOUND = frozenset({"wav2vec2-bert", "whisper"})
 #: Those that answer chats about pictures, of which `conversation.py` knows how each sees them.
 _CHATS = frozenset({"llava", "llava_next", "qwen2_vl"})
 #: Those that compare pictures with texts by the product of their embeddings.

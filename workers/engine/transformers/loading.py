@@ -20,6 +20,7 @@ from penstock.workers.engine.transformers.photos import (
     load_detector,
     load_instance_segmenter,
 )
+from penstock.workers.engine.transformers.sounds import load_audio_classifier
 from penstock.workers.engine.transformers.speech import load_transcriber
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import load_text_embedder
@@ -38,6 +39,7 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
         Task.TEXT_EMBEDDING: load_text_embedder,
         Task.TEXT_GENERATION: load_generator,
         Task.SPEECH_RECOGNITION: load_transcriber,
+        Task.AUDIO_CLASSIFICATION: load_audio_classifier,
     }
 )
 

@@ -26,6 +26,7 @@ class Task(StrEnum):
     TEXT_EMBEDDING = "text-embedding"
     TEXT_GENERATION = "text-generation"
     SPEECH_RECOGNITION = "speech-recognition"
+    AUDIO_CLASSIFICATION = "audio-classification"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,15 @@ _HEADS = {
     "ForCausalLM": Task.TEXT_GENERATION,
     "LMHeadModel": Task.TEXT_GENERATION,
     "WhisperForConditionalGeneration": Task.SPEECH_RECOGNITION,
+    "ForAudioClassification": Task.AUDIO_CLASSIFICATION,
+    "ForSequenceClassification": Task.AUDIO_CLASSIFICATION,
 }
 
 
 #: What the shipped processors need of a network, by their names.
 _NEEDED: Mapping[str, Task] = MappingProxyType(
     {
+        "audio-classification": Task.AUDIO_CLASSIFICATION,
         "depth-estimation": Task.DEPTH_ESTIMATION,
         "image-classification": Task.IMAGE_CLASSIFICATION,
         "image-segmentation": Task.SEMANTIC_SEGMENTATION,
