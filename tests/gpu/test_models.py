@@ -100,8 +100,21 @@ def said(record_property: Any, request: pytest.FixtureRequest) -> Callable[[floa
         (hub.a_bert, TEXTS, {"pooling": "mean"}),
         (a_llama, OPENINGS, {}),
         (hub.a_whisper, [a_recording(seed=seed, language="en") for seed in range(3)], {}),
+        (hub.a_wav2vec2, [Prompt({"sound": hub.an_image(8000, seed=seed)}) for seed in range(3)], {}),
+        (hub.an_ast, [Prompt({"sound": hub.an_image(128, 64, seed=seed)}) for seed in range(3)], {}),
     ],
-    ids=["labels", "embeddings", "means", "probabilities", "classes", "texts", "generation", "speech"],
+    ids=[
+        "labels",
+        "embeddings",
+        "means",
+        "probabilities",
+        "classes",
+        "texts",
+        "generation",
+        "speech",
+        "samples",
+        "bands",
+    ],
 )
 def test_networks_of_the_hub_say_what_they_say_on_the_processor(
     make: Make, prompts: list[Prompt], options: dict[str, Any], tmp_path: Path, engine: BatchingEngine,

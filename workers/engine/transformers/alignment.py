@@ -40,7 +40,7 @@ class Aligner:
         looks = self._looks(ids, sound)[:, ignored:, : max(1, heard)]
         spread, mean = torch.std_mean(looks, dim=-2, keepdim=True, correction=0)
         even = _median_filtered((looks - mean) / spread, self.median).mean(dim=0)
-        return first_steps(-even.double().cpu().numpy())
+        return first_steps(-even.cpu().double().numpy())
 
     def _looks(self, ids: Tensor, sound: Tensor) -> Tensor:
         """Return how much each head looks at each step of the sound for each token, float32 (heads, tokens, steps)."""
@@ -91,21 +91,25 @@ def _cheapest_way(costs: npt.NDArray[np.float64]) -> Iterator[tuple[int, int]]:
 def _ways(costs: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     """Return from where each cell is reached cheapest, for rows and columns that count from 1.
 
-    Cells of one diagonal do not need each other: the table is filled diagonal by diagonal.
+    Cells of one diagonal do not need each other: the table is filled diagonal by diagonal, of which two are kept. In a
+    table that is laid out flat, a diagonal's cells lie in steps of a row less one.
     """
     rows, columns = costs.shape
-    sums = np.full((rows + 1, columns + 1), np.inf, np.float32)
-    ways = np.full((rows + 1, columns + 1), _LEFT, np.int8)
-    sums[0, 0] = 0
+    flat, ways = costs.ravel(), np.full((rows + 1) * (columns + 1), _LEFT, np.int8)
+    last_but_one, last = np.full((2, rows + 1), np.inf, np.float32)
+    last_but_one[0] = 0
     for diagonal in range(2, rows + columns + 1):
-        row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
-        column = diagonal - row
-        both, above, left = sums[row - 1, column - 1], sums[row - 1, column], sums[row, column - 1]
+        low, high = max(1, diagonal - columns), min(rows, diagonal - 1)
+        both, above, left = last_but_one[low - 1 : high], last[low - 1 : high], last[low : high + 1]
         way = np.where((above < both) & (above < left), _ABOVE, _LEFT)
-        way = np.where((both < above) & (both < left), _BOTH, way)
-        sums[row, column] = costs[row - 1, column - 1] + np.choose(way, (both, above, left))
-        ways[row, column] = way
-    return ways
+        way[(both < above) & (both < left)] = _BOTH
+        before = np.where(way == _BOTH, both, np.where(way == _ABOVE, above, left))
+        ways[low * columns + diagonal : high * columns + diagonal + 1 : columns] = way
+        begin, end = ((row - 1) * columns + diagonal - row - 1 for row in (low, high))
+        now = np.full(rows + 1, np.inf, np.float32)
+        now[low : high + 1] = flat[begin : end + 1 : max(1, columns - 1)] + before
+        last_but_one, last = last, now
+    return ways.reshape(rows + 1, columns + 1)
 
 
 def _keeping(asked: dict[int, Tensor], layer: int) -> Any:

@@ -192,8 +192,11 @@ class SpeechRunner:
         return Continue(moved, replace(self._told(segments, state), partial=True))
 
     def _steps(self, state: SpeechState, tokens: Sequence[int], *, whole: bool) -> Sequence[int]:
-        """Return after how many steps each token is over. The last one counts as the one before it, unless the end was
-        written behind it: nothing was listened to after it."""
+        """Return after how many steps each token of a window is over.
+
+        Unless the end was written behind the last one (`whole`), nothing was listened to after it, and it has the time
+        of the one before.
+        """
         window, fed = state.window, list(tokens if whole else tokens[:-1])
         assert window is not None and self.aligner is not None  # noqa: S101, PT018  (`admit` refused it otherwise)
         if not fed:
