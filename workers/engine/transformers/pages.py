@@ -224,10 +224,10 @@ def pages_bytes(config: Any, *, texts: int, tokens: int, dtype: torch.dtype) -> 
 
     Layers of each kind of attention share out the cache by sectors, of which the library keeps two more for itself.
     """
-    page = 2 * find_num_key_value_heads(config) * find_head_dim(config) * dtype.itemsize * PAGE_TOKENS
+    page: int = 2 * find_num_key_value_heads(config) * find_head_dim(config) * dtype.itemsize * PAGE_TOKENS
     kinds = [len(layers) * page for layers in group_layers_by_attn_type(config).values()]
     sector = math.lcm(*kinds, _ALIGNED_BYTES)
-    sectors = max(1, -(-_blocks(tokens) * config.num_hidden_layers * page // sector))
+    sectors: int = max(1, -(-_blocks(tokens) * config.num_hidden_layers * page // sector))
     step = _step_tokens(texts)
     read = max(sectors * sector // kind for kind in kinds) * PAGE_TOKENS + step
     return (sectors + 2) * sector + len(kinds) * read * (step * dtype.itemsize + torch.int64.itemsize)
