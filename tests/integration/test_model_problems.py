@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -54,6 +55,23 @@ async def test_a_waiting_job_says_what_is_wrong_with_its_model_until_that_is_men
 async def test_a_model_that_another_worker_can_run_is_no_problem(service: Service) -> None:
     job = await service.submit()
     await publish(service, ILL, worker="v")
+    assert await problem_of(service, job) is None
+
+
+async def test_a_model_that_left_the_catalogue_is_said_to_be_served_no_more_until_it_is_back(service: Service) -> None:
+    job = await service.submit()
+    before = datetime.now(UTC)
+    other = ECHO.model_copy(update={"name": "other", "aliases": ()})
+    await publish(service, other, worker="v")
+    assert await problem_of(service, job) is None, "another worker of the queue still tells of it"
+    await publish(service, other)
+    said = await problem_of(service, job) or ""
+    assert said.startswith("no worker serves it any more, since ")
+    since = datetime.fromisoformat(said.rpartition(" ")[2])
+    assert before - timedelta(seconds=1) <= since <= datetime.now(UTC) + timedelta(seconds=1)
+    await publish(service, other)
+    assert await problem_of(service, job) == said, "it did not leave again"
+    await publish(service, ECHO)
     assert await problem_of(service, job) is None
 
 
