@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Submission, Webhook
@@ -106,12 +107,22 @@ def eta_s(job: Job, at: float, position: int | None, pace: Pace) -> float | None
     return None if position is None else pace.wait_and_run_s(position)
 
 
-def view_of(flat: Sequence[str], now_us: str, rank: int | None, pace: Sequence[Any], problem: str | None) -> Job:
+def view_of(
+    flat: Sequence[str], now_us: str, rank: int | None, pace: Sequence[Any], problem: str | Sequence[str] | None
+) -> Job:
     """Return the job that the scripts' `view` describes: with its place in the queue, an estimate, and why it waits."""
     job = job_of(fields(flat))
     position = rank + 1 if rank is not None else None
     left_s = eta_s(job, int(now_us) / MICRO, position, pace_of(pace))
-    return replace(job, queue_position=position, eta_s=left_s, model_problem=problem)
+    return replace(job, queue_position=position, eta_s=left_s, model_problem=_model_problem(problem))
+
+
+def _model_problem(told: str | Sequence[str] | None) -> str | None:
+    """Return what the scripts' `problem_of` says in words."""
+    if told is None or isinstance(told, str):
+        return told
+    since = datetime.fromtimestamp(int(told[0]) // MICRO, UTC)
+    return f"no worker serves it any more, since {since:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _progress(record: Mapping[str, str]) -> Progress:

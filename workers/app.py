@@ -148,7 +148,7 @@ def open_worker(
         stocking = Stocking(
             shelf, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
         )
-        stocking.begin(catalogue or read_catalogue(*settings.models))
+        stocking.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
         slots.start()
         try:
@@ -219,4 +219,5 @@ def _ends() -> dict[str, Callable[[], None]]:
 
 
 def _visibility_timeout_s(settings: Settings) -> int:
-    return visibility_timeout_s(max(m.execution_timeout_s for m in read_catalogue(*settings.models).values()))
+    models = read_catalogue(*settings.models).values()
+    return visibility_timeout_s(max((model.execution_timeout_s for model in models), default=0))

@@ -52,7 +52,13 @@ class Stocking:
         self._thread = threading.Thread(target=self._fill, name="stocking", daemon=True)
 
     def begin(self, catalogue: Catalogue) -> None:
-        """Put every model on the shelf as one that is being checked, and see to all of them from now on."""
+        """Put every model on the shelf as one that is being checked, and see to all of them from now on.
+
+        Of a wrong record only that it is wrong is told.
+        """
+        for wrong in catalogue.wrong.values():
+            self._shelf.put(wrong.rest, unusable(wrong.rest, wrong.problem))
+            log.warning("model.unavailable", model=wrong.name, problem=wrong.problem)
         self._first = list(catalogue.values())
         for model in self._first:
             self._shelf.put(model, unusable(model, CHECKING))

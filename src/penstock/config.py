@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -33,7 +33,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from penstock.documents import wrong_fields
+from penstock.documents import require_json, toml_complaint, wrong_fields
 from penstock.errors import ConfigError
 from penstock.parts import MIN_PART_BYTES
 
@@ -54,6 +54,11 @@ StoreAddress = Annotated[str, AfterValidator(_store_address)]
 WEBHOOK = "webhook"
 
 
+def _job_input(value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
+    require_json(value, of=f"drop rule {info.data.get('name')!r}")
+    return value
+
+
 class DropRule(BaseModel):
     """An object that lands under `bucket`/`prefix` becomes one job per object version."""
 
@@ -70,7 +75,8 @@ class DropRule(BaseModel):
     #: The model of the jobs, by its name or an alias.
     model: str
     #: The job's `input` without its media reference; `scene.tif.json` beside the object overrides it key by key.
-    input: Mapping[str, Any] = Field(default_factory=dict)
+    #: It holds what JSON can: no `nan`, no `inf`, no dates.
+    input: Annotated[Mapping[str, Any], AfterValidator(_job_input)] = Field(default_factory=dict)
     #: The field of the model's input that takes the object.
     field: str = "scene"
     #: Where results and markers go, in the same bucket. It may not lie under `prefix` unless it says otherwise.
@@ -404,7 +410,7 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_place(settings_file(), str(error))) from error
+        raise ConfigError(toml_complaint(settings_file(), error)) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{settings_file()} is not UTF-8") from error
     except OSError as error:
@@ -448,9 +454,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _place(file: Path, complaint: str) -> str:
-    """Return what tomllib says with the place in front: `penstock.toml line 2: ...`."""
-    at = re.search(r" \(at line (\d+), ", complaint)
-    return f"{file}: {complaint}" if at is None else f"{file} line {at[1]}: {complaint[: at.start()]}"

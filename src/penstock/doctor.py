@@ -38,6 +38,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     if found is not None:
         yield _keeper(found)
     yield _object_store(settings)
+    yield _catalogue(settings)
     asked = None if found is None else address
     models, listed = _asked(asked, catalogue(), {}), _asked(asked, passes(), NO_PASSES)
     yield from inspect_drops(settings, models, listed.rules)
@@ -103,6 +104,16 @@ def _object_store(settings: Settings) -> Finding:
         return Finding("object store", ok=False, detail=error.detail, remedy="correct `object_store`")
 
 
+def _catalogue(settings: Settings) -> Finding:
+    """Read the records that a worker with these settings would read."""
+    try:
+        found = read_catalogue(*settings.models)
+    except ConfigError as error:
+        return Finding("catalogue", ok=False, detail=error.detail, remedy="mend the file, or correct `models`")
+    detail = "; ".join(wrong.problem for wrong in found.wrong.values()) or ", ".join(sorted(found)) or "no models"
+    return Finding("catalogue", not found.wrong, detail, "mend that and restart the worker; the other models serve")
+
+
 def _data_folder(settings: Settings) -> Finding:
     """Tell who may read it: that is the operator's choice."""
     mode = stat.S_IMODE(settings.data.stat().st_mode)
@@ -128,7 +139,7 @@ def _service(settings: Settings, url: str, found: Identity | None, api_key: str 
         yield Finding("one service", ok=False, detail=detail, remedy="correct PENSTOCK_URL, or redis_url and --data")
     served = any(queue.workers for queue in queues)
     yield from (_worker(queue, served=served) for queue in queues)
-    yield _hints(settings, models)
+    yield from _hints(settings, models)
     yield from _models(models)
 
 
@@ -162,17 +173,19 @@ def _worker(queue: Queue, *, served: bool) -> Finding:
     return Finding("worker", ok, detail, "no worker was seen lately: `penstock worker`, or read its log")
 
 
-def _hints(settings: Settings, models: Sequence[ModelInfo]) -> Finding:
+def _hints(settings: Settings, models: Sequence[ModelInfo]) -> Iterator[Finding]:
     """Compare how long workers with these settings may hold a hint with the longest that a served model may run."""
-    served = {model.name: float(model.raw.get("execution_timeout_s") or 0) for model in models}
     try:
-        known = {name: float(model.execution_timeout_s) for name, model in read_catalogue(*settings.models).items()}
-    except ConfigError as error:
-        return Finding("visibility timeout", ok=False, detail=error.detail, remedy="correct `models`")
+        found = read_catalogue(*settings.models)
+    except ConfigError:  # told of by itself
+        return
+    known = {name: float(model.execution_timeout_s) for name, model in found.items()}
+    running = (model for model in models if model.name not in found.wrong)
+    served = {model.name: float(model.raw.get("execution_timeout_s") or 0) for model in running}
     held_s = visibility_timeout_s(max(known.values(), default=0))
     longest_s, name = max(((s, name) for name, s in (known | served).items()), default=(0.0, "none"))
     detail = f"{held_s} s, the longest execution timeout is {longest_s:g} s ({name})"
-    return Finding("visibility timeout", held_s > longest_s, detail, "give this machine's `models` the service's")
+    yield Finding("visibility timeout", held_s > longest_s, detail, "give this machine's `models` the service's")
 
 
 def _models(models: Sequence[ModelInfo]) -> Iterator[Finding]:

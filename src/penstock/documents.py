@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -41,6 +42,15 @@ def parse_json(data: bytes) -> Any:
     except ValueError as error:  # an integer of more than 4300 digits
         raise MalformedBody("the body holds a number that is too long") from error
     return value
+
+
+def require_json(value: Mapping[str, Any], *, of: str) -> None:
+    """Raise `ValueError` for what a request could not hold in data from elsewhere: TOML has nan, inf and dates."""
+    try:
+        _check(dict(value))
+    except MalformedBody as error:
+        wrong = [f"{each.pointer.lstrip('/').replace('/', '.')} {each.detail}" for each in error.errors]
+        raise ValueError(f"{'; '.join(wrong) or error.detail} ({of})") from error
 
 
 def validated(model: type[ModelT], value: Any) -> ModelT:
@@ -141,6 +151,13 @@ def wrong_fields(error: ValidationError, *, whole: str = "", under: Path = ()) -
     return "; ".join(f"{'.'.join(map(str, (*under, *e['loc']))) or whole}: {sentence(e)}" for e in found)
 
 
+def toml_complaint(file: object, error: tomllib.TOMLDecodeError) -> str:
+    """Return what is wrong with a file of TOML with the place in front: `penstock.toml line 2: ...`."""
+    said = str(error)
+    at = re.search(r" \(at line (\d+), ", said)
+    return f"{file}: {said}" if at is None else f"{file} line {at[1]}: {said[: at.start()]}"
+
+
 def pointer(path: Iterable[str | int]) -> str:
     """Return the JSON pointer (RFC 6901) of a path."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
@@ -177,15 +194,24 @@ def _containers(path: Path, item: list[Any] | dict[str, Any]) -> list[tuple[Path
             raise _malformed(path, "has a name with a character that is not text")
         if isinstance(value, list | dict):
             found.append(((*path, step), value))
-        elif isinstance(value, str) and _NO_TEXT.search(value):
-            raise _malformed((*path, step), "holds a character that is not text")
-        elif isinstance(value, int | float) and not _fits(value):
-            raise _malformed((*path, step), "is too large a number")
+        elif (wrong := _complaint(value)) is not None:
+            raise _malformed((*path, step), wrong)
     return found
 
 
-def _fits(number: float) -> bool:
-    return number.bit_length() <= MAX_INTEGER_BITS if isinstance(number, int) else math.isfinite(number)
+def _complaint(value: object) -> str | None:
+    """Return what is wrong with a value that is no array or object, None if it is JSON."""
+    match value:
+        case str():
+            return "holds a character that is not text" if _NO_TEXT.search(value) else None
+        case int():
+            return None if value.bit_length() <= MAX_INTEGER_BITS else "is too large a number"
+        case float():
+            return None if math.isfinite(value) else "is not a number" if math.isnan(value) else "is too large a number"
+        case None:
+            return None
+        case _:
+            return f"is a {type(value).__name__}, which JSON has not: a text in quotes is meant"
 
 
 def _malformed(path: Path, what: str) -> MalformedBody:

@@ -26,22 +26,23 @@ LATE_S = 900
 def drops(data: Data = None, as_json: AsJson = False) -> None:
     """List the drop rules with their objects: how many, how many wait, how many failed. Exit code 1 on a problem.
 
-    The rules are those of the settings here, the figures those of the keeper's last listing.
+    The rules are those of the settings here, the figures those of the keeper's last listing. --json names under
+    `elsewhere` rules that the service lists and these settings have not.
     """
     from penstock.drop_rules import listed_every_s
     from penstock.valkey import redis_address
 
     settings = load(data)
-    if not settings.drops:
-        _say_none(_elsewhere(settings))
-        return
-    found = _found(redis_address(settings))
+    found = _found(redis_address(settings)) if settings.drops else _found_if_any(settings)
     problems = {rule.name: _problem(rule, found, listed_every_s(rule, settings)) for rule in settings.drops}
+    elsewhere = sorted(name for name, last in found.rules.items() if last.age_s <= LATE_S and name not in problems)
     if as_json:
         rules = [_told(rule, found.rules.get(rule.name), problems[rule.name]) for rule in settings.drops]
-        print_json({"rules": rules, "events_waiting": found.events_waiting})
-    else:
+        print_json({"rules": rules, "events_waiting": found.events_waiting, "elsewhere": elsewhere})
+    elif settings.drops:
         _show(settings.drops, found, problems)
+    else:
+        _say_none(elsewhere)
     if any(problems.values()):
         raise typer.Exit(JOB_FAILED)
 
@@ -57,16 +58,16 @@ def _found(address: str) -> Passes:
         store.close()
 
 
-def _elsewhere(settings: Settings) -> list[str]:
-    """Return the rules that the settings' service listed of late; none where there is no such service."""
+def _found_if_any(settings: Settings) -> Passes:
+    """Return what the settings' service found of late; nothing where there is no such service."""
     from penstock.errors import PenstockError
+    from penstock.storage.drop_events import NO_PASSES
     from penstock.valkey import redis_address
 
     try:
-        found = _found(redis_address(settings)).rules
+        return _found(redis_address(settings))
     except PenstockError:
-        return []
-    return sorted(name for name, last in found.items() if last.age_s <= LATE_S)
+        return NO_PASSES
 
 
 def _say_none(elsewhere: Sequence[str]) -> None:

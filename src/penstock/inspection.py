@@ -40,13 +40,15 @@ class Finding:
 
 def inspect(engine: Engine, names: Sequence[str], *, warm_up: bool) -> Iterator[Finding]:
     """Check the named models, or all; nothing is fetched. With `warm_up` the dummies of the sound ones are run."""
-    for name in names or sorted(engine.installation.models):
+    for name in names or engine.installation.names:
         found = _inspect(engine.installation, name)
         yield _warm_up(engine, found) if warm_up and found.ok else found
 
 
 def _inspect(installation: Installation, name: str) -> Finding:
     record, entry = installation.look_up(name)
+    if wrong := installation.wrong(name):
+        return Finding(record.name, record.revision, record.source, (wrong.problem,))
     return Finding(record.name, record.revision, record.source, tuple(_problems(record, entry)), tuple(_notes(record)))
 
 

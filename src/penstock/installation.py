@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.config import Settings
-from penstock.errors import ModelUnavailable, ObjectStoreUnavailable, UnknownModel
-from penstock.models import Catalogue, CatalogueEntry, Model, find, known_names, read_catalogue
+from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable, UnknownModel
+from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord, find, known_names, read_catalogue
 from penstock.processors.registry import Registry, unusable
 from penstock.storage.objects import open_store
 from penstock.workers.engine.sources import localise, sha256_of
@@ -35,18 +35,35 @@ class Installation:
         #: Models without a problem.
         self._found: dict[str, tuple[Model, CatalogueEntry]] = {}
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all records, also of wrong ones, sorted."""
+        return sorted({*self.models, *self.models.wrong})
+
+    def wrong(self, name: str) -> WrongRecord | None:
+        """Return a record that makes no model; None where there is none of this name, or a right one."""
+        return None if find(self.models, name) else find(self.models.wrong, name)
+
     def record(self, name: str) -> Model:
-        """Return a model's record as it stands in the catalogue; raise `UnknownModel` with the known names."""
+        """Return a model's record as it stands in the catalogue.
+
+        Raises `UnknownModel` with the known names, or `ConfigError` with what is wrong with the record.
+        """
         record = find(self.models, name)
         if record is None:
+            if wrong := self.wrong(name):
+                raise ConfigError(wrong.problem)
             raise UnknownModel(f"there is no model {name!r}; known models: {known_names(self.models)}")
         return record
 
     def look_up(self, name: str, *, fetch: bool = False) -> tuple[Model, CatalogueEntry]:
         """Return a model's record, its source a local path, and what the API would serve of it.
 
-        Where the source cannot be had, or without `fetch` is not here yet, it stays as it is and the entry says so.
+        Where the source cannot be had, or without `fetch` is not here yet, it stays as it is and the entry says so. Of
+        a wrong record the entry says what is wrong with it.
         """
+        if wrong := self.wrong(name):
+            return wrong.rest, unusable(wrong.rest, wrong.problem)
         record = self.record(name)
         with self._lock:
             found = self._found.get(record.name) or self._look_up(record, fetch=fetch)
@@ -55,7 +72,11 @@ class Installation:
             return found
 
     def servable(self, name: str) -> tuple[Model, CatalogueEntry]:
-        """Return a model as `look_up` does, fetched where it must be; raise `ModelUnavailable` with its problem."""
+        """Return a model as `look_up` does, fetched where it must be.
+
+        Raises `ModelUnavailable` with its problem, and what `record` raises.
+        """
+        self.record(name)
         record, entry = self.look_up(name, fetch=True)
         if entry.problem is not None:
             raise ModelUnavailable(f"{record.name} cannot be used: {entry.problem}")

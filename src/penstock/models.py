@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +28,9 @@ Alias = Annotated[
 ]
 #: Of a model's name in a request, which may be an alias.
 MAX_NAME_CHARS = 161
+
+#: Of a record that does not say it, or says it wrongly.
+_MADE_UP = {"runner": "none", "processor": "none", "source": "", "revision": ""}
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
 
@@ -191,7 +195,44 @@ class CatalogueEntry(Record):
     ready: bool = True
 
 
-Catalogue = Mapping[str, Model]
+@dataclass(frozen=True, slots=True)
+class WrongRecord:
+    """A record of a catalogue that makes no model."""
+
+    #: What of it is right; what is not, or not there, is made up. It is told of and never run.
+    rest: Model
+    #: The file, the model, the field and the reason.
+    problem: str
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.rest.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names of it."""
+        return self.rest.aliases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalogue(Mapping[str, Model]):
+    """Models by name, and the records that make none: a wrong one is the trouble of its own model."""
+
+    models: Mapping[str, Model]
+    wrong: Mapping[str, WrongRecord] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Model:
+        """Return a model by its name."""
+        return self.models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the models' names."""
+        return iter(self.models)
+
+    def __len__(self) -> int:
+        """Return how many models there are."""
+        return len(self.models)
 
 
 class Named(Protocol):
@@ -214,18 +255,23 @@ NamedT = TypeVar("NamedT", bound=Named)
 def read_catalogue(*paths: Path) -> Catalogue:
     """Read the shipped catalogue and then the given files; a later record replaces an earlier one of its name.
 
-    A `source` that is a relative path starts at the folder of its catalogue. Raises `ConfigError` with the file and the
-    field for anything that does not fit, and for a name that two models claim.
+    A `source` that is a relative path starts at the folder of its catalogue. A record that does not fit, or claims an
+    alias that is another model's already, is one of the `wrong`. Raises `ConfigError` for a file that cannot be read,
+    is not TOML, or has a record whose name can be no model's.
     """
-    models: dict[str, Model] = {}
+    records: dict[str, _Read] = {}
     shipped = files("penstock") / "catalogue" / "models.toml"
-    for model in _parse("the shipped catalogue", shipped.read_text()):
-        models[model.name] = model
+    for read in _parse("the shipped catalogue", shipped.read_text()):
+        records[read.name] = read
     for path in paths:
-        for model in _parse(str(path), _read(path)):
-            models[model.name] = model.model_copy(update={"source": _from_folder(model.source, path.parent)})
-    _refuse_clashes(models)
-    return MappingProxyType(models)
+        for read in _parse(str(path), _text(path)):
+            records.pop(read.name, None)  # the names of what is read later come after those of what was read before
+            records[read.name] = read.in_folder(path.parent)
+    found = _without_clashes(records.values())
+    return Catalogue(
+        MappingProxyType({read.name: read.model for read in found if read.wrong is None}),
+        MappingProxyType({read.name: WrongRecord(read.model, read.wrong) for read in found if read.wrong is not None}),
+    )
 
 
 def find(catalogue: Mapping[str, NamedT], name: str) -> NamedT | None:
@@ -273,26 +319,76 @@ def limited(schema: Any, limits: Limits) -> Any:
     return {**inside, keyword: min(most, inside.get(keyword, most))}
 
 
-def _read(path: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A record as it was read."""
+
+    #: Its file and its name, for sentences.
+    where: str
+    #: Of a wrong record what is right of it.
+    model: Model
+    #: What is wrong with it, if anything is.
+    wrong: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def in_folder(self, folder: Path) -> _Read:
+        """Return a record whose source is no path relative to a folder any more."""
+        if self.wrong is not None:
+            return self
+        return replace(self, model=self.model.model_copy(update={"source": _from_folder(self.model.source, folder)}))
+
+    def without_aliases(self, why: str) -> _Read:
+        """Return a record that is wrong by its aliases."""
+        said = f"{self.where}: aliases: {why}" if self.wrong is None else self.wrong
+        return replace(self, model=self.model.model_copy(update={"aliases": ()}), wrong=said)
+
+
+def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the catalogue {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the catalogue {path} is not UTF-8") from error
 
 
-def _parse(name: str, text: str) -> Iterator[Model]:
+def _parse(file: str, text: str) -> Iterator[_Read]:
     try:
         tables = tomllib.loads(text).get("models", {})
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name} is not TOML: {error}") from error
-    for key, table in tables.items():
-        try:
-            yield Model(name=key, **table)
-        except ValidationError as error:
-            wrong = wrong_fields(error)
-            raise ConfigError(f"{name}: model {key!r}: {wrong}") from error
-        except TypeError as error:  # not a table, or one that names itself
-            raise ConfigError(f"{name}: model {key!r} is not a table of a model's fields") from error
+        raise ConfigError(f"{file} is not TOML: {error}") from error
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{file}: models is not a table of records: [models.NAME]")
+    for name, table in tables.items():
+        yield _record(f"{file}: model {name!r}", name, table)
+
+
+def _record(where: str, name: str, table: Any) -> _Read:
+    """Return a record as a model, or as what of it is right; raise `ConfigError` if its name can be no model's."""
+    if not isinstance(table, dict):
+        return _Read(where, _model_of(where, name, {}), f"{where} is not a table of a model's fields")
+    if "name" in table:
+        rest = {key: value for key, value in table.items() if key != "name"}
+        return replace(
+            _record(where, name, rest), wrong=f"{where}: name: is not known: its table's name is the model's"
+        )
+    try:
+        return _Read(where, Model.model_validate({**table, "name": name}))
+    except ValidationError as error:
+        wrong_ones = {place["loc"][0] for place in error.errors()}
+        rest = {key: value for key, value in table.items() if key not in wrong_ones}
+        return _Read(where, _model_of(where, name, rest), f"{where}: {wrong_fields(error)}")
+
+
+def _model_of(where: str, name: str, right: Mapping[str, Any]) -> Model:
+    """Return what is right of a wrong record as a model that is never run."""
+    try:
+        return Model.model_validate({**_MADE_UP, "title": name, **right, "name": name})
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {wrong_fields(error)}") from error
 
 
 def _from_folder(source: str, folder: Path) -> str:
@@ -300,12 +396,16 @@ def _from_folder(source: str, folder: Path) -> str:
     return source if _SCHEME.match(source) else str(folder.resolve() / Path(source).expanduser())
 
 
-def _refuse_clashes(models: Catalogue) -> None:
-    owners = {name: name for name in models}
-    for model in models.values():
-        for alias in model.aliases:
-            if (owner := owners.setdefault(alias, model.name)) != model.name:
-                raise ConfigError(f"the alias {alias!r} of model {model.name!r} is a name of model {owner!r} already")
+def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
+    """Return the records with those wrong that claim a name of another model: of two aliases the later one does."""
+    records = list(records)
+    owners = {read.name: read.name for read in records}
+    found = []
+    for read in records:
+        taken = [alias for alias in read.model.aliases if owners.setdefault(alias, read.name) != read.name]
+        said = "; ".join(f"{alias!r} is a name of model {owners[alias]!r} already" for alias in taken)
+        found.append(read.without_aliases(said) if taken else read)
+    return found
 
 
 def _places(

@@ -98,6 +98,8 @@ def fetch(
     fetched = []
     with _engine(catalogue) as engine:
         for name in names:
+            engine.installation.record(name)  # a wrong one is said before others are fetched
+        for name in names:
             with growing(err, f"fetching {name}", engine.installation.cache, size_bytes):
                 path = engine.installation.fetch(name)
             fetched.append({"model": name, "path": str(path), "size_bytes": size_bytes(path)})
@@ -178,7 +180,7 @@ def _served(url: str) -> list[dict[str, Any]]:
 def _local(catalogue: list[Path] | None) -> list[dict[str, Any]]:
     with _engine(catalogue) as engine:
         here = engine.installation
-        return [here.look_up(name)[1].model_dump(mode="json") for name in sorted(here.models)]
+        return [here.look_up(name)[1].model_dump(mode="json") for name in here.names]
 
 
 def _trouble(model: dict[str, Any]) -> str:

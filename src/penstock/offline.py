@@ -219,10 +219,11 @@ class Engine:
         self.close()
 
     def _process(self, work: Work, watch: _Watch) -> Processed:
-        watch.on_progress(Phase.LOADING, Progress())
-        self._engine.load(work.model, check=watch.check)
         watch.on_progress(Phase.PREPROCESSING, Progress())
         with self._processing.open(work, check=watch.check, say=watch.say) as session:
+            # After the input was found good: it takes a minute where the model is large.
+            watch.on_progress(Phase.LOADING, Progress())
+            self._engine.load(work.model, check=watch.check)
             count = _Count(session, watch)
             outputs = self._engine.run(
                 work.model, session.prompts, check=count.check, cost=session.cost, on_batch=count.batched

@@ -85,6 +85,8 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
             settings = _start_redis(settings, supervisor, say)
             say("store", settings.store_url)
             say("access", _access(settings))
+            for wrong in read_catalogue(*settings.models).wrong.values():
+                say("models", f"{wrong.name} cannot be used: {wrong.problem}")
             for role in roles(settings):
                 log = data / "logs" / f"{role.name}.log"
                 env = {**os.environ, **environment(settings)}

@@ -31,7 +31,8 @@
 -- penstock:queue:Q:mode                string  paused (nothing is claimed) or draining (nothing is accepted)
 -- penstock:queues                      set     every queue that ever had a job
 -- penstock:catalogue                   hash    model -> its entry (JSON), the best of what living workers publish;
---                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua)
+--                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua);
+--                                              penstock:catalogue:left: model that no worker serves any more -> us of that
 -- penstock:publishers                  zset    worker by the time until which its word counts; penstock:published:WORKER
 --                                              hash: queues, checked, rank:MODEL, entry:MODEL
 -- penstock:workers                     hash    worker -> how it is (JSON), for people; penstock:workers:seen zset by the
@@ -144,10 +145,14 @@ end
 
 local function waits(job) return job.state == 'queued' or job.state == 'delayed' end
 
--- Why no worker can run a model, as they tell of it (publish.lua), or false.
+-- Why no worker can run a model, as they tell of it (publish.lua), or {us} since when none serves it any more, or false.
 local function problem_of(model)
   local rank = redis.call('HGET', P .. 'catalogue:ranks', model)
-  if not rank or rank >= '3' then return false end
+  if not rank then
+    local left_us = redis.call('HGET', P .. 'catalogue:left', model)
+    return left_us and { left_us }
+  end
+  if rank >= '3' then return false end
   return cjson.decode(redis.call('HGET', P .. 'catalogue', model)).problem
 end
 

@@ -3,7 +3,8 @@
 -- All that a worker exported of its models; it counts for so long. The catalogue is what the living publish, of two the
 -- better one (rank: 4 ready, 3 usable, 2 has a problem, 1 not known yet). What none of them publishes stays while its
 -- workers may come back: until a worker of its queue, or of those that told of it without serving its queue, any worker,
--- has checked all of its models. Whoever waits with a model hears when its problem is another.
+-- has checked all of its models. When a model left is kept, because its jobs wait on. Whoever waits with a model hears
+-- when its problem is another.
 local worker, now = ARGV[1], now_us()
 local mine, publishers, found = P .. 'published:' .. worker, P .. 'publishers', {}
 for _, dead in ipairs(redis.call('ZRANGEBYSCORE', publishers, '-inf', int(now))) do
@@ -37,7 +38,9 @@ end
 
 local old, problems = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
 for name in pairs(old) do problems[name] = problem_of(name) end
+for name in pairs(found) do problems[name] = problem_of(name) end
 for name, best in pairs(found) do
+  redis.call('HDEL', P .. 'catalogue:left', name)
   local rank, before = string.sub(best.said, 1, 1), old[name] or ''
   if rank == '1' and string.sub(before, 1, 1) >= '3' then
     redis.call('HSET', P .. 'catalogue:ranks', name, '3' .. string.sub(before, 2))
@@ -52,6 +55,7 @@ for _, name in ipairs(redis.call('HKEYS', P .. 'catalogue')) do
     if checked[string.sub(before, 3)] or (any and string.sub(before, 2, 2) == '0') then
       redis.call('HDEL', P .. 'catalogue', name)
       redis.call('HDEL', P .. 'catalogue:ranks', name)
+      redis.call('HSET', P .. 'catalogue:left', name, int(now))
     elseif string.sub(before, 1, 1) == '4' then
       redis.call('HSET', P .. 'catalogue:ranks', name, '3' .. string.sub(before, 2))
     end

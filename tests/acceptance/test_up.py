@@ -203,6 +203,22 @@ def test_a_second_one_on_the_same_data_is_refused(operator: Operator) -> None:
     first.wait_until_ready()
 
 
+def test_a_wrong_record_is_said_at_the_start_and_by_its_own_model_while_the_others_serve(operator: Operator) -> None:
+    models = operator.data / "models.toml"
+    models.write_text("[models.wrong]\ntitle = 3\nrunner = 'fake'\nprocessor = 'x'\nsource = '.'\nrevision = '1'\n")
+    (operator.data / "penstock.toml").write_text(f'models = ["{models}"]\n')
+    run = operator.run()
+    run.wait_until_ready()
+    problem = f"{models}: model 'wrong': title: must be a valid string"
+    assert f"models  wrong cannot be used: {problem}" in " ".join(run.said.split("\n"))
+    with run.client as client:
+        found = client.model("wrong")
+        assert (found.problem, found.ready) == (problem, False)
+        with pytest.raises(ClientError, match="wrong cannot be used at the moment: "):
+            client.submit("wrong", {})
+        assert client.model("csmask").problem is None
+
+
 def test_a_port_in_use_is_said_before_anything_is_started(operator: Operator) -> None:
     with ExitStack() as stack:
         other = stack.enter_context(closing(socket.socket()))

@@ -6,6 +6,7 @@ import resource
 import sys
 
 from penstock.config import Settings, load_settings
+from penstock.models import Catalogue
 from penstock.processors.registry import Registry
 from penstock.storage.objects import open_store
 from penstock.workers import app
@@ -23,7 +24,7 @@ def main(settings: Settings) -> int:
     return app.run(
         settings,
         store,
-        catalogue={MODEL.name: MODEL},
+        catalogue=Catalogue({MODEL.name: MODEL}),
         # In the worker itself: a job that aborts is to take its worker down.
         processing=InThread(Registry().register("chaos", Chaos)),
         objects=FailingObjects(open_store(settings.store_url, settings), failpoints),

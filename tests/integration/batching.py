@@ -27,6 +27,11 @@ def jsonl(rows: Iterable[Any]) -> bytes:
     return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
 
 
+def parts(batch: dict[str, Any]) -> dict[str, int]:
+    """Return the counts that are not 0."""
+    return {name: count for name, count in batch["counts"].items() if count}
+
+
 class KeeperMoves:
     """Does what the keeper does for batches, when it is told to."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage.records import JobStore
+from tests.integration.batching import KeeperMoves
 from tests.integration.service import Service, serving
 from tests.valkey import ValkeyProcess, start_valkey
 
@@ -51,3 +52,11 @@ async def service(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Servic
     """Return a running API with an empty job store, a local object store, and the models `echo` and `broken`."""
     async with serving(valkey.url, tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+async def keeper(service: Service) -> AsyncIterator[KeeperMoves]:
+    """Return what a keeper of the service's batches does."""
+    moves = KeeperMoves(service)
+    yield moves
+    moves.close()

@@ -30,13 +30,6 @@ async def service(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Servic
 
 
 @pytest.fixture
-async def keeper(service: Service) -> AsyncIterator[KeeperMoves]:
-    moves = KeeperMoves(service)
-    yield moves
-    moves.close()
-
-
-@pytest.fixture
 def penstock(service: Service) -> Shell:
     return Shell({"PENSTOCK_URL": service.settings.base_url})
 

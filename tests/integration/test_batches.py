@@ -1,14 +1,10 @@
-"""Batches over the API on real stores, with a keeper's and a worker's moves at hand."""
+"""Batches over the API on real stores: what is taken in, becomes jobs as there is room, and ends in results."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import uuid
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +12,11 @@ import pytest
 
 from penstock.api.turns import BATCHES_AT_ONCE
 from penstock.batches import BatchKey
-from penstock.errors import InvalidInput
-from penstock.jobs import State
-from penstock.storage import batch_journal, batches, catalogues, journal, records
 from penstock.storage.base import ObjectInfo
-from penstock.storage.journal import Journal
 from penstock.storage.local import LocalStore
-from penstock.storage.records import Outcome
-from penstock.workers.completion import retire_batches
-from penstock.workers.recover import recover, recover_if_emptied
-from penstock.workers.tidy import tidy
-from tests.integration.batching import KeeperMoves, jsonl, line, read, rows, submitted, upload, work
-from tests.integration.service import BROKEN, ECHO, Service, assert_problem, serving
+from tests.integration.batching import KeeperMoves, jsonl, line, parts, read, rows, submitted, upload, work
+from tests.integration.service import Service, assert_problem, serving
 from tests.valkey import ValkeyProcess
-
-FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
-
-
-@pytest.fixture
-async def keeper(service: Service) -> AsyncIterator[KeeperMoves]:
-    moves = KeeperMoves(service)
-    yield moves
-    moves.close()
-
-
-def parts(batch: dict[str, Any]) -> dict[str, int]:
-    """The counts that are not 0."""
-    return {name: count for name, count in batch["counts"].items() if count}
 
 
 async def test_an_array_of_requests_runs_as_jobs_and_ends_in_results(service: Service, keeper: KeeperMoves) -> None:
@@ -242,249 +216,6 @@ async def test_a_line_may_be_as_long_as_its_tenants_requests(valkey: ValkeyProce
         keeper.close()
 
 
-async def test_a_cancel_keeps_what_succeeded_before(valkey: ValkeyProcess, tmp_path: Path) -> None:
-    async with serving(valkey.url, tmp_path, max_queued=20) as service:
-        keeper = KeeperMoves(service)
-        batch = await submitted(service, requests=[line(str(n)) for n in range(30)])
-        await keeper.expand()  # 10 jobs; the others never become any
-        claims = await service.claims(3)
-        await service.succeed(claims[0], "early")
-        await service.end(claims[1], FAILED)
-        canceled = await service.http.post(f"/v1/batches/{batch['id']}/cancel")
-        assert (canceled.status_code, canceled.json()["status"]) == (202, "canceling")
-        await keeper.complete()
-        assert (await read(service, batch["id"]))["status"] == "canceling"  # one still runs
-        await keeper.expand()
-        await service.end(claims[2], Outcome(State.CANCELED))
-        await keeper.complete()
-
-        ended = await read(service, batch["id"])
-        assert (ended["status"], parts(ended)) == (
-            "canceled", {"total": 30, "succeeded": 1, "failed": 1, "canceled": 28},
-        )  # fmt: skip
-        assert [row["output"]["text"] for row in await rows(service, batch["id"], "results")] == ["early"]
-        errors = await rows(service, batch["id"], "errors")
-        assert len(errors) == 29
-        assert sum(row["job_id"] is not None for row in errors) == 9  # the others never were jobs
-        assert (await service.http.post(f"/v1/batches/{batch['id']}/cancel")).status_code == 200
-        assert (await service.http.get("/v1/queues/default")).json()["queued"] == 0
-        keeper.close()
-
-
-async def test_a_batch_whose_time_is_over_ends_with_what_it_has(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line(str(n)) for n in range(6)], ttl=3600.0)
-    key = BatchKey("default", batch["id"])
-    await keeper.expand()
-    claims = await service.claims(2)
-    await service.succeed(claims[0], "in time")
-    await keeper.pass_deadline(key)
-    await keeper.complete()
-    assert parts(await read(service, batch["id"])) == {"total": 6, "succeeded": 1, "running": 1, "expired": 4}
-    await service.end(claims[1], Outcome(State.CANCELED))
-    await keeper.complete()
-
-    ended = await read(service, batch["id"])
-    assert (ended["status"], parts(ended)) == ("expired", {"total": 6, "succeeded": 1, "canceled": 1, "expired": 4})
-    assert [row["output"]["text"] for row in await rows(service, batch["id"], "results")] == ["in time"]
-    codes = {row["error"]["code"] for row in await rows(service, batch["id"], "errors")}
-    assert codes == {"queue_expired", "canceled"}
-
-
-async def test_members_wait_no_longer_than_their_batch(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line("a", queue_ttl=9999.0), line("b", queue_ttl=5.0)], ttl=100.0)
-    await keeper.expand()
-    for n, most in ((1, 100), (2, 5)):
-        job = keeper.store.run(records.read(BatchKey("default", batch["id"]).member(n)))
-        assert 0 < job.submission.queue_ttl_s <= most
-
-
-async def test_batches_outlive_an_emptied_redis(service: Service, keeper: KeeperMoves, valkey: ValkeyProcess) -> None:
-    running = await submitted(service, requests=[line("a"), {"input": {}}, line("b")])
-    await keeper.expand()
-    await service.succeed(await service.claim(), "A")
-    over = await submitted(service, requests=[line("c")])
-    await keeper.expand()
-    await work_only(service, over["id"])
-    await keeper.complete()
-    canceled = await submitted(service, requests=[line("d")])
-    await service.http.post(f"/v1/batches/{canceled['id']}/cancel")
-    before = await read(service, over["id"])
-    await forget_all(service, valkey)
-
-    assert (await read(service, over["id"])) == before
-    assert (await read(service, canceled["id"]))["status"] == "canceling"
-    # Even before the members are made anew, a batch does not take them for lost.
-    await read(service, running["id"])
-    await keeper.complete()
-    assert (await read(service, running["id"]))["status"] == "running"
-    await asyncio.to_thread(recover, keeper.store, service.objects)
-    await keeper.expand()
-    assert parts(await read(service, running["id"])) == {"total": 3, "succeeded": 1, "queued": 1, "invalid": 1}
-    assert await work(service) == 1
-    await keeper.complete()
-    ended = await read(service, running["id"])
-    assert (ended["status"], parts(ended)) == ("completed", {"total": 3, "succeeded": 2, "invalid": 1})
-    listed = (await service.http.get("/v1/batches")).json()["batches"]
-    assert [(b["id"], b["status"]) for b in listed] == [
-        (canceled["id"], "canceled"), (over["id"], "completed"), (running["id"], "completed"),
-    ]  # fmt: skip
-
-
-async def test_a_batch_goes_with_its_jobs(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line("a"), line("b")])
-    await keeper.expand()
-    first = await service.http.delete(f"/v1/batches/{batch['id']}")
-    assert (first.status_code, first.json()["status"]) == (202, "canceling")
-    await keeper.complete()
-
-    for path in ("", "/artifacts/results.jsonl"):
-        assert_problem(await service.http.get(f"/v1/batches/{batch['id']}{path}"), 410, "batch_gone")
-    assert (await service.http.get("/v1/batches")).json()["batches"] == []
-    await asyncio.to_thread(recover_if_emptied, keeper.store, service.objects)
-    await asyncio.to_thread(retire_batches, keeper.store, service.objects)
-    assert list(service.objects.list("tenants/default/batches/")) == []
-    assert list(service.objects.list("tenants/default/jobs/")) == []
-    assert_problem(await service.http.get(f"/v1/batches/{batch['id']}"), 410, "batch_gone")
-    assert (await service.http.delete(f"/v1/batches/{batch['id']}")).status_code == 204
-    job = BatchKey("default", batch["id"]).member(1)
-    assert_problem(await service.http.get(f"/v1/jobs/{job.id}"), 410, "job_gone")
-    keys = {str(k) for k in await service.jobs.client.keys("*") if batch["id"] in str(k)}
-    assert keys == {f"penstock:tenant:default:batchgone:{batch['id']}"}
-
-
-async def test_a_batch_is_gone_after_its_retention_and_its_jobs_not_before(
-    valkey: ValkeyProcess, tmp_path: Path
-) -> None:
-    async with serving(valkey.url, tmp_path, retention_s=1) as service:
-        keeper = KeeperMoves(service)
-        batch = await submitted(service, requests=[line("a")], ttl=50.0)
-        await keeper.expand()
-        await work(service)
-        await keeper.complete()
-        job = keeper.store.run(records.read(BatchKey("default", batch["id"]).member(1)))
-        ended = keeper.store.run(batches.read(BatchKey("default", batch["id"])))
-        assert job.expires_s is not None
-        assert ended.expires_s is not None
-        assert job.expires_s > ended.expires_s
-        keeper.close()
-
-
-async def test_a_deleted_member_has_its_line_all_the_same(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line("a", custom_id="a"), line("b", custom_id="b")])
-    await keeper.expand()
-    await work(service)
-    gone = BatchKey("default", batch["id"]).member(1)
-    assert (await service.http.delete(f"/v1/jobs/{gone.id}")).status_code == 204
-    await keeper.complete()
-    ended = await read(service, batch["id"])
-    assert parts(ended) == {"total": 2, "succeeded": 1, "canceled": 1}
-    [error] = await rows(service, batch["id"], "errors")
-    assert (error["line"], error["custom_id"], error["error"]["detail"]) == (1, "a", "the job was deleted")
-
-
-async def test_a_retry_of_a_member_is_no_member(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line("a")])
-    await keeper.expand()
-    await service.end(await service.claim(), FAILED)
-    await keeper.complete()
-    job = BatchKey("default", batch["id"]).member(1)
-    retried = (await service.http.post(f"/v1/jobs/{job.id}/retry")).json()
-    assert (retried["batch_id"], retried["batch_line"], retried["retry_of"]) == (None, None, job.id)
-    assert parts(await read(service, batch["id"])) == {"total": 1, "failed": 1}
-
-
-async def test_a_closed_batch_gets_no_member_from_a_keeper_that_was_asleep(
-    service: Service, keeper: KeeperMoves
-) -> None:
-    batch = await submitted(service, requests=[line("a"), line("b")])
-    key = BatchKey("default", batch["id"])
-    asleep = keeper.store.run(batches.read(key))  # what another keeper knew before
-    await service.http.post(f"/v1/batches/{batch['id']}/cancel")
-    await keeper.complete()
-    with ThreadPoolExecutor(2) as pool:
-        await asyncio.to_thread(keeper.expansion._window, asleep, pool)
-    assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
-    assert parts(await read(service, batch["id"])) == {"total": 2, "canceled": 2}
-
-
-async def test_every_step_of_an_expansion_may_be_the_last(service: Service, keeper: KeeperMoves) -> None:
-    """A keeper that dies anywhere in a window is followed by another one: no line twice, none left out."""
-    batch = await submitted(service, requests=[line(str(n)) if n % 3 else {"input": {}} for n in range(12)])
-    key = BatchKey("default", batch["id"])
-
-    class Dies(Exception):
-        pass
-
-    class Fragile:
-        """The store of a keeper that lives for so many commands."""
-
-        def __init__(self, life: int) -> None:
-            self.life = life
-
-        def run(self, command: records.Command[Any]) -> Any:
-            self.life -= 1
-            if self.life < 0:
-                raise Dies
-            return keeper.store.run(command)
-
-    for life in range(60):
-        dying = replace(keeper.expansion, store=Fragile(life))
-        with ThreadPoolExecutor(3) as pool:
-            try:
-                await asyncio.to_thread(dying.advance, key, pool)
-            except Dies:
-                await asyncio.to_thread(settle, keeper)
-    found = await read(service, batch["id"])
-    assert (found["expanded"], parts(found)) == (12, {"total": 12, "queued": 8, "invalid": 4})
-    assert await work(service) == 8
-    await keeper.complete()
-    results, errors = await rows(service, batch["id"], "results"), await rows(service, batch["id"], "errors")
-    assert sorted(row["line"] for row in results + errors) == list(range(1, 13))
-    assert [row["output"]["text"] for row in results] == [str(n) for n in range(12) if n % 3]
-
-
-async def test_two_keepers_end_a_batch_once(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line(str(n)) for n in range(40)])
-    await keeper.expand()
-    await work(service)
-    others = [KeeperMoves(service) for _ in range(3)]
-    await asyncio.gather(*(other.complete() for other in [keeper, *others]))
-    ended = await read(service, batch["id"])
-    kept = [info.key for info in service.objects.list(f"tenants/default/batches/{batch['id']}/ends/")]
-    assert len(kept) == 2
-    assert len(await rows(service, batch["id"], "results")) == 40
-    assert ended["status"] == "completed"
-    for other in others:
-        other.close()
-
-
-async def test_waiting_for_a_batch_ends_with_it(service: Service, keeper: KeeperMoves) -> None:
-    batch = await submitted(service, requests=[line("a")])
-    waiting = asyncio.create_task(service.http.get(f"/v1/batches/{batch['id']}", params={"wait": 50}))
-    await keeper.expand()
-    await work(service)
-    await keeper.complete()
-    assert (await waiting).json()["status"] == "completed"
-
-
-async def test_a_deleted_batch_goes_with_all_its_jobs_although_redis_was_emptied(
-    service: Service, keeper: KeeperMoves, valkey: ValkeyProcess
-) -> None:
-    batch = await submitted(service, requests=[line("a"), line("b")])
-    await keeper.expand()
-    await work(service)
-    await keeper.complete()
-    assert (await service.http.delete(f"/v1/batches/{batch['id']}")).status_code == 204
-    await forget_all(service, valkey)
-    key = BatchKey("default", batch["id"])
-    Journal(keeper.store, service.objects).run(batch_journal.revive(key))  # its jobs have not had their turn
-    await asyncio.to_thread(retire_batches, keeper.store, service.objects)
-    await asyncio.to_thread(recover_if_emptied, keeper.store, service.objects)
-    await asyncio.to_thread(retire_batches, keeper.store, service.objects)
-    assert list(service.objects.list("tenants/default/jobs/")) == []
-    assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
-
-
 async def test_batches_are_listed_page_by_page(service: Service) -> None:
     made = [(await submitted(service, requests=[line("a")]))["id"] for _ in range(5)]
     found, cursor = [], None
@@ -500,35 +231,3 @@ async def test_batches_are_listed_page_by_page(service: Service) -> None:
     assert_problem(await service.http.get("/v1/batches", params={"cursor": "\u0661\u0662"}), 422, "invalid_request")
     assert_problem(await service.http.get(f"/v1/batches/{uuid.uuid4()}"), 404, "unknown_batch")
     assert_problem(await service.http.get("/v1/batches/x"), 404, "unknown_batch")
-
-
-async def test_lines_that_no_batch_was_made_of_are_tidied(service: Service, keeper: KeeperMoves) -> None:
-    kept = await submitted(service, requests=[line("a")])
-    orphan = BatchKey("default", str(uuid.uuid4()))
-    service.objects.put_bytes(f"{orphan.prefix}lines/ff.jsonl", b"{}\n", content_type="application/jsonl")
-    tidied = await asyncio.to_thread(tidy, keeper.store, service.objects, service.settings, at=time.time() + 90_000)
-    assert tidied.batches == 1
-    left = {info.key.split("/")[3] for info in service.objects.list("tenants/default/batches/")}
-    assert left == {kept["id"]}
-
-
-def settle(keeper: KeeperMoves) -> None:
-    """Do what the keeper does for reservations that were left alone."""
-    desk = Journal(keeper.store, keeper.service.objects)
-    for key in keeper.store.run(records.reservations(0)):
-        desk.run(journal.settle_reservation(key))
-
-
-async def work_only(service: Service, batch_id: str) -> None:
-    """Let the members of one batch succeed, and give the others back."""
-    for claim in await service.claims():
-        if claim.submission.batch_id == batch_id:
-            await service.succeed(claim)
-        else:
-            await service.jobs.run(records.release(claim))
-
-
-async def forget_all(service: Service, valkey: ValkeyProcess) -> None:
-    """Empty Redis, and let the worker publish its models again."""
-    valkey.flush()
-    await service.jobs.run(catalogues.publish([ECHO, BROKEN], worker="w", queues=["default"], alive_s=600))

@@ -293,6 +293,8 @@ def test_without_rules_it_says_how_to_make_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["drops"])
     assert (done.exit_code, "[[drops]]" in done.stdout) == (0, True)
+    told = CliRunner().invoke(app, ["drops", "--json"])
+    assert (told.exit_code, json.loads(told.stdout)) == (0, {"rules": [], "events_waiting": 0, "elsewhere": []})
 
 
 def test_without_rules_it_names_those_that_the_service_lists(
@@ -306,3 +308,9 @@ def test_without_rules_it_names_those_that_the_service_lists(
         monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
         done = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"})
         assert (done.exit_code, "the service lists rules of other settings: inbox." in done.stdout) == (0, True)
+        told = CliRunner().invoke(app, ["drops", "--json"])
+        assert json.loads(told.stdout) == {"rules": [], "events_waiting": 0, "elsewhere": ["inbox"]}
+        monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(rule("new", "s3://c").model_dump_json())]))
+        told = CliRunner().invoke(app, ["drops", "--json"])
+        found = json.loads(told.stdout)
+        assert ([each["name"] for each in found["rules"]], found["elsewhere"]) == (["new"], ["inbox"])

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -60,6 +61,23 @@ async def test_a_model_that_another_worker_can_run_is_no_problem(service: Servic
     assert await problem_of(service, job) is None
 
 
+async def test_a_model_that_left_the_catalogue_is_said_to_be_served_no_more_until_it_is_back(service: Service) -> None:
+    job = await service.submit()
+    before = datetime.now(UTC)
+    other = ECHO.model_copy(update={"name": "other", "aliases": ()})
+    await publish(service, other, worker="v")
+    assert await problem_of(service, job) is None, "another worker of the queue still tells of it"
+    await publish(service, other)
+    said = await problem_of(service, job) or ""
+    assert said.startswith("no worker serves it any more, since ")
+    since = datetime.fromisoformat(said.rpartition(" ")[2])
+    assert before - timedelta(seconds=1) <= since <= datetime.now(UTC) + timedelta(seconds=1)
+    await publish(service, other)
+    assert await problem_of(service, job) == said, "it did not leave again"
+    await publish(service, ECHO)
+    assert await problem_of(service, job) is None
+
+
 async def test_a_job_that_waits_for_its_next_attempt_says_it_and_one_that_runs_does_not(service: Service) -> None:
     job = await service.submit()
     claim = await service.claim()
@@ -101,11 +119,14 @@ async def test_only_another_problem_wakes_who_waits_with_a_model(service: Servic
     key = JobKey("default", (await service.submit())["id"])
     async with service.jobs.client.pubsub() as channel:
         await channel.subscribe(CHANNEL)
-        for entry in (ILL, ILL, ILL.model_copy(update={"problem": "another"}), ECHO, ECHO):
+        other = ECHO.model_copy(update={"name": "other", "aliases": ()})
+        another = ILL.model_copy(update={"problem": "another"})
+        for entry in (ILL, ILL, another, ECHO, ECHO, other, other, ECHO):
             await publish(service, entry)
         await service.jobs.client.publish(CHANNEL, "the end")
         heard = [message["data"] async for message in until_the_end(channel)]
-    assert [name for name in heard if name != "model:broken"] == ["model:echo"] * 3
+    # It is ill, ill otherwise, well, gone, and back.
+    assert [name for name in heard if name == "model:echo"] == ["model:echo"] * 5
     async with service.jobs.changes(key, model="echo") as changes, asyncio.timeout(LOOK_EVERY_S):
         await publish(service, ILL)
         await changes.wait(LOOK_EVERY_S * 2)

@@ -86,6 +86,24 @@ async def test_a_model_that_may_run_longer_than_a_hint_is_held_is_told(service: 
     assert "1e+06 s (echo)" in findings["visibility timeout"]["detail"]
 
 
+async def test_a_wrong_record_is_told_and_its_timeout_is_not_compared(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nexecution_timeout_s = 1_000_000\n")
+    patient = ECHO.model_copy(update={"execution_timeout_s": 10**6})
+    await service.jobs.run(catalogues.publish([patient], worker="w", queues=["default"], alive_s=600))
+    named = {"PENSTOCK_REDIS_URL": str(service.settings.redis_url), "PENSTOCK_MODELS": '["models.toml"]'}
+    async with listening(service) as server:
+        shell = Shell({"PENSTOCK_URL": server.url, **named}, tmp_path)
+        findings = found(await shell("doctor", "--json"))
+        (tmp_path / "models.toml").write_text("[models.echo")
+        unread = found(await shell("doctor", "--json"))
+
+    assert findings["catalogue"]["ok"] is False
+    assert findings["catalogue"]["detail"].startswith("models.toml: model 'echo': title: is required; runner: is ")
+    assert findings["visibility timeout"]["ok"] is True
+    assert (unread["catalogue"]["ok"], unread["catalogue"]["detail"][:25]) == (False, "models.toml is not TOML: ")
+    assert "visibility timeout" not in unread
+
+
 @pytest.mark.parametrize("words", [["--data", "penstock-data"], []])
 async def test_recover_finds_the_valkey_of_the_data_folder(
     valkey: ValkeyProcess, tmp_path: Path, words: list[str]

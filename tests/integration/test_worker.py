@@ -12,7 +12,7 @@ import pytest
 
 from penstock.config import Settings
 from penstock.jobs import Job, JobKey, State, Submission
-from penstock.models import CatalogueEntry, Model
+from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord
 from penstock.storage import catalogues, journal, records, workers
 from penstock.storage.base import ObjectStore
 from penstock.storage.changes import CHANNEL
@@ -33,13 +33,15 @@ PROBE = Model(
     name="probe", title="Probe", runner="fake", processor="probe", source=".", revision="1", max_batch=4,
     io_timeout_s=1,
 )  # fmt: skip
-CATALOGUE = {
+MODELS = {
     "probe": PROBE,
     "cold": PROBE.model_copy(update={"name": "cold", "warm_up": False}),
     "broken": PROBE.model_copy(update={"name": "broken", "options": {"broken": True}}),
     "nowhere": PROBE.model_copy(update={"name": "nowhere", "source": "no/such/file"}),
     "unknown": PROBE.model_copy(update={"name": "unknown", "processor": "nobody"}),
 }
+WRONG = WrongRecord(PROBE.model_copy(update={"name": "wrong"}), "models.toml: model 'wrong': revision: is required")
+CATALOGUE = Catalogue(MODELS, {"wrong": WRONG})
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,16 @@ def test_a_worker_tells_what_it_is_and_what_it_last_did_until_it_ends(valkey: Va
         [live] = store.run(workers.living())
         assert (live.id, live.state.slots, live.state.draining) == (worker.slots.worker, 2, False)
         assert live.state.queues == ("default",)
-        assert not {"broken", "nowhere", "unknown"} & {model.name for model in live.state.models}
+        assert not {"broken", "nowhere", "unknown", "wrong"} & {model.name for model in live.state.models}
     assert store.run(workers.living()) == ()
     store.close()
+
+
+def test_a_job_of_a_model_whose_record_went_wrong_waits_and_says_so(client: Client) -> None:
+    key = client.submit("waits", "wrong")
+    client.wait(client.submit("beside it"))
+    job = client.store.run(records.read(key))
+    assert (job.state, job.model_problem) == (State.QUEUED, WRONG.problem)
 
 
 def test_every_model_is_told_of_with_its_problem(client: Client) -> None:
@@ -150,9 +159,10 @@ def test_every_model_is_told_of_with_its_problem(client: Client) -> None:
     wait_for(lambda: client.entries()["probe"].ready, "the model is never said to be ready")
     entries = client.entries()
     assert {name: entry.problem is None for name, entry in entries.items()} == {
-        "probe": True, "cold": True, "broken": False, "nowhere": False, "unknown": False,
+        "probe": True, "cold": True, "broken": False, "nowhere": False, "unknown": False, "wrong": False,
     }  # fmt: skip
     assert "an option that it does not take" in (entries["broken"].problem or "")
     assert "does not exist" in (entries["nowhere"].problem or "")
     assert "nobody" in (entries["unknown"].problem or "")
+    assert (entries["wrong"].problem, entries["wrong"].ready) == (WRONG.problem, False)
     assert entries["probe"].input_schema["properties"]["text"]["anyOf"][0]["format"] == "media"

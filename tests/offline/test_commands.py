@@ -123,7 +123,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, where: list[str]) -> 
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
 
-    assert said.read_text().split() == ["loading", "the", "model", "preparing", "inferring"]
+    assert said.read_text().split() == ["preparing", "loading", "the", "model", "inferring"]
     assert {path.name for path in tmp_path.iterdir()} == {"big.tif", "said"}
 
 

@@ -57,7 +57,7 @@ def test_a_result_has_data_and_files(engine: penstock.Engine, scene: Path, tmp_p
     }  # fmt: skip
     assert json.loads(result.artifacts["stats.json"].path.read_text())["pixels"] == 64 * 64
     assert sorted(path.name for path in (tmp_path / "new/result").iterdir()) == sorted(result.artifacts)
-    assert [phase for phase, _ in seen][:3] == [Phase.LOADING, Phase.PREPROCESSING, Phase.INFERRING]
+    assert [phase for phase, _ in seen][:3] == [Phase.PREPROCESSING, Phase.LOADING, Phase.INFERRING]
     assert seen[-1] == (Phase.POSTPROCESSING, Progress(4, 4, "tiles"))
 
 

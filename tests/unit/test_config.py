@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.config import S3, DropRule, Settings, TenantLimits, is_loopback, require_safe_access
+from penstock.config import S3, DropRule, Settings, TenantLimits, is_loopback, load_settings, require_safe_access
 from penstock.errors import ConfigError
 from penstock.up import check, up
 
@@ -46,6 +46,36 @@ def test_a_variable_that_should_be_json_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert 'field "drops"' in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("nan", "input: radiometry.0.scale is not a number (drop rule 'inbox')"),
+        ("inf", "input: radiometry.0.scale is too large a number (drop rule 'inbox')"),
+        ("-inf", "input: radiometry.0.scale is too large a number (drop rule 'inbox')"),
+        ("1_000_000_000_000_000_000_000", "input: radiometry.0.scale is too large a number (drop rule 'inbox')"),
+        ("2026-11-22", "input: radiometry.0.scale is a date, which JSON has not: a text in quotes is meant"),
+        ('"\\u0000"', "input: radiometry.0.scale holds a character that is not text (drop rule"),
+    ],
+)
+def test_an_input_of_a_rule_that_no_job_could_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    (tmp_path / "penstock.toml").write_text(
+        "[[drops]]\nname = 'inbox'\nbucket = 's3://b'\nmodel = 'm'\nprefix = 'in/'\noutput_prefix = 'out/'\n"
+        f"[[drops.input.radiometry]]\nscale = {value}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        load_settings()
+    assert refused.value.detail.startswith(f"wrong settings: drops.0.{said}")
+
+
+def test_an_input_of_a_rule_may_hold_whatever_json_holds() -> None:
+    given = {"bands": ["a", "b"], "scale": 1e-4, "offset": -3, "clip": True, "note": None, "more": {"x": []}}
+    rule = DropRule(name="inbox", bucket="s3://b", model="m", prefix="a/", output_prefix="b/", input=given)
+    assert rule.input == given
 
 
 @pytest.mark.parametrize("url", ["/srv/scenes", "srv", "s3://", "file://host/folder", "https://h/b", "file:"])

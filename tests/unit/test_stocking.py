@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ModelUnavailable
-from penstock.models import Model
+from penstock.models import Catalogue, Model
 from penstock.processors.registry import Registry
 from penstock.storage.catalogues import CHECKING
 from penstock.workers.engine.engine import BatchingEngine
@@ -92,7 +92,7 @@ def open_stock(tmp_path: Path, hub: Hub) -> Iterator[Callable[..., Stock]]:
     stock = Stock(tmp_path / "warm-up", hub)
 
     def begin(*models: Model) -> Stock:
-        stock.stocking.begin({model.name: model for model in models})
+        stock.stocking.begin(Catalogue({model.name: model for model in models}))
         return stock
 
     yield begin

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from penstock.errors import ModelUnavailable
 from penstock.models import Model
 
 #: What models may take of a CUDA device; the rest is for the activations of their batches.
@@ -42,7 +43,15 @@ def device_name() -> str:
 
 
 def expected_bytes(model: Model) -> int:
-    """Return what the model's weights will take, by its file, safetensors or ONNX files; 0 if these do not say.
+    """Return what the model will take: its weights, and the cache of texts that share passes.
+
+    0 of what its files do not say.
+    """
+    return _weights_bytes(model) + _cache_bytes(model)
+
+
+def _weights_bytes(model: Model) -> int:
+    """Return what the weights will take by the model's file, safetensors or ONNX files.
 
     A directory of diffusers has a folder for each part. Of those, the same weights in another precision are not read.
     """
@@ -54,4 +63,15 @@ def expected_bytes(model: Model) -> int:
             files = [file for file in source.glob("*/*.safetensors") if not _NOT_READ.search(file.as_posix())]
         return sum(file.stat().st_size for file in files)
     except OSError:
+        return 0
+
+
+def _cache_bytes(model: Model) -> int:
+    if model.runner != "transformers" or model.options.get("batching") is None:
+        return 0
+    try:
+        from penstock.workers.engine.transformers.loading import cache_bytes
+
+        return cache_bytes(model)
+    except (ImportError, ModelUnavailable):  # loading the model says what is wrong with it
         return 0

@@ -103,7 +103,7 @@ class Residency:
 
     def _acquire(self, model: Model, check: Check) -> Resident:
         key = model.name, model.revision
-        expected = min(expected_bytes(model), self._budget_bytes())
+        expected = self._expected_bytes(key, model)
         while True:
             check()
             with self._changed:
@@ -121,6 +121,15 @@ class Residency:
                 _unload(unused)
             if resident := self._load(key, model):
                 return resident
+
+    def _expected_bytes(self, key: Key, model: Model) -> int:
+        """Return what a model should take, at most what all may take: only one that was loaded is known to be larger.
+
+        Asked without the lock, because files are read.
+        """
+        with self._changed:
+            known = self._known_bytes.get(key)
+        return min(expected_bytes(model), self._budget_bytes()) if known is None else known
 
     def _make_room(self, size_bytes: int) -> list[Resident] | None:
         """Forget the least recently used idle models until one more fits and return them; None if none fits."""

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from penstock.errors import InvalidInput
@@ -23,7 +24,7 @@ from penstock.workers.engine.base import Continue, Runner, Step
 from penstock.workers.engine.torch_device import TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.generation import check_cache, checked_prompt, done, ends_of
-from penstock.workers.engine.transformers.pages import PAGE_TOKENS, Chunk, Pages, Place, open_pages
+from penstock.workers.engine.transformers.pages import PAGE_TOKENS, Chunk, Pages, Place, open_pages, pages_bytes
 from penstock.workers.engine.transformers.sampling import Sampling
 
 #: For how many tokens there is room unless `options.cache_tokens` says it, or all texts of a batch need less.
@@ -149,6 +150,12 @@ def load_continuous(directory: HubDirectory) -> Runner:
         room=pages.capacity(most),
         ends=ends_of(network),
     )
+
+
+def cache_bytes_of(model: Model, config: Any) -> int:
+    """Return what the pages of a model will take, by its network's config of texts."""
+    tokens = _cache_tokens(model, getattr(config, "max_position_embeddings", None))
+    return pages_bytes(config, texts=model.max_batch, tokens=tokens, dtype=getattr(torch, model.dtype))
 
 
 def shares(unread: Sequence[int], most: int) -> list[int]:

@@ -73,6 +73,14 @@ class HubDirectory:
             return network if self.adapter is None else adapted(network, self.adapter)
 
 
+def text_config(path: Path) -> Any:
+    """Return the library's config of a directory's part that reads and makes texts, with all that it adds to
+    `config.json`; raise `ModelUnavailable`."""
+    with _load_errors():
+        config = library().AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        return config.get_text_config()
+
+
 def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
     """Return the first of the weights that have another shape than the network's, with both; empty if there is none."""
     wrong = sorted((name, tuple(found), tuple(needed)) for name, found, needed in mismatched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 
 from penstock.errors import ModelUnavailable
@@ -11,7 +12,7 @@ from penstock.models import Model
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.conversation import load_conversation
-from penstock.workers.engine.transformers.directory import HubDirectory, library
+from penstock.workers.engine.transformers.directory import HubDirectory, library, text_config
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
 from penstock.workers.engine.transformers.likeness import load_zero_shot_classifier
@@ -77,16 +78,36 @@ def is_continuous(model: Model) -> bool:
     return batching is not None
 
 
-def _load_continuous(directory: HubDirectory) -> Runner:
-    """Load a network whose texts share passes, by parts of the library that older versions lack."""
+def cache_bytes(model: Model) -> int:
+    """Return what the cache of a model's texts will take, 0 where they share no passes; raise `ModelUnavailable`."""
+    if not is_continuous(model):
+        return 0
+    with _library_since():
+        from penstock.workers.engine.transformers.continuous import cache_bytes_of
+    config = text_config(Path(model.source))
     try:
+        return cache_bytes_of(model, config)
+    except (AttributeError, ValueError) as error:  # a network without heads, or whose layers have no pages
+        raise ModelUnavailable(f"config.json does not say how large a cache is ({error})") from error
+
+
+def _load_continuous(directory: HubDirectory) -> Runner:
+    """Load a network whose texts share passes."""
+    with _library_since():
         from penstock.workers.engine.transformers.continuous import load_continuous
+    return load_continuous(directory)
+
+
+@contextmanager
+def _library_since() -> Iterator[None]:
+    """Import inside what is made of parts of the library that older versions lack."""
+    try:
+        yield
     except ImportError as error:
         installed = library().__version__
         raise ModelUnavailable(
             f"`options.batching` needs transformers as it is since 5.23, and {installed} is installed: {error}"
         ) from error
-    return load_continuous(directory)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ docs/decisions/0033.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +20,11 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
-from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from transformers.generation.continuous_batching.cache import PagedAttentionCache, group_layers_by_attn_type
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
 from transformers.generation.continuous_batching.model_runner import infer_max_single_request_tokens
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+from transformers.generation.continuous_batching.utils import find_head_dim, find_num_key_value_heads
 
 from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.workers.engine.torch_device import TorchDevice, torch_errors
@@ -31,6 +33,9 @@ from penstock.workers.engine.torch_device import TorchDevice, torch_errors
 PAGE_TOKENS = 32
 #: How many tokens one pass takes, unless more texts than that grow in it: longer prompts are read in several.
 STEP_TOKENS = 512
+
+#: What the library's sectors are multiples of.
+_ALIGNED_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -214,6 +219,20 @@ def _tolerance(network: Any) -> float:
     return 1e-3 if network.dtype == torch.float32 else 0.05
 
 
+def pages_bytes(config: Any, *, texts: int, tokens: int, dtype: torch.dtype) -> int:
+    """Return what the pages of a network with this config will take: the cache, and the masks and indices of a pass.
+
+    Layers of each kind of attention share out the cache by sectors, of which the library keeps two more for itself.
+    """
+    page: int = 2 * find_num_key_value_heads(config) * find_head_dim(config) * dtype.itemsize * PAGE_TOKENS
+    kinds = [len(layers) * page for layers in group_layers_by_attn_type(config).values()]
+    sector = math.lcm(*kinds, _ALIGNED_BYTES)
+    sectors: int = max(1, -(-_blocks(tokens) * config.num_hidden_layers * page // sector))
+    step = _step_tokens(texts)
+    read = max(sectors * sector // kind for kind in kinds) * PAGE_TOKENS + step
+    return (sectors + 2) * sector + len(kinds) * read * (step * dtype.itemsize + torch.int64.itemsize)
+
+
 class _Cache(PagedAttentionCache):
     """The library's, which also knows the layers that used it: networks may ignore what they are handed."""
 
@@ -232,8 +251,8 @@ class _Cache(PagedAttentionCache):
 def _config(texts: int, tokens: int) -> Any:
     return ContinuousBatchingConfig(
         page_size=PAGE_TOKENS,
-        num_blocks=-(-tokens // PAGE_TOKENS),
-        max_batch_tokens=max(STEP_TOKENS, texts),
+        num_blocks=_blocks(tokens),
+        max_batch_tokens=_step_tokens(texts),
         max_requests_per_batch=texts,
         max_blocks_per_request=0,
         # How long a prompt takes would tell one tenant what another's was.
@@ -243,6 +262,14 @@ def _config(texts: int, tokens: int) -> Any:
         # It would look for kernels on the hub.
         auto_switch_to_flash=False,
     )
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // PAGE_TOKENS)
+
+
+def _step_tokens(texts: int) -> int:
+    return max(STEP_TOKENS, texts)
 
 
 def _request(chunk: Chunk) -> FutureRequestState:
