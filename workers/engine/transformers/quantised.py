@@ -69,7 +69,8 @@ def stays_quantised(config: Mapping[str, Any]) -> bool:
 
 def unpacked(config: Any) -> Any:
     """Return the library's config of a network, which is to take all its memory when it is loaded."""
-    found = getattr(config, "quantization_config", None)
+    text = config.get_text_config(decoder=True)
+    found = getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None)
     if isinstance(found, dict) and found.get("quant_method") in _UNPACKED:
         config.quantization_config = {**found, "dequantize": True}
     return config
