@@ -39,8 +39,9 @@ _TALKATIVE = (
     "httpx", "httpcore", "botocore", "boto3", "s3transfer", "urllib3", "kombu", "asyncio", "celery.app.trace",
     "celery.worker.strategy",
 )  # fmt: skip
-#: Warns of every driver in GDAL_SKIP that this build of GDAL never had; what matters is raised as an error.
-_ERRORS_ONLY = ("rasterio._env",)
+#: The first warns of every driver in GDAL_SKIP that this build of GDAL never had, the second of every cast, in each
+#: layer of each pass; what matters is raised as an error.
+_ERRORS_ONLY = ("rasterio._env", "bitsandbytes")
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None) -> None:

@@ -119,12 +119,3 @@ def test_an_adapter_of_another_network_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelUnavailable, match="cannot be loaded"):
         load(other, options={"adapter": str(adapter)})
-
-
-def test_a_quantised_checkpoint_whose_library_is_missing_says_so(tmp_path: Path) -> None:
-    base = a_llama(tmp_path)
-    config = json.loads((base / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    (base / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelUnavailable, match=r"(?i)not installed.*bitsandbytes|bitsandbytes"):
-        load(base)

@@ -112,6 +112,43 @@ def test_the_memory_of_a_network_is_let_go() -> None:
     assert network.weight.is_meta
 
 
+class Packed(Tensor):
+    """Stands for float32 and holds a byte for each with a scale for all, as torchao's tensors do."""
+
+    @staticmethod
+    def __new__(cls, data: Tensor, scale: Tensor) -> Packed:
+        made: Packed = Tensor._make_wrapper_subclass(cls, data.shape, dtype=torch.float32)  # type: ignore[attr-defined]
+        return made
+
+    def __init__(self, data: Tensor, scale: Tensor) -> None:
+        self.data_int8, self.scale = data, scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        raise NotImplementedError(f"{func} of packed numbers")
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["data_int8", "scale"], None
+
+
+def a_quantised_network() -> nn.Module:
+    network: Any = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8))
+    network.register_buffer("packed", Packed(torch.zeros(4, 4, dtype=torch.int8), torch.ones(1)))
+    network.is_quantized = True
+    return network
+
+
+def test_quantised_weights_count_as_what_they_take() -> None:
+    assert weights_bytes(a_quantised_network()) == 64 * 4 + (4 * 8 * 4 + 8) + (16 + 4)
+
+
+def test_quantised_weights_are_let_go_though_they_have_no_place_without_memory() -> None:
+    network: Any = a_quantised_network()
+    kept = [weakref.ref(one) for one in (network.packed, network[0], network[0].weight, network[1].running_mean)]
+    CPU.free(network)
+    assert [one() for one in kept] == [None] * 4
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_outputs_keep_their_batch_from_nobody(dtype: torch.dtype) -> None:
     first, second = arrays_of(torch.ones(2, 3, 4, dtype=dtype).transpose(1, 2))

@@ -100,7 +100,10 @@ class TorchDevice:
 
     def free(self, module: nn.Module) -> None:
         """Let go of a network's memory."""
-        module.to(device="meta")
+        if getattr(module, "is_quantized", False):  # their weights have no place that takes no memory
+            _take_apart(module)
+        else:
+            module.to(device="meta")
         if not self.is_cpu:
             torch.cuda.empty_cache()
 
@@ -114,10 +117,28 @@ class TorchDevice:
         return Sent(tensor, copies.record_event())
 
 
+def _take_apart(module: nn.Module) -> None:
+    for part in list(module.modules()):
+        own = (part.named_parameters(recurse=False), part.named_buffers(recurse=False), part.named_children())
+        for name in [name for named in own for name, _ in named]:
+            delattr(part, name)
+
+
 def weights_bytes(module: nn.Module) -> int:
-    """Return the memory of a network's parameters and buffers; shared ones count once."""
+    """Return the memory of a network's parameters and buffers; shared ones count once.
+
+    Quantised ones count with their scales, and not as what they stand for.
+    """
     tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    return sum(tensor.nbytes for tensor in tensors.values())
+    return sum(map(_held_bytes, tensors.values()))
+
+
+def _held_bytes(tensor: Tensor) -> int:
+    if hasattr(tensor, "__tensor_flatten__"):  # torchao's say the size of what they stand for
+        names, _ = tensor.__tensor_flatten__()
+        return sum(_held_bytes(getattr(tensor, name)) for name in names)
+    scales = getattr(tensor, "quant_state", None)  # beside the four-bit weights of bitsandbytes
+    return tensor.nbytes + (0 if scales is None else sum(one.nbytes for one in scales.as_dict(packed=True).values()))
 
 
 def arrays_of(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:

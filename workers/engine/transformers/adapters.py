@@ -1,6 +1,7 @@
 """LoRA adapters in the directory format of the PEFT library: merged into a network's weights when it is loaded.
 
-Merged, they cost nothing while the network runs; each adapter is a model of its own in the catalogue.
+Merged, they cost nothing while the network runs; each adapter is a model of its own in the catalogue. Beside quantised
+weights they stay as they are: merging would round them to the few values that those can have.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def find_adapter(model: Model, path: Path) -> Path | None:
 
 
 def adapted(network: Any, folder: Path) -> Any:
-    """Return the network with an adapter's changes in its weights; raise `ModelUnavailable` where some are missing."""
+    """Return the network with an adapter's changes in or, if they are quantised, beside its weights.
+
+    Raises `ModelUnavailable` where some are missing.
+    """
     from peft import PeftModel, get_peft_model_state_dict
 
     tuned = PeftModel.from_pretrained(network, folder, local_files_only=True)
@@ -50,6 +54,8 @@ def adapted(network: Any, folder: Path) -> Any:
         lacking = sorted(set(get_peft_model_state_dict(tuned)) - set(file.keys()))
     if lacking:
         raise ModelUnavailable(f"{WEIGHTS} lacks {len(lacking)} of the adapter's weights, the first is {lacking[0]!r}")
+    if getattr(network, "is_quantized", False):
+        return tuned.get_base_model()
     return tuned.merge_and_unload(safe_merge=True)
 
 

@@ -17,6 +17,7 @@ from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
+from penstock.workers.engine.transformers.quantised import stays_quantised, unpacked
 from penstock.workers.engine.transformers.tasks import Known, Task, resolve, wanted
 
 WEIGHTS = "model.safetensors"
@@ -34,6 +35,8 @@ class HubDirectory:
     task: Task
     #: Where its adapter lies, if it has one.
     adapter: Path | None = None
+    #: Whether its weights are quantised and stay so.
+    quantised: bool = False
 
     @classmethod
     def of(cls, model: Model) -> HubDirectory:
@@ -43,19 +46,21 @@ class HubDirectory:
         config = read_object(path / "config.json")
         task = resolve(config, wanted(model.processor, model.options.get("task")), known_types())
         _find_weights(path)
-        return cls(model, path, config, task, adapter)
+        return cls(model, path, config, task, adapter, stays_quantised(config))
 
     def load(
         self, auto_class: str, *, dtype: torch.dtype = torch.float32, unused: Callable[[str], bool] = lambda _: False
     ) -> Any:
         """Return the network on the processor; `auto_class` is one of the library's.
 
-        Weights that the directory lacks are an error unless they are `unused`: the library would make them up.
+        Of a quantised one nothing is cast to `dtype`. Weights that the directory lacks are an error unless they are
+        `unused`: the library would make them up.
         """
         with _load_errors(), without_adapter(self.path) as path:
             network, report = getattr(library(), auto_class).from_pretrained(
                 path,
-                dtype=dtype,
+                config=unpacked(library().AutoConfig.from_pretrained(path, local_files_only=True)),
+                dtype="auto" if self.quantised else dtype,
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -70,7 +75,17 @@ class HubDirectory:
                     f"{WEIGHTS} lacks {len(lacking)} of the weights that {type(network).__name__} needs, "
                     f"the first is {lacking[0]!r}"
                 )
+            if self.quantised:
+                self._check_precision(network)
             return network if self.adapter is None else adapted(network, self.adapter)
+
+    def _check_precision(self, network: Any) -> None:
+        """Raise `ModelUnavailable` for a network of halves that would be given pixels or sound in float32."""
+        if self.task not in _OF_TOKENS and network.dtype != torch.float32 and self.model.dtype == "float32":
+            raise ModelUnavailable(
+                f"what is not quantised of its weights is {str(network.dtype).removeprefix('torch.')} and stays so: "
+                'its record must say `dtype = "bfloat16"`'
+            )
 
 
 def text_config(path: Path) -> Any:
@@ -208,6 +223,8 @@ _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "
 
 #: Those that classify features of their own.
 _OTHER_SOUND = frozenset({"wav2vec2-bert", "whisper"})
+#: Tasks whose networks are given tokens, or cast what they are given.
+_OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
 #: Those that answer chats about pictures, of which `conversation.py` knows how each sees them.
 _CHATS = frozenset({"llava", "llava_next", "qwen2_vl"})
 #: Those that compare pictures with texts by the product of their embeddings.
