@@ -2,6 +2,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+# Where the environment says not to, each of the hundreds of processes that tests start would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,10 +32,10 @@ fuzz: $(READY) ## Fuzz the API by its own description, with far more requests th
 demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
 	@$(BIN)/penstock demo --out "$(OUT)" $(if $(SCENE),--scene "$(SCENE)")
 
-test: $(READY) ## Run all tests: in two processes (JOBS=4: four), then alone those whose promise has bounds of time
+test: $(READY) ## Run all tests in two processes (JOBS=4: four), those whose promise has bounds of time after the others
 	@failed=0; \
 	$(BIN)/pytest -m "not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/pytest -m alone $(shell grep -rl 'mark\.alone' tests --include='test_*.py') || failed=1; \
+	$(BIN)/pytest -m alone -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || failed=1; \
 	exit $$failed
 
 # TerraTorch and what it brings have an environment of their own.

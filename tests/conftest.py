@@ -20,7 +20,12 @@ settings.register_profile("nightly", max_examples=2000, deadline=None)
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start: a run in the background ignores it, and its children would too."""
+    """Let torch compute in one thread, and Ctrl-C reach what the tests start.
+
+    Networks as small as the tests' are slower in several threads, which spin while they wait for each other. A run in
+    the background ignores Ctrl-C, and its children would too.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -37,20 +37,24 @@ def _chaos(test: str) -> str:
     return f"tests/chaos/test_chaos.py::{test}"
 
 
+def _without_manifests(scenario: str) -> str:
+    return f"tests/chaos/test_stores.py::test_without_manifests_neither_under[{scenario}]"
+
+
 MUTANTS = (
     Mutant(
         "no fence check",
         "storage/lua/common.lua",
         "if job.fence ~= fence then return nil, 'fenced' end",
         "",
-        (_chaos("test_without_manifests_neither_under[zombies]"),),
+        (_without_manifests("zombies"),),
     ),
     Mutant(
         "no sweeper",
         "storage/lua/sweep.lua",
         "each('leases', { running = true }",
         "each('never', { running = true }",
-        (_chaos("test_without_manifests_neither_under[worker_kills]"),),
+        (_without_manifests("worker_kills"),),
     ),
     Mutant(
         "no outbox write",

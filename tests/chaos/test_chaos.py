@@ -33,12 +33,3 @@ def survive(name: str, folder: Path, ceph: Callable[[], Ceph] | None = None, *, 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "s3_trouble"])
 def test_no_job_is_lost_doubled_or_changed_under(name: str, tmp_path: Path) -> None:
     survive(name, tmp_path)
-
-
-def test_no_job_is_lost_doubled_or_changed_under_s3_trouble(ceph: Ceph, tmp_path: Path) -> None:
-    survive("s3_trouble", tmp_path, lambda: ceph)
-
-
-@pytest.mark.parametrize("name", ["worker_kills", "zombies"])
-def test_without_manifests_neither_under(name: str, tmp_path: Path) -> None:
-    survive(name, tmp_path, durability="redis")

@@ -195,7 +195,6 @@ def test_tables(shell: Shell) -> None:
 
 def test_generate_images(shell: Shell) -> None:
     a_painter(shell.folder / "my-painter")
-    shell.env["OMP_NUM_THREADS"] = "1"  # networks this small are slower in several
     for block in blocks("generate-images.md"):
         shell.take(block)
 

@@ -29,7 +29,7 @@ CONFIG = Path(__file__).with_name("schemathesis.toml")
 SEED = 20260101
 #: Requests per operation; `make fuzz` sends far more, with a new seed each time.
 LONG = os.environ.get("PENSTOCK_FUZZ") == "long"
-EXAMPLES, EXAMPLES_DOWN = (400, 40) if LONG else (12, 6)
+EXAMPLES, EXAMPLES_DOWN = (400, 40) if LONG else (12, 3)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 300)]
 

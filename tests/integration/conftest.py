@@ -21,17 +21,6 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyPr
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: networks this small are slower in several, by far so where other tests run."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def valkey(valkey_server: ValkeyProcess) -> ValkeyProcess:
     """Return a running server without data. A test that kills it restarts it, or starts one of its own."""

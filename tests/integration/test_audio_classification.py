@@ -28,8 +28,6 @@ from penstock.workers.engine.runners import FACTORIES
 from tests.hub import a_model, a_wav2vec2, a_whisper, an_ast, load
 from tests.integration.test_speech_recognition import RATE_HZ, a_tune, samples_of, write
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 Make = Callable[..., Path]
 
 

@@ -30,7 +30,7 @@ from tests.painters import PLACES, a_dreamer, a_labeller, a_model, a_painter
 
 #: What numpy 2 says to the library's older schedulers.
 NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-pytestmark = [NUMPY, pytest.mark.usefixtures("one_thread")]
+pytestmark = NUMPY
 
 ASKED, REFUSED = "a cat and a hat", "and"
 WAIT_S = 240

@@ -29,8 +29,6 @@ from penstock.workers.processing import Processed, Work
 from penstock.workers.warmup import warm
 from tests.painters import a_dreamer, a_model, a_painter
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PROCESSOR = "penstock.processors.drawing.generation:ImageGeneration"
 WISH = {"prompt": "a cat and a hat", "negative_prompt": "and", "n": 2, "seed": 3, "steps": 6, "previews": 2}
 

@@ -25,8 +25,6 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import FACTORIES
 from tests.hub import a_model, a_whisper
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RATE_HZ = 16_000
 SOUNDS = Path(__file__).parents[3] / "shared" / "data" / "audio"
 needs_sounds = pytest.mark.skipif(not SOUNDS.is_dir(), reason="needs ../shared/data/audio beside the checkout")

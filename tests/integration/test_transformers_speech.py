@@ -24,8 +24,6 @@ from penstock.workers.engine.runners import FACTORIES
 from penstock.workers.engine.transformers.alignment import first_steps
 from tests.hub import a_model, a_whisper, finish, load
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 Segments = list[list[Any]]
 
 
