@@ -53,13 +53,14 @@ def stays_quantised(config: Mapping[str, Any]) -> bool:
         return False
     method = str(found.get("quant_method"))
     _check_packages(method)
-    from transformers.quantizers import AutoHfQuantizer
+    from transformers.quantizers.auto import AutoHfQuantizer
 
+    library: Any = AutoHfQuantizer  # partly typed
     try:
         # The library would take the weights for ordinary ones.
-        if not AutoHfQuantizer.supports_quant_method(found):
+        if not library.supports_quant_method(found):
             raise ModelUnavailable(f"its weights are quantised by {method!r}, which this version of transformers lacks")
-        quantizer = AutoHfQuantizer.from_config(deepcopy(found), pre_quantized=True)
+        quantizer = library.from_config(deepcopy(found), pre_quantized=True)
         quantizer.validate_environment(device_map=None)
     except (ImportError, ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
         sentence = next(iter(str(error).strip().splitlines()), type(error).__name__)
