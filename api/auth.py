@@ -20,7 +20,14 @@ from penstock.api.keyring import KeyRing
 from penstock.api.services import Api, Services
 from penstock.api_keys import KeyRecord, Scope
 from penstock.config import DEFAULT_TENANT, Settings, is_loopback, require_safe_access
-from penstock.errors import HostRefused, InsufficientScope, ObjectStoreUnavailable, Unauthorized, UnknownJob
+from penstock.errors import (
+    HostRefused,
+    InsufficientScope,
+    ObjectStoreUnavailable,
+    OriginRefused,
+    Unauthorized,
+    UnknownJob,
+)
 from penstock.jobs import JobKey
 from penstock.storage.base import ObjectStore
 
@@ -29,6 +36,9 @@ _UNAUTHORIZED = (
     "send a valid API key as `Authorization: Bearer KEY` (PENSTOCK_API_KEY for the command line); "
     "`penstock keys` makes and lists them"
 )
+
+#: Change nothing.
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 log = structlog.get_logger(__name__)
 
@@ -48,10 +58,23 @@ def keyring(settings: Settings, objects: ObjectStore) -> KeyRing | None:
 
 
 async def served_host(request: Request, api: Api) -> None:
-    """Refuse a Host that is not ours: a page in a browser could reach an open loopback service by a name of its own."""
+    """Refuse a Host that is not ours, and what another origin's page would change.
+
+    A page in a browser could reach an open loopback service by a name of its own, and send it forms.
+    """
     host = request.url.hostname or ""
     if api.keys is None and not is_loopback(host) and host != urlsplit(api.settings.base_url).hostname:
         raise HostRefused(f"set public_url if {host!r} leads here")
+    if api.keys is None and request.method not in _SAFE and _is_of_another_page(request.headers):
+        raise OriginRefused("without API keys, only pages of this service may do that")
+
+
+def _is_of_another_page(headers: Headers) -> bool:
+    """Whether a browser sends this for a page of another origin, as far as it says so: programs say neither."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host")
 
 
 @dataclass(frozen=True, slots=True)

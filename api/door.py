@@ -32,7 +32,14 @@ SUBMITTING: Sequence[tuple[str, str]] = (
     ("POST", "/openai/v1/audio/translations"),
     ("POST", "/ogc/processes/{process_id}/execution"),
 )
-_PATTERNS = tuple((verb, compile_path(path)[0], path) for verb, path in SUBMITTING)
+#: Makes jobs too, and is limited in its rate alone: batches become jobs as there is room, a retry finds the one before.
+LIMITED: Sequence[tuple[str, str]] = (
+    *SUBMITTING,
+    ("POST", "/v1/batches"),
+    ("POST", "/openai/v1/batches"),
+    ("POST", "/v1/jobs/{job_id}/retry"),
+)
+_PATTERNS = tuple((verb, compile_path(path)[0], path) for verb, path in LIMITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class Template:
     """What metrics call the refused by, as a route has it."""
 
     path: str
+    #: Whether it makes a job at once.
+    submits: bool
 
 
 class Door:
@@ -52,7 +61,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it in the words of its interface."""
         route = _route(scope) if self._is_pressed and scope["type"] == "http" else None
-        refusal = None if route is None else await self._refusal(scope)
+        refusal = None if route is None else await self._refusal(scope, submits=route.submits)
         if refusal is None:
             await self._app(scope, receive, send)
         else:
@@ -64,13 +73,15 @@ class Door:
         services = self._services
         return services.rate_limit.limits_any or services.turns.any_waits or services.fullness.any_is_full
 
-    async def _refusal(self, scope: Scope) -> PenstockError | None:
+    async def _refusal(self, scope: Scope, *, submits: bool) -> PenstockError | None:
         headers = Headers(scope=scope)
         tenant = await submitter(self._services, headers)
         if tenant is None:
             return None
         if (excess := self._services.rate_limit.excess(tenant)) is not None:
             return excess
+        if not submits:
+            return None
         fullness = self._services.fullness
         full = fullness.of(tenant)
         repeatable = scope["method"] == "PUT" or "idempotency-key" in headers
@@ -82,4 +93,5 @@ class Door:
 def _route(scope: Scope) -> Template | None:
     """Return the route behind the door that this asks for."""
     verb, asked = scope["method"], scope["path"]
-    return next((Template(path) for known, pattern, path in _PATTERNS if verb == known and pattern.match(asked)), None)
+    found = ((known, path) for known, pattern, path in _PATTERNS if verb == known and pattern.match(asked))
+    return next((Template(path, submits=(known, path) in SUBMITTING) for known, path in found), None)

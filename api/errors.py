@@ -48,6 +48,7 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.InvalidRequest: 422,
         errors.HostRefused: 421,
         errors.LinkRefused: 403,
+        errors.OriginRefused: 403,
         errors.UnknownModel: 404,
         errors.ModelNotServed: 422,
         errors.UnknownQueue: 404,

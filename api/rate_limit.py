@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import ceil
 
 from penstock.config import Settings
 from penstock.errors import TooManyRequests
@@ -37,6 +38,7 @@ class RateLimit:
         even_s = max(now_s, self._even_s.get(tenant, now_s)) + interval_s
         early_s = even_s - now_s - max(BURST * interval_s, BURST_S)
         if early_s > _ROUNDING_S:
-            return TooManyRequests(f"more than {per_s:g} submissions a second", retry_after_s=early_s)
+            detail = f"this tenant may submit {per_s:g} times a second: try again in {ceil(early_s)} s"
+            return TooManyRequests(detail, retry_after_s=early_s)
         self._even_s[tenant] = even_s
         return None

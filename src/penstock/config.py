@@ -130,7 +130,7 @@ class TenantLimits(BaseModel):
     #: At a time [max_tenant_running].
     max_running: int | None = Field(default=None, gt=0)
     #: To each API process [max_tenant_submissions_per_s].
-    max_submissions_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
     #: Of a request [max_body_bytes].
     max_body_bytes: int | None = Field(default=None, gt=0)
     #: Of a file [max_upload_bytes].
@@ -236,8 +236,8 @@ class Settings(BaseSettings):
     #: How many jobs of one tenant may run at a time.
     max_tenant_running: int = Field(default=1_000, gt=0)
     #: How many submissions of one tenant an API process takes in a second, over time; what comes beyond is answered
-    #: 429 unread. None = as many as come. Members of a batch do not count.
-    max_tenant_submissions_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: 429 unread. None = as many as come. A batch counts as one, whatever it holds.
+    max_tenant_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
     #: Whether tenants may send raw tensors and embeddings, to models that take them: whoever does leaves out what a
     #: processor does to pictures and texts before a network sees them.
     raw_tensors: bool = False

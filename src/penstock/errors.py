@@ -3,7 +3,8 @@
 * PenstockError
   * RequestError        the caller's request; refused before a job exists
     · Unauthorized, InsufficientScope
-    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, LinkRefused
+    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, OriginRefused,
+      LinkRefused
     · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
       UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs,
@@ -185,6 +186,12 @@ class HostRefused(RequestError):
     """The service is not reached under this host name."""
 
     code = "host_refused"
+
+
+class OriginRefused(RequestError):
+    """A page of another origin may not change anything here."""
+
+    code = "origin_refused"
 
 
 class LinkRefused(RequestError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,46 @@ async def test_a_name_that_is_not_ours_is_refused(service: Service, host: str) -
 @pytest.mark.parametrize("host", ["localhost:8080", "[::1]:8080", "127.0.0.1:9", "127.1.2.3"])
 async def test_every_name_of_this_machine_is_ours(service: Service, host: str) -> None:
     assert (await service.http.get("/v1/jobs", headers={"Host": host})).status_code == 200
+
+
+#: What browsers say of a page of another origin: new ones, old ones, and of one in a sandbox.
+FOREIGN: Sequence[dict[str, str]] = (
+    {"Origin": "https://evil.test", "Sec-Fetch-Site": "cross-site"},
+    {"Origin": "http://127.0.0.1:3000", "Sec-Fetch-Site": "same-site"},
+    {"Origin": "https://evil.test"},
+    {"Origin": "null"},
+)
+OURS: Sequence[dict[str, str]] = (
+    {},
+    {"Sec-Fetch-Site": "none"},
+    {"Origin": "http://127.0.0.1:8080", "Host": "127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"},
+    {"Origin": "http://127.0.0.1:8080", "Host": "127.0.0.1:8080"},
+)
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+async def test_a_page_of_another_origin_changes_nothing_where_no_keys_are_asked_for(
+    service: Service, headers: dict[str, str]
+) -> None:
+    job = await service.submit()
+    for path in ("/v1/queues/default/purge", f"/v1/jobs/{job['id']}/cancel", "/v1/jobs"):
+        assert_problem(await service.http.post(path, headers=headers), 403, "origin_refused")
+    assert (await service.http.post("/openai/v1/files", headers=headers)).status_code == 403
+    assert_problem(await service.http.delete(f"/v1/jobs/{job['id']}", headers=headers), 403, "origin_refused")
+    assert (await service.http.get(f"/v1/jobs/{job['id']}", headers=headers)).json()["status"] == "queued"
+
+
+@pytest.mark.parametrize("headers", OURS)
+async def test_our_own_pages_and_programs_do(service: Service, headers: dict[str, str]) -> None:
+    job = await service.submit()
+    canceled = await service.http.post(f"/v1/jobs/{job['id']}/cancel", headers=headers)
+    assert (canceled.status_code, canceled.json()["status"]) == (200, "canceled")
+
+
+async def test_with_keys_every_page_may_that_has_one(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, access="keys") as service:
+        answer = await service.http.post("/v1/queues/default/purge", headers=FOREIGN[0])
+        assert_problem(answer, 401, "unauthorized")
 
 
 async def test_the_public_name_is_ours(valkey: ValkeyProcess, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from penstock.api.access import SCOPES
-from penstock.api.door import SUBMITTING
+from penstock.api.door import LIMITED, SUBMITTING
 from penstock.api.rate_limit import BURST
 from penstock.api.services import Services
 from penstock.api.turns import AT_ONCE, MAX_WAITING
@@ -69,13 +69,18 @@ async def test_a_tenant_that_submits_too_fast_is_refused_unread(valkey: ValkeyPr
     async with serving(valkey.url, tmp_path, max_tenant_submissions_per_s=0.02) as service:
         assert {(await service.http.post("/v1/jobs", json=JOB)).status_code for _ in range(BURST)} == {202}
 
-        for path in ("/v1/jobs", "/openai/v1/embeddings"):
+        for path in ("/v1/jobs", "/openai/v1/embeddings", "/v1/batches", "/openai/v1/batches", "/v1/jobs/x/retry"):
             refused = await service.http.post(path, **UNREADABLE)
             assert refused.status_code == 429
             assert 45 < int(refused.headers["retry-after"]) <= 50
         assert_problem(await service.http.post("/v1/jobs", json=JOB), 429, "too_many_requests")
         assert (await service.http.get("/v1/jobs")).status_code == 200
-        assert (await service.http.post("/v1/batches", json={})).status_code == 422  # looked at
+
+
+async def test_a_full_tenant_may_send_batches(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        assert [(await service.http.post("/v1/jobs", json=JOB)).status_code for _ in range(2)] == [202, 429]
+        assert (await service.http.post("/v1/batches", **UNREADABLE)).status_code == 415  # looked at
 
 
 async def test_each_tenant_has_a_rate_of_its_own(valkey: ValkeyProcess, tmp_path: Path) -> None:
@@ -180,18 +185,21 @@ async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: Valkey
         assert_problem(await service.http.post("/v1/jobs", **UNREADABLE), 429, "too_many_jobs")
 
 
-def test_all_that_makes_a_job_at_once_is_behind_the_door() -> None:
+def test_all_that_makes_jobs_is_behind_the_door() -> None:
     submits = {route for route, scope in SCOPES.items() if scope is Scope.SUBMIT}
     elsewhere = {
         *(route for route in submits if route[0] in ("GET", "DELETE") or route[1].endswith("/cancel")),
         *(route for route in submits if route[1].startswith(("/v1/uploads", "/openai/v1/files"))),
+    }
+    not_at_once = {
         # Make jobs as there is room, and have turns of their own.
         ("POST", "/v1/batches"),
         ("POST", "/openai/v1/batches"),
         # Reads no body, and finds the retry that was made before.
         ("POST", "/v1/jobs/{job_id}/retry"),
     }
-    assert set(SUBMITTING) == submits - elsewhere
+    assert set(LIMITED) == submits - elsewhere
+    assert set(SUBMITTING) == set(LIMITED) - not_at_once
 
 
 async def post(service: Service, key: str) -> httpx.Response:

@@ -15,7 +15,7 @@ from penstock.errors import ModelNotServed, PenstockError
 EXPECTED = {
     "malformed_body": 400, "body_timeout": 408, "unsupported_content_type": 415, "invalid_request": 422,
     "host_refused": 421,
-    "link_refused": 403, "unknown_queue": 404, "unknown_job": 404, "unknown_artifact": 404,
+    "link_refused": 403, "origin_refused": 403, "unknown_queue": 404, "unknown_job": 404, "unknown_artifact": 404,
     "unknown_delivery": 404,
     "unknown_upload": 404, "job_gone": 410, "payload_too_large": 413, "idempotency_mismatch": 422,
     "state_conflict": 409, "too_many_jobs": 429, "too_many_requests": 429, "media_not_found": 422,

@@ -35,7 +35,7 @@ def test_a_burst_may_come_at_once_and_the_next_is_told_when() -> None:
     assert refused is not None
     assert refused.code == "too_many_requests"
     assert refused.retry_after_s == pytest.approx(0.25)
-    assert refused.detail == "more than 4 submissions a second"
+    assert refused.detail == "this tenant may submit 4 times a second: try again in 1 s"
     assert rate.excess("b") is None  # others have their own
 
 
