@@ -43,7 +43,7 @@ class AudioRequest(Body):
     language: str | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
-    timestamp_granularities: tuple[Literal["segment", "word"], ...] = ("segment",)
+    timestamp_granularities: tuple[Literal["segment", "word"], ...] = Field(("segment",), alias=_GRANULARITIES)
 
     @property
     def words(self) -> bool:
@@ -76,7 +76,7 @@ def read_audio(form: FormData, task: Task) -> AudioRequest:
     if str(form.get("stream", "false")).lower() not in ("", "false", "0"):
         raise _refusal("stream", "is not supported here: POST /v1/jobs, whose events tell the text while it is made")
     if granularities := form.getlist(_GRANULARITIES):
-        fields["timestamp_granularities"] = tuple(granularities)
+        fields[_GRANULARITIES] = tuple(granularities)
     wanted = validated(AudioRequest, fields)
     if wanted.words and wanted.response_format != "verbose_json":
         raise _refusal("timestamp_granularities", "with 'word' needs the response_format 'verbose_json'")

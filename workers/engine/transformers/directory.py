@@ -59,7 +59,7 @@ class HubDirectory:
         with _load_errors(), without_adapter(self.path) as path:
             network, report = getattr(library(), auto_class).from_pretrained(
                 path,
-                config=unpacked(library().AutoConfig.from_pretrained(path, local_files_only=True)),
+                config=unpacked(_config(path)),
                 dtype="auto" if self.quantised else dtype,
                 local_files_only=True,
                 use_safetensors=True,
@@ -92,8 +92,11 @@ def text_config(path: Path) -> Any:
     """Return the library's config of a directory's part that reads and makes texts, with all that it adds to
     `config.json`; raise `ModelUnavailable`."""
     with _load_errors():
-        config = library().AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        return config.get_text_config()
+        return _config(path).get_text_config()
+
+
+def _config(path: Path) -> Any:
+    return library().AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
 def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
