@@ -149,7 +149,7 @@ def test_a_check_names_each_problem_and_its_exit_code_tells(tmp_path: Path) -> N
     assert done.returncode == 1
     found = {finding["model"]: finding for finding in json.loads(done.stdout)}
     assert found["toy"]["ok"]
-    assert "installed are: depth-estimation, image-classification" in found["no-processor"]["problems"][0]
+    assert "installed are: audio-classification, depth-estimation," in found["no-processor"]["problems"][0]
     assert "gone.onnx" in found["no-weights"]["problems"][0]
     assert "there is no runner 'abacus'; known are: diffusers, lightgbm, onnx," in str(found["no-runner"]["problems"])
     assert "is not the catalogue's: it has sha256" in found["other-bytes"]["problems"][0]
