@@ -385,9 +385,9 @@ def _input(
 ) -> tuple[dict[str, Any], dict[str, str | list[str]]]:
     """Return the job's input, and which of its fields take local files."""
     from penstock.answers import media_fields
-    from penstock.params import assign_files, assign_texts, is_reference, means_texts
+    from penstock.params import assign_files, assign_texts, is_file, is_reference, means_texts
 
-    if files and means_texts(files, schema, lambda name: Path(name).is_file()):
+    if files and means_texts(files, schema, is_file):
         return document | assign_texts(files, schema), {}
     given = {field: document[field] for field in media_fields(schema) if _are_texts(document.get(field))}
     named = given | assign_files(files, schema, taken=document)

@@ -23,12 +23,12 @@ from typing import Any
 import structlog
 
 from penstock.config import Settings, load_settings
-from penstock.errors import Canceled, InvalidInput, MediaNotFound, MediaRefused, MediaTooLarge
+from penstock.errors import Canceled, InvalidInput, InvalidRequest, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.installation import Installation, processing_here
 from penstock.jobs import Phase, Progress
 from penstock.log import configure
 from penstock.models import CatalogueEntry, media_references
-from penstock.params import is_reference
+from penstock.params import is_file, is_reference
 from penstock.processors.base import Output
 from penstock.reports import Issue
 from penstock.storage.media import LocalMedia
@@ -188,7 +188,7 @@ class Engine:
         document = _plain({**(input or {}), **fields})
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="result-", dir=self._scratch))
         # Beside the result, so that large files need not be copied from one disk to another.
-        with tempfile.TemporaryDirectory(prefix=".penstock-", dir=_existing(folder)) as scratch:
+        with _beside(folder) as scratch:
             media = _media(entry, document, Path(scratch) / "media")
             work = Work(record, document, media, Path(scratch) / "artifacts")
             processed = self._process(work, _Watch(say, on_progress, check))
@@ -305,7 +305,7 @@ def _local(entry: CatalogueEntry, place: str, reference: str) -> Path:
     if is_reference(reference):
         raise MediaRefused("only local files are taken here; a service fetches others: `penstock submit`", errors=at)
     path = Path(reference).expanduser().resolve()
-    if not path.is_file():
+    if not is_file(str(path)):
         raise MediaNotFound("there is no such file", errors=at)
     size_bytes, limit = path.stat().st_size, entry.limits.max_bytes
     if limit is not None and size_bytes > limit:
@@ -313,9 +313,16 @@ def _local(entry: CatalogueEntry, place: str, reference: str) -> Path:
     return path
 
 
-def _existing(folder: Path) -> Path:
-    """Return the nearest folder that is there already: a run that fails makes none."""
-    return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
+def _beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a scratch folder in the nearest folder that is there already: a run that fails makes no other.
+
+    Raises `InvalidRequest` where that cannot be, nor the folder later on.
+    """
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    try:
+        return tempfile.TemporaryDirectory(prefix=".penstock-", dir=there)
+    except OSError as error:
+        raise InvalidRequest(f"cannot make files in {folder}: {error.strerror}") from error
 
 
 def _publish(processed: Processed, folder: Path) -> dict[str, File]:

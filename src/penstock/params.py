@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.answers import ClientError, media_fields, shapes
@@ -69,6 +70,14 @@ def means_texts(arguments: Sequence[str], schema: Mapping[str, Any], is_file: Ca
     if text_field(schema) is None or required & set(fields):
         return False
     return not (fields and arguments) or not all(is_file(argument) or is_reference(argument) for argument in arguments)
+
+
+def is_file(text: str) -> bool:
+    """Whether a text names a file here, as one that is too long for a name does not."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False
 
 
 def assign_texts(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:

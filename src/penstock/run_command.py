@@ -19,7 +19,7 @@ from penstock.display import err, out, print_json
 from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError
 from penstock.jobs import Phase, Progress
 from penstock.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
-from penstock.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
+from penstock.params import UsageProblem, assign_files, assign_texts, is_file, means_texts, parse_params
 from penstock.reports import with_places
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _is_ours(module: str) -> bool:
 def _input(schema: Mapping[str, Any], arguments: list[str], params: list[str], whole: str | None) -> dict[str, Any]:
     """Return the model's input from what was typed and what stands on standard input."""
     document = {**read_document(whole), **parse_params(params, schema)}
-    if not means_texts(arguments, schema, lambda name: Path(name).is_file()):
+    if not means_texts(arguments, schema, is_file):
         return document | assign_files(arguments, schema, taken=document)
     if arguments == ["-"] or (not arguments and _lacks(schema, document)):
         return document | assign_texts([sys.stdin.read().removesuffix("\n")], schema)

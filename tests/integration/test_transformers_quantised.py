@@ -229,6 +229,16 @@ def test_what_cannot_be_loaded_here_is_said_before_any_weights_are_read(
         load(folder)
 
 
+@pytest.mark.parametrize("made", ["int8", "packed int4", "fp8"])
+def test_quantised_weights_are_not_taken_for_others(tmp_path: Path, made: str) -> None:
+    files = MADE[made](a_llama(tmp_path / "whole"), tmp_path / "files")
+    config = json.loads((files / "config.json").read_text())
+    del config["quantization_config"]
+    (files / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelUnavailable, match="its weights are quantised"):
+        load(files)
+
+
 def test_a_part_that_is_quantised_counts(tmp_path: Path) -> None:
     folder = a_llava(tmp_path)
     config = json.loads((folder / "config.json").read_text())

@@ -87,6 +87,15 @@ def test_what_is_wrong_is_one_sentence_and_a_code(
 
 
 @needs_stories
+def test_a_text_may_be_longer_than_a_files_name(tmp_path: Path) -> None:
+    stories(tmp_path, STORIES)
+    words = ["run", "stories", "One day. " * 40, "--catalogue", "stories.toml", "--param", "max_new_tokens=5"]
+    done = penstock(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@needs_stories
 def test_a_text_comes_from_the_command_line_or_standard_input(tmp_path: Path) -> None:
     stories(tmp_path, STORIES)
     words = ("run", "stories", "--catalogue", "stories.toml", "--param", "max_new_tokens=20")

@@ -13,6 +13,7 @@ import penstock
 from penstock.errors import InputError, ModelUnavailable
 from penstock.jobs import Phase
 from tests.hub import a_vit
+from tests.offline.catalogues import penstock as cli
 
 RECORD = """
 [models.damaged]
@@ -23,6 +24,14 @@ source = "files"
 revision = "1"
 limits = { max_items = 2, max_bytes = 50_000, max_pixels = 10_000 }
 """
+
+
+@pytest.mark.parametrize(("out", "why"), [("taken/sub", "Not a directory"), ("/proc/x", "No such file")])
+def test_a_folder_that_cannot_be_made_is_said_first(folder: Path, out: str, why: str) -> None:
+    (folder / "taken").write_text("a file")
+    done = cli(folder, "run", "damaged", "good.png", "--catalogue", "models.toml", "--out", out)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"cannot make files in {out}: {why}" in done.stderr
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
-from penstock.workers.engine.transformers.quantised import stays_quantised, unpacked
+from penstock.workers.engine.transformers.quantised import require_no_scales, stays_quantised, unpacked
 from penstock.workers.engine.transformers.tasks import Known, Task, resolve, wanted
 
 WEIGHTS = "model.safetensors"
@@ -69,6 +69,7 @@ class HubDirectory:
             )
             if shapes := wrong_shapes(report["mismatched_keys"]):
                 raise ModelUnavailable(f"config.json and the weights do not make a network: {shapes}")
+            require_no_scales(report["unexpected_keys"])
             lacking = sorted(name for name in report["missing_keys"] if not unused(name))
             if lacking:
                 raise ModelUnavailable(

@@ -6,7 +6,7 @@ precision in which it was saved: the library casts a part of it only, and what c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
@@ -30,6 +30,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+#: How the names of what stands beside quantised weights end.
+_SCALES = (
+    ".SCB", ".weight_format", ".absmax", ".quant_map", ".weight_scale", ".weight_scale_inv", ".weight_packed",
+    ".qweight", ".qzeros", ".scales",
+)  # fmt: skip
+
 #: Would unpack their weights in the first pass, when nobody reckons with it.
 _UNPACKED = frozenset({"compressed-tensors"})
 
@@ -41,6 +47,16 @@ def quantisation_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if found is None or isinstance(found, dict):
         return found
     raise ModelUnavailable("`quantization_config` in config.json is not an object")
+
+
+def require_no_scales(names: Iterable[str]) -> None:
+    """Raise `ModelUnavailable` where a network has no use for scales: it would take quantised weights for others."""
+    scales = sorted(name for name in names if name.endswith(_SCALES))
+    if scales:
+        raise ModelUnavailable(
+            f"its weights are quantised ({scales[0]!r} is beside them), and `quantization_config` in config.json does "
+            "not say how"
+        )
 
 
 def stays_quantised(config: Mapping[str, Any]) -> bool:
