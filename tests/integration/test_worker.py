@@ -157,6 +157,7 @@ def test_a_job_of_a_model_whose_record_went_wrong_waits_and_says_so(client: Clie
 def test_every_model_is_told_of_with_its_problem(client: Client) -> None:
     client.wait(client.submit("after the warm-up"))
     wait_for(lambda: client.entries()["probe"].ready, "the model is never said to be ready")
+    wait_for(lambda: client.entries()["cold"].problem is None, "the other one is never said to be checked")
     entries = client.entries()
     assert {name: entry.problem is None for name, entry in entries.items()} == {
         "probe": True, "cold": True, "broken": False, "nowhere": False, "unknown": False, "wrong": False,
