@@ -39,7 +39,6 @@ LIMITED: Sequence[tuple[str, str]] = (
     ("POST", "/openai/v1/batches"),
     ("POST", "/v1/jobs/{job_id}/retry"),
 )
-_PATTERNS = tuple((verb, compile_path(path)[0], path) for verb, path in LIMITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,9 @@ class Template:
     path: str
     #: Whether it makes a job at once.
     submits: bool
+
+
+_ROUTES = tuple((verb, compile_path(path)[0], Template(path, (verb, path) in SUBMITTING)) for verb, path in LIMITED)
 
 
 class Door:
@@ -93,5 +95,4 @@ class Door:
 def _route(scope: Scope) -> Template | None:
     """Return the route behind the door that this asks for."""
     verb, asked = scope["method"], scope["path"]
-    found = ((known, path) for known, pattern, path in _PATTERNS if verb == known and pattern.match(asked))
-    return next((Template(path, submits=(known, path) in SUBMITTING) for known, path in found), None)
+    return next((route for known, pattern, route in _ROUTES if verb == known and pattern.match(asked)), None)

@@ -90,8 +90,7 @@ class HubDirectory:
 
 
 def text_config(path: Path) -> Any:
-    """Return the library's config of a directory's part that reads and makes texts, with all that it adds to
-    `config.json`; raise `ModelUnavailable`."""
+    """Return the library's config of the part that makes texts, with its defaults; raise `ModelUnavailable`."""
     with _load_errors():
         return _config(path).get_text_config()
 
