@@ -14,9 +14,10 @@ SCENE ?=
 # Where `make test-vllm` makes its environment, or finds one that is ready.
 VLLM_ENV ?= .venv-vllm
 # In how many processes `make test` runs its tests; 0 = in its own. Reckon with 2.5 GB for each, what it starts included.
-JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$$n")
+# One more than processors, as tests wait for other processes now and then.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$$((n + 1))")
 
-.PHONY: help setup demo test test-terratorch test-vllm docs check chaos bench openapi fuzz up
+.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -24,7 +25,10 @@ help: ## List what there is to make
 setup: $(READY) ## Make .venv and install everything (at once done when nothing changed)
 
 openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
-	$(BIN)/python -m penstock.api.description docs/openapi.json
+	$(BIN)/python -m penstock.api.openapi docs/openapi.json
+
+client: $(READY) ## Write src/penstock/client/sync_client.py anew after a change of async_client.py
+	$(BIN)/python infra/sync_client.py
 
 fuzz: $(READY) ## Fuzz the API by its own description, with far more requests than the tests send
 	PENSTOCK_FUZZ=long $(BIN)/pytest tests/fuzz
@@ -32,17 +36,30 @@ fuzz: $(READY) ## Fuzz the API by its own description, with far more requests th
 demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
 	@$(BIN)/penstock demo --out "$(OUT)" $(if $(SCENE),--scene "$(SCENE)")
 
-test: $(READY) ## Run all tests in two processes (JOBS=4: four), those whose promise has bounds of time after the others
-	@failed=0; \
-	$(BIN)/pytest -m "not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/pytest -m alone -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || failed=1; \
-	exit $$failed
+# Run the tests of an expression of markers in JOBS processes, and then those that are marked `alone`, beside nothing else.
+# `make check` runs tests/house.
+# Status 5 of pytest: no test fits.
+define run_tests
+failed=0; \
+$(BIN)/pytest --ignore tests/house -m "not alone and $(1)" -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
+$(BIN)/pytest -m "alone and $(1)" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || [ $$? -eq 5 ] || failed=1; \
+exit $$failed
+endef
+
+test: $(READY) ## Run the tests of every promise and every module (JOBS=4: in four processes)
+	@$(call run_tests,not breadth)
+
+test-breadth: $(READY) ## Run what `make test` leaves out: more parameters, all how-to pages, the whole corpus
+	@$(call run_tests,breadth)
+
+test-all: ## Run all tests: `make test`, then `make test-breadth`
+	@failed=0; $(MAKE) --no-print-directory test || failed=1; $(MAKE) --no-print-directory test-breadth || failed=1; exit $$failed
 
 # TerraTorch and what it brings have an environment of their own.
 TERRATORCH := .venv-terratorch
 
 test-terratorch: $(TERRATORCH)/.ready ## Test Prithvi through TerraTorch, in an environment of its own (2 GB)
-	HF_HUB_OFFLINE=1 $(TERRATORCH)/bin/python -m pytest -o filterwarnings=default tests/terratorch tests/unit/test_terratorch_checkpoint.py
+	HF_HUB_OFFLINE=1 $(TERRATORCH)/bin/python -m pytest -o filterwarnings=default tests/terratorch tests/unit/workers/engine/terratorch/test_checkpoint.py
 
 $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 	infra/terratorch-env.sh $(TERRATORCH) "$(PYTHON)"
@@ -54,13 +71,14 @@ test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of 
 docs: $(READY) ## Build the documentation into site/ (look at it: python -m http.server -d site)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-check: $(READY) ## Lint, format, types, import directions
+check: $(READY) ## Lint, format, types, import directions, names, words, promises
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plugin
 	$(BIN)/mypy -p docs.generator
 	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/house
 
 chaos: $(READY) ## Attack the job core at full size (about an hour), and check that mutants do not survive
 	$(BIN)/pytest tests/acceptance/test_survival.py tests/acceptance/test_up.py

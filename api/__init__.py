@@ -1,1 +1,1 @@
-"""Ways in: the HTTP API. Thin: it validates, calls the job store, and answers; it loads no numerical library."""
+"""The HTTP API: validates requests, calls the job store, and answers. No numerical library is imported."""

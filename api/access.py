@@ -1,6 +1,6 @@
-"""What each route asks of an API key: one table, for the whole API.
+"""The access table: the scope that each route of the API requires of an API key.
 
-A route that is not in it is refused to everybody with a key, and a test fails.
+A route without a row in the table is refused to every key, and a test fails.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from penstock.api_keys import Scope
 
-#: Of routes that anybody may ask, with or without a key.
+#: The scope of routes that need no key.
 OPEN = None
 
-#: (verb, path) -> the scope that a key needs. HEAD is as GET.
+#: (verb, path) -> required scope. HEAD requires the scope of GET.
 SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
     {
         ("GET", "/"): OPEN,
@@ -21,7 +21,7 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
         ("GET", "/docs/oauth2-redirect"): OPEN,
         ("GET", "/livez"): OPEN,
         ("GET", "/readyz"): OPEN,
-        # A link carries its own signature.
+        # Signed links need no key.
         ("GET", "/v1/local/{key}"): OPEN,
         ("PUT", "/v1/local/{key}"): OPEN,
         ("GET", "/v1/models"): Scope.READ,
@@ -60,7 +60,7 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
         ("POST", "/v1/webhook-endpoints/{endpoint_id}/rotate"): Scope.WEBHOOKS,
         ("POST", "/v1/webhook-endpoints/{endpoint_id}/test"): Scope.WEBHOOKS,
         ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Scope.WEBHOOKS,
-        # Facades: what they make are jobs, uploads and batches.
+        # Facades create jobs, uploads and batches.
         ("POST", "/pooling"): Scope.SUBMIT,
         ("GET", "/openai/v1/models"): Scope.READ,
         ("GET", "/openai/v1/models/{name}"): Scope.READ,
@@ -79,7 +79,7 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
         ("GET", "/openai/v1/batches"): Scope.READ,
         ("GET", "/openai/v1/batches/{batch_id}"): Scope.READ,
         ("POST", "/openai/v1/batches/{batch_id}/cancel"): Scope.SUBMIT,
-        # What they say is the same for everybody.
+        # Static documents, the same for every tenant.
         ("GET", "/ogc"): OPEN,
         ("GET", "/ogc/"): OPEN,
         ("GET", "/ogc/conformance"): OPEN,
@@ -105,22 +105,22 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
     }
 )
 
-#: Where the key may also come as the password of basic authentication: Ceph's gateway sends nothing else.
+#: Routes that also accept the key as the password of basic authentication: Ceph's gateway supports nothing else.
 BASIC = frozenset({("POST", "/v1/events/s3")})
 
 
 def is_declared(verb: str, path: str) -> bool:
-    """Whether the table says who may ask this."""
+    """Return True where the table has a row for a route."""
     return _row(verb, path) in SCOPES
 
 
 def scope_of(verb: str, path: str) -> Scope | None:
-    """Return the scope that a declared route asks for, or `OPEN`."""
+    """Return the scope that a declared route requires, or `OPEN`."""
     return SCOPES[_row(verb, path)]
 
 
-def takes_basic(verb: str, path: str) -> bool:
-    """Whether a route takes its key as a password, too."""
+def accepts_basic(verb: str, path: str) -> bool:
+    """Return True where a route also accepts its key as a password."""
     return _row(verb, path) in BASIC
 
 

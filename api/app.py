@@ -1,9 +1,16 @@
-"""The HTTP API, assembled. `uvicorn penstock.api.app:from_settings --factory` serves it."""
+"""The HTTP API, assembled. `penstock api` serves it (`penstock.api.server`).
+
+`uvicorn penstock.api.app:from_settings --factory` serves it too, with refusals that cost more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import gc
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -11,17 +18,33 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from penstock import __version__, log
-from penstock.api import (
+from penstock.api import auth, description, errors
+from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit
+from penstock.api.admission.control import DOOR, AdmissionControl, Door
+from penstock.api.admission.pace import Pace
+from penstock.api.admission.rate_limit import RateLimit
+from penstock.api.admission.refusals import RecentRefusals
+from penstock.api.admission.turnstile import Turnstile
+from penstock.api.facades.errors import ERROR_FORMATS, not_found_hint
+from penstock.api.facades.ogc import routes as ogc
+from penstock.api.facades.openai import audio as openai_audio
+from penstock.api.facades.openai import batches as openai_batches
+from penstock.api.facades.openai import files as openai_files
+from penstock.api.facades.openai import routes as openai
+from penstock.api.facades.pooling import routes as pooling
+from penstock.api.framing import AmbiguousLength
+from penstock.api.hosts import HostCheck
+from penstock.api.isolation import Isolation
+from penstock.api.page_headers import PageHeaders
+from penstock.api.query import unique_parameters
+from penstock.api.routes import (
     artifacts,
-    auth,
     batches,
     deliveries,
-    description,
-    errors,
     events,
     health,
     jobs,
-    local,
+    local_links,
     metrics,
     models,
     object_events,
@@ -31,37 +54,32 @@ from penstock.api import (
     webhooks,
     workers,
 )
-from penstock.api.door import Door
-from penstock.api.facades import ogc, pooling
-from penstock.api.facades.errors import SHAPES, elsewhere
-from penstock.api.facades.openai import audio as openai_audio
-from penstock.api.facades.openai import batches as openai_batches
-from penstock.api.facades.openai import files as openai_files
-from penstock.api.facades.openai import routes as openai
-from penstock.api.fullness import Fullness
-from penstock.api.query import each_once
-from penstock.api.rate_limit import RateLimit
 from penstock.api.services import Hints, Services
 from penstock.api.tracing import Tracing
-from penstock.api.traffic import Counting, Traffic
-from penstock.api.turns import BATCHES_AT_ONCE, Turns
+from penstock.api.traffic import Traffic, TrafficMiddleware
 from penstock.config import Settings, load_settings
 from penstock.errors import ConfigError
-from penstock.storage.base import ObjectStore
-from penstock.storage.objects import open_store
-from penstock.storage.records import AsyncJobStore
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_own_store
+from penstock.storage.redis.records import AsyncJobStore
+
+#: Allocations before the garbage collector looks at new objects, and its passes before it looks at older ones. With
+#: Python's (700, 10, 10) it took a sixth of the time of a flood.
+GC_THRESHOLDS = (20_000, 20, 20)
 
 
 def create_app(
     settings: Settings, *, jobs: AsyncJobStore, objects: ObjectStore, send_hint: Callable[[str], object]
 ) -> FastAPI:
-    """Return the app on these seams. It closes `jobs` when it ends.
+    """Return the app on these stores. Shutdown closes `jobs`.
 
-    Raises `ConfigError` where it would be open to more than this machine.
+    Raises `ConfigError` where an API without keys would be reachable from other machines.
     """
     services = Services(
-        settings, jobs, objects, Hints(send_hint), Turns(), Turns(BATCHES_AT_ONCE), Fullness(),
-        RateLimit(settings), auth.keyring(settings, objects),
+        settings, jobs, objects, Hints(send_hint), ConcurrencyLimit(),
+        ConcurrencyLimit(MAX_CONCURRENT_BATCHES, late_s=math.inf),
+        RecentRefusals(), RateLimit(settings), Pace(), Isolation(), Isolation(MAX_CONCURRENT_BATCHES),
+        auth.open_keyring(settings, objects),
     )  # fmt: skip
     app = FastAPIOffline(
         title="Penstock",
@@ -69,16 +87,20 @@ def create_app(
         summary="Inference as a job queue.",
         redoc_url=None,
         static_url="/docs/static",
-        dependencies=[Depends(auth.served_host), Depends(auth.admitted), Depends(each_once)],
+        dependencies=[Depends(auth.authenticate), Depends(unique_parameters)],
         generate_unique_id_function=description.operation_id,
         lifespan=_lifespan,
     )
     app.state.services = services
     app.state.traffic = Traffic()
-    app.add_middleware(Door, services=services)
-    app.add_middleware(Counting, traffic=app.state.traffic)
+    app.add_middleware(PageHeaders)
+    if services.keys is None:
+        app.add_middleware(HostCheck, settings=settings)
+    app.add_middleware(AdmissionControl, services=services)
+    app.add_middleware(AmbiguousLength)
+    app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing)
-    errors.install(app, SHAPES, elsewhere)
+    errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):
         app.include_router(router)
@@ -87,21 +109,25 @@ def create_app(
 
 
 def from_settings() -> FastAPI:
-    """Return the app on the real stores that the settings name."""
+    """Return the app on the stores that the settings name."""
     from penstock.queue import HintSender  # here, because it loads celery
 
     settings = load_settings()
     log.configure(settings.log_level)
     if settings.redis_url is None:
-        raise ConfigError("redis_url is not set: `penstock up` starts a server of its own and sets it")
+        raise ConfigError("redis_url is not set; set it, or run `penstock up`, which starts a server of its own")
     if urlsplit(settings.store_url).scheme == "file" and settings.secret is None:
-        raise ConfigError("secret is not set: it signs the links of the local object store")
-    return create_app(
+        raise ConfigError("secret is not set, and the local object store needs it to sign links; set PENSTOCK_SECRET")
+    app = create_app(
         settings,
         jobs=AsyncJobStore.open(settings.redis_url),
-        objects=open_store(settings.store_url, settings),
+        objects=open_own_store(settings),
         send_hint=HintSender(settings.redis_url).send,
     )
+    gc.collect()
+    gc.freeze()  # a pass over the app's objects takes 100 ms, and a flood of requests causes several per second
+    gc.set_threshold(*GC_THRESHOLDS)
+    return app
 
 
 def _routers(services: Services) -> list[APIRouter]:
@@ -111,7 +137,7 @@ def _routers(services: Services) -> list[APIRouter]:
         metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
         openai_files.router, openai_batches.router, ogc.router, object_events.router,
     ]  # fmt: skip
-    return [*routers, local.router] if services.store_is_local else routers
+    return [*routers, local_links.router] if services.store_is_local else routers
 
 
 async def _home() -> RedirectResponse:
@@ -119,8 +145,8 @@ async def _home() -> RedirectResponse:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
     services: Services = app.state.services
-    yield
+    yield {DOOR: Door(app, Turnstile(asyncio.get_running_loop().call_soon))}
     services.hints.close()
     await services.jobs.close()

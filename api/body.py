@@ -1,96 +1,121 @@
-"""Request bodies: JSON read strictly, forms with files, both within limits, and described for OpenAPI."""
+"""Request bodies: strict JSON and multipart forms, within size and time limits, with their OpenAPI description."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
 
+from penstock.api.admission.pace import FREE_BYTES
 from penstock.api.auth import tenant_of
+from penstock.api.connection import while_connected
+from penstock.api.services import Services
 from penstock.config import Settings
-from penstock.documents import parse_json
-from penstock.errors import BodyTimeout, MalformedBody, PayloadTooLarge, UnsupportedContentType
+from penstock.documents import Document, ModelT, is_small, read_document, validated
+from penstock.errors import BodyTimeout, ClientLeft, MalformedBody, PayloadTooLarge, UnsupportedContentType
 
-#: Of a form, beside its file.
+T = TypeVar("T")
+
+#: Fields of a form besides its file.
 MAX_FIELDS = 50
 
 
-async def pieces(request: Request, *, idle_s: float) -> AsyncIterator[bytes]:
-    """Yield the request's body as it comes; `BodyTimeout` where nothing more came for `idle_s`."""
+async def body_chunks(request: Request, *, idle_s: float) -> AsyncIterator[bytes]:
+    """Yield the chunks of the body; raise `BodyTimeout` after `idle_s` seconds without data, or `ClientLeft`."""
     stream = request.stream()
     while True:
         try:
             async with asyncio.timeout(idle_s):
-                piece = await anext(stream, None)
+                chunk = await anext(stream, None)
         except TimeoutError as error:
-            raise BodyTimeout(f"nothing came for {idle_s:g} s") from error
-        if piece is None:
+            raise BodyTimeout(f"no data arrived for {idle_s:g} s") from error
+        except ClientDisconnect as error:
+            raise ClientLeft("the connection closed before the body was complete") from error
+        if chunk is None:
             return
-        yield piece
+        yield chunk
 
 
-async def read_json(request: Request, *, settings: Settings) -> Any:
-    """Return the request's JSON.
+async def read_json(
+    request: Request, api: Services, read: Callable[[Any], T], *, path: str | None = None
+) -> Document[T]:
+    """Return the request's JSON as `read` returns it, with its fingerprint (`read_document`).
 
-    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted while it streams in), `BodyTimeout` or `MalformedBody`:
-    not UTF-8, not JSON, a name twice in one object, NaN or infinite numbers, integers of more than 64 bits, NUL or lone
-    surrogates in a string, nested too deeply.
+    A large body is read in a process of its own; then `read` must be picklable.
+
+    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted as the body arrives), `BodyTimeout`, `ClientLeft`, the
+    errors of `Isolation.run` and of `read`, or `MalformedBody`: not UTF-8, not JSON, a duplicate name in an object, NaN
+    or infinite numbers, integers of more than 64 bits, NUL or lone surrogates in a string, too many names, or nested
+    too deeply.
     """
     _require_type(request, "application/json")
-    limit_bytes = settings.body_limit_bytes(tenant_of(request))
-    return parse_json(await _read(request, limit_bytes, settings.body_idle_s))
+    tenant = tenant_of(request)
+    data = await _read(request, api, tenant)
+    if is_small(data):
+        return read_document(read, data, path)
+    return await while_connected(request, api.isolation.run(tenant, len(data), read_document, read, data, path))
+
+
+async def read_model(request: Request, api: Services, model: type[ModelT]) -> Document[ModelT]:
+    """Return the request's JSON as the model; raise the errors of `read_json` and `InvalidRequest`."""
+    return await read_json(request, api, partial(validated, model))
 
 
 @asynccontextmanager
 async def read_form(request: Request, *, limit_bytes: int, settings: Settings) -> AsyncIterator[FormData]:
-    """Give the request's form; what is long of its files lies on disk, and is gone after the block.
+    """Yield the request's form. Long files lie on disk and are deleted after the block.
 
-    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted while it streams in), `BodyTimeout` or `MalformedBody`.
+    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted as the body arrives), `BodyTimeout`, `ClientLeft` or
+    `MalformedBody`.
     """
     _require_type(request, "multipart/form-data")
-    stream = _counted(request, limit_bytes, settings.body_idle_s)
+    stream = _limited(request, limit_bytes, settings.body_idle_s)
     try:
         form = await MultiPartParser(request.headers, stream, max_files=1, max_fields=MAX_FIELDS).parse()
     except MultiPartException as error:
-        raise MalformedBody(f"the form cannot be read: {error.message}") from error
+        raise MalformedBody(f"the form is malformed: {error.message}") from error
     try:
         yield form
     finally:
         await form.close()
 
 
-def documented(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what OpenAPI says of a route that reads this model with `read_json`."""
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI description of a body that a route reads with `read_json`."""
     schema = model.model_json_schema()
     content = {"application/json": {"schema": _inline(schema, schema.pop("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def _read(request: Request, limit_bytes: int, idle_s: float) -> bytes:
-    data = bytearray()
-    async for piece in _counted(request, limit_bytes, idle_s):
-        data += piece
+async def _read(request: Request, api: Services, tenant: str) -> bytes:
+    data, settings = bytearray(), api.settings
+    async for chunk in _limited(request, settings.body_limit_bytes(tenant), settings.body_idle_s):
+        data += chunk
+        if len(data) > FREE_BYTES:
+            await api.pace.wait(tenant, len(chunk))
     return bytes(data)
 
 
-async def _counted(request: Request, limit_bytes: int, idle_s: float) -> AsyncGenerator[bytes]:
+async def _limited(request: Request, limit_bytes: int, idle_s: float) -> AsyncGenerator[bytes]:
     size_bytes = 0
-    async for piece in pieces(request, idle_s=idle_s):
-        size_bytes += len(piece)
+    async for chunk in body_chunks(request, idle_s=idle_s):
+        size_bytes += len(chunk)
         if size_bytes > limit_bytes:
-            raise PayloadTooLarge(f"a body may hold {limit_bytes} bytes")
-        yield piece
+            raise PayloadTooLarge(f"the body exceeds the limit of {limit_bytes} bytes")
+        yield chunk
 
 
 def _require_type(request: Request, wanted: str) -> None:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != wanted:
-        raise UnsupportedContentType(f"send {wanted}")
+        raise UnsupportedContentType(f"the Content-Type is not supported; send {wanted}")
 
 
 def _inline(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -1,17 +1,8 @@
-"""The API's description of itself (OpenAPI): FastAPI's, with our problems in place of its own errors, and links.
-
-`docs/openapi.json` is what it says now, so that a change of the API is seen where it is reviewed:
-
-    python -m penstock.api.description docs/openapi.json
-"""
+"""The OpenAPI description: FastAPI's document with problem+json errors, links and API keys added."""
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -20,44 +11,44 @@ from fastapi.routing import APIRoute
 
 from penstock.api.access import is_declared, scope_of
 from penstock.api.errors import problems
-from penstock.api.schemas import Problem
+from penstock.api.schemas.jobs import Problem
 
 _FOREIGN = ("HTTPValidationError", "ValidationError")
-#: What may meet any request: a method that the path does not know, a host name that is not ours, a bug.
+#: Problems of every operation: an unknown method, an unknown host name, a bug.
 _ANYWHERE = problems(405, 421, 500)
 
-#: Parameters of paths that are strings to FastAPI: what is no UUID is an unknown job, not a wrong request.
+#: Path parameters that are UUIDs. FastAPI sees strings, because a malformed id is an unknown job (404), not a 422.
 _UUIDS = ("job_id", "batch_id", "endpoint_id")
 
 _JOB = {"job_id": "$response.body#/id"}
 _LISTED = {"job_id": "$response.body#/jobs/0/id"}
-_MADE = {
+_JOB_LINKS = {
     "read": ("read_job", _JOB), "cancel": ("cancel_job", _JOB), "retry": ("retry_job", _JOB),
     "delete": ("delete_job", _JOB), "events": ("job_events", _JOB), "deliveries": ("list_deliveries", _JOB),
 }  # fmt: skip
 _BATCH = {"batch_id": "$response.body#/id"}
 _LISTED_BATCH = {"batch_id": "$response.body#/batches/0/id"}
-_BATCH_MADE = {
+_BATCH_LINKS = {
     "read": ("read_batch", _BATCH), "cancel": ("cancel_batch", _BATCH), "delete": ("delete_batch", _BATCH),
     "jobs": ("list_jobs", _BATCH),
 }  # fmt: skip
 _ENDPOINT = {"endpoint_id": "$response.body#/id"}
 _LISTED_ENDPOINT = {"endpoint_id": "$response.body#/endpoints/0/id"}
 _SAME_ENDPOINT = {"endpoint_id": "$request.path.endpoint_id"}
-_ENDPOINT_MADE = {
+_ENDPOINT_LINKS = {
     "read": ("read_endpoint", _ENDPOINT), "change": ("change_endpoint", _ENDPOINT),
     "rotate": ("rotate_secret", _ENDPOINT), "test": ("test_endpoint", _ENDPOINT),
     "deliveries": ("list_endpoint_deliveries", _ENDPOINT), "delete": ("delete_endpoint", _ENDPOINT),
 }  # fmt: skip
 _DELIVERY = {"delivery_id": "$response.body#/id"}
 _LISTED_DELIVERY = {"delivery_id": "$response.body#/deliveries/0/id"}
-#: Of an operation: names of links -> the operation that each leads to, and where its parameters come from.
+#: Operation -> link name -> target operation and the expressions of its parameters.
 LINKS: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = MappingProxyType(
     {
-        "submit_job": _MADE,
-        "put_job": _MADE,
+        "submit_job": _JOB_LINKS,
+        "put_job": _JOB_LINKS,
         "retry_job": {"read": ("read_job", _JOB)},
-        "read_job": _MADE | {"artifact": ("read_artifact", {**_JOB, "name": "$response.body#/artifacts/0/name"})},
+        "read_job": _JOB_LINKS | {"artifact": ("read_artifact", {**_JOB, "name": "$response.body#/artifacts/0/name"})},
         "list_jobs": {
             "read": ("read_job", _LISTED),
             "delete": ("delete_job", _LISTED),
@@ -72,8 +63,8 @@ LINKS: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = MappingProxyT
         "list_models": {"read": ("read_model", {"name": "$response.body#/models/0/name"})},
         "list_queues": {"read": ("read_queue", {"name": "$response.body#/queues/0/name"})},
         "list_dead_letters": {"retry": ("retry_job", _LISTED)},
-        "submit_batch": _BATCH_MADE,
-        "read_batch": _BATCH_MADE
+        "submit_batch": _BATCH_LINKS,
+        "read_batch": _BATCH_LINKS
         | {"artifact": ("read_batch_artifact", {**_BATCH, "name": "$response.body#/artifacts/0/name"})},
         "cancel_batch": {"read": ("read_batch", _BATCH), "delete": ("delete_batch", _BATCH)},
         "list_batches": {
@@ -81,8 +72,8 @@ LINKS: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = MappingProxyT
             "cancel": ("cancel_batch", _LISTED_BATCH),
             "next": ("list_batches", {"cursor": "$response.body#/next_cursor"}),
         },
-        "create_endpoint": _ENDPOINT_MADE,
-        "read_endpoint": _ENDPOINT_MADE,
+        "create_endpoint": _ENDPOINT_LINKS,
+        "read_endpoint": _ENDPOINT_LINKS,
         "change_endpoint": {"read": ("read_endpoint", _ENDPOINT), "test": ("test_endpoint", _ENDPOINT)},
         "rotate_secret": {"read": ("read_endpoint", _ENDPOINT), "test": ("test_endpoint", _ENDPOINT)},
         "list_endpoints": {
@@ -107,7 +98,7 @@ LINKS: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = MappingProxyT
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return the name of a route's function: what clients are generated with, and what links name."""
+    """Return the name of a route's function. Generated clients and links use it."""
     return route.name
 
 
@@ -115,7 +106,7 @@ _SCHEME = "apiKey"
 
 
 def install(app: FastAPI, *, with_keys: bool) -> None:
-    """Make the app describe failures as its routes name them with `penstock.api.errors.problems`, and its keys."""
+    """Add problems (`penstock.api.errors.problems`), links and, with keys, security to the app's OpenAPI document."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -139,7 +130,7 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
     schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= schema.pop("$defs") | {"Problem": schema}
     for operation in _operations(document):
-        # FastAPI adds this to each route with a parameter, whatever it may be.
+        # FastAPI adds its own error to each route with a parameter.
         if _FOREIGN[0] in str(operation["responses"].get("422")):
             del operation["responses"]["422"]
         operation["responses"] |= {str(status): answer for status, answer in _ANYWHERE.items()}
@@ -150,7 +141,7 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_security(document: dict[str, Any]) -> dict[str, Any]:
-    what = "An API key, made by `penstock keys create`. What it may do is its scopes; it names the tenant."
+    what = "An API key from `penstock keys create`. The key names the tenant; its scopes limit the operations."
     scheme = {"type": "http", "scheme": "bearer", "description": what}
     document["components"]["securitySchemes"] = {_SCHEME: scheme}
     for path, operations in document["paths"].items():
@@ -175,27 +166,3 @@ def _with_links(document: dict[str, Any]) -> dict[str, Any]:
             if links and status in ("200", "201", "202"):
                 answer["links"] = links
     return document
-
-
-def _document() -> dict[str, Any]:
-    """Return the description of an app that is never started: no store is asked."""
-    from pydantic import SecretStr
-
-    from penstock.api.app import create_app
-    from penstock.config import Settings
-    from penstock.storage.objects import open_store
-    from penstock.storage.records import AsyncJobStore
-
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(data=Path(folder), access="keys", secret=SecretStr("of nobody"))
-        jobs, objects = AsyncJobStore.open("redis://127.0.0.1:1"), open_store(settings.store_url, settings)
-        return create_app(settings, jobs=jobs, objects=objects, send_hint=str).openapi()
-
-
-def text() -> str:
-    """Return what `docs/openapi.json` must hold."""
-    return json.dumps(_document(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(text(), encoding="utf-8")

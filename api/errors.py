@@ -1,4 +1,4 @@
-"""Errors on the wire: one table from exception class to HTTP status, and RFC 9457 problems for everything."""
+"""Errors over HTTP: one table from exception class to status; every error is an RFC 9457 problem."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from penstock import errors
 from penstock.documents import sentence
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.reports import ErrorReport, Issue
+from penstock.storage.spool import is_full, out_of_space
 
 log = structlog.get_logger(__name__)
 
@@ -26,17 +27,19 @@ CONTENT_TYPE = "application/problem+json"
 _HEADERS: Mapping[int, dict[str, str]] = MappingProxyType(
     {
         HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
-        HTTPStatus.REQUEST_TIMEOUT: {"Connection": "close"},  # behind half a body no other request can come
+        HTTPStatus.REQUEST_TIMEOUT: {
+            "Connection": "close"
+        },  # the rest of the body is unread: the connection cannot be reused
     }
 )
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-#: Writes a report with its status and headers as the clients of some paths know errors.
-Shape = Callable[[ErrorReport, int, Mapping[str, str] | None], JSONResponse]
-#: When an error that asks for patience does not say how much.
+#: Writes a report, with status and headers, in the error format of an interface.
+ErrorFormat = Callable[[ErrorReport, int, Mapping[str, str] | None], JSONResponse]
+#: Seconds of `Retry-After` where a retryable error names none.
 RETRY_AFTER_S = 5
 
 
-#: The nearest ancestor wins.
+#: Exception class -> HTTP status. The nearest ancestor wins.
 STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
     {
         PenstockError: 500,
@@ -71,6 +74,8 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.TensorsRefused: 403,
         errors.ServiceError: 503,
         errors.ProcessorFailed: 500,
+        errors.RedisFailed: 500,
+        errors.RecordTooNew: 500,
         errors.WaitOver: 504,
         errors.ObjectNotFound: 404,
         errors.ObjectExists: 409,
@@ -84,7 +89,7 @@ def status_of(error: PenstockError) -> int:
 
 
 def error_of(report: ErrorReport) -> PenstockError:
-    """Return the error that a report tells of, to be raised again; a `PenstockError` for a code of nobody here."""
+    """Return the exception of a report; a `PenstockError` for an unknown code."""
     cls = next((cls for cls in _tree(PenstockError) if cls.code == report.code), PenstockError)
     return cls(report.detail, errors=report.errors)
 
@@ -98,115 +103,118 @@ def _tree(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
 def problem(
     report: ErrorReport, status: int, headers: Mapping[str, str] | None = None, kind: str | None = None
 ) -> JSONResponse:
-    """Return a report as a problem+json response; `kind` is its `type`, where that is not ours."""
+    """Return a report as a problem+json response; `kind` replaces its `type`."""
     body = {"type": kind or f"urn:penstock:problem:{report.code}", "status": status, **report.to_json()}
     return JSONResponse(body, status, headers, media_type=CONTENT_TYPE)
 
 
-def answer(error: PenstockError, status: int | None = None, kind: str | None = None) -> JSONResponse:
-    """Return what is answered to a request that met this error: a problem of its own status and `type`, or of these."""
-    status = status or status_of(error)
-    return problem(error.report(), status, _patience(error, status) | _HEADERS.get(status, {}), kind)
-
-
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of a route that answers with problems of these statuses."""
+    """Return the OpenAPI description of problems with these statuses."""
     content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    patience = {"Retry-After": {"description": "Seconds, where another try may help.", "schema": {"type": "integer"}}}
+    retry = {"Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
-        | ({"headers": patience} if status in (429, 503) else {})
+        | ({"headers": retry} if status in (429, 503) else {})
         for status in statuses
     }
 
 
 def install(
     app: FastAPI,
-    shapes: Mapping[str, Shape] = MappingProxyType({}),
-    elsewhere: Callable[[str], str | None] = lambda _: None,
+    formats: Mapping[str, ErrorFormat] = MappingProxyType({}),
+    not_found_hint: Callable[[str], str | None] = lambda _: None,
 ) -> None:
-    """Make the app answer every error with a problem, or below a prefix of `shapes` with what that makes of it.
+    """Register handlers that answer errors with a problem, or in the format of their path prefix in `formats`.
 
-    `elsewhere` says of a path that is not there where to look instead, if it knows.
+    `not_found_hint` returns a sentence that 404 answers add for a path.
     """
-    app.state.error_shapes = shapes
-    app.state.elsewhere = elsewhere
+    app.state.error_formats = formats
+    app.state.not_found_hint = not_found_hint
     app.add_exception_handler(PenstockError, _on_penstock_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(OSError, _on_os_error)
     app.add_exception_handler(Exception, _on_bug)
 
 
 async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, PenstockError)  # noqa: S101  (what the handler is registered for)
-    return refusal(request, error, status_of(error))
+    assert isinstance(error, PenstockError)  # noqa: S101  (the registered class)
+    return error_response(request, error, status_of(error))
 
 
-def refusal(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
-    """Return an error as a problem of this status and `type`."""
+def error_response(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
+    """Return the response to a request that failed with this error; log server errors."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
-    return unlogged_refusal(request, error, status, kind)
+    return unlogged_error_response(request, error, status, kind)
 
 
-def unlogged_refusal(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
-    """Return what `refusal` does without a line in the log, which a flood would fill."""
-    write = _shape(request)
-    if write is not None:
-        return write(error.report(), status, _patience(error, status) | _HEADERS.get(status, {}))
-    return answer(error, status, kind)
+def unlogged_error_response(
+    request: Request, error: PenstockError, status: int, kind: str | None = None
+) -> JSONResponse:
+    """Return the same response as `error_response` without logging: a flood would fill the log."""
+    report, headers = error.report(), _retry_after(error, status) | _HEADERS.get(status, {})
+    write = _format(request)
+    return problem(report, status, headers, kind) if write is None else write(report, status, headers)
 
 
-def _patience(error: PenstockError, status: int) -> dict[str, str]:
+def _retry_after(error: PenstockError, status: int) -> dict[str, str]:
     if error.retry_after_s is None and not (error.retryable and status in (429, 503)):
         return {}
     return {"Retry-After": str(max(1, ceil(error.retry_after_s or RETRY_AFTER_S)))}
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101  (what the handler is registered for)
+    assert isinstance(error, RequestValidationError)  # noqa: S101  (the registered class)
     return await _on_penstock_error(request, invalid_parameters(error))
 
 
 def invalid_parameters(error: RequestValidationError) -> InvalidRequest:
-    """Return FastAPI's error as ours."""
-    # Of parameters only (bodies are read by `penstock.api.body`): no JSON pointer leads there.
+    """Return FastAPI's validation error as an `InvalidRequest`."""
+    # Parameters only (`penstock.api.body` reads bodies), so the issues have no JSON pointer.
     found = [Issue("", f"{' parameter '.join(map(str, e['loc'][:2]))} {sentence(e)}") for e in error.errors()]
     return InvalidRequest(errors=found)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)  # noqa: S101  (what the handler is registered for)
+    assert isinstance(error, HTTPException)  # noqa: S101  (the registered class)
     title = HTTPStatus(error.status_code).phrase
-    hint = _elsewhere(request) if error.status_code == HTTPStatus.NOT_FOUND else ""
+    hint = _hint(request) if error.status_code == HTTPStatus.NOT_FOUND else ""
     report = ErrorReport(title.lower().replace(" ", "_"), title, f"{title}.{hint}", retryable=False)
     wrong_method = error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
     return _answer(request, report, error.status_code, {"Allow": _allowed(request)} if wrong_method else error.headers)
 
 
-def _elsewhere(request: Request) -> str:
-    hint = request.app.state.elsewhere(request.url.path)
+def _hint(request: Request) -> str:
+    hint = request.app.state.not_found_hint(request.url.path)
     return "" if hint is None else f" {hint}"
 
 
 def _allowed(request: Request) -> str:
-    """Return the methods that the path knows: they are several routes, of which Starlette names one's alone."""
+    """Return the methods of all routes of the path; Starlette names those of one route only."""
     routes, scope = request.app.routes, dict(request.scope)
     known = [m for m in _METHODS if any(r.matches(scope | {"method": m})[0] is Match.FULL for r in routes)]
     return ", ".join(known)
 
 
+async def _on_os_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request whose body did not fit on the disk; any other error of the system is a bug."""
+    if isinstance(error, OSError) and is_full(error):
+        return await _on_penstock_error(request, out_of_space(error))
+    raise error
+
+
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:
-    log.error("request.broke", path=request.url.path, error=type(error).__name__)
+    log.error("request.crashed", path=request.url.path, error=type(error).__name__)
     return _answer(request, PenstockError().report(), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _answer(
     request: Request, report: ErrorReport, status: int, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    return (_shape(request) or problem)(report, status, headers)
+    return (_format(request) or problem)(report, status, headers)
 
 
-def _shape(request: Request) -> Shape | None:
-    path, shapes = request.url.path, request.app.state.error_shapes
-    return next((shapes[prefix] for prefix in shapes if f"{path}/".startswith(f"{prefix}/")), None)
+def _format(request: Request) -> ErrorFormat | None:
+    path, formats = request.scope["path"], request.app.state.error_formats
+    return next((formats[prefix] for prefix in formats if f"{path}/".startswith(f"{prefix}/")), None)

@@ -1,4 +1,4 @@
-"""Files as responses: ranges, and headers that keep a browser from running what a job made."""
+"""File responses: byte ranges, and headers that keep a browser from executing a job's output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock.storage.base import content_disposition
+from penstock.storage.objects.base import content_disposition
 
 
 def download_headers(filename: str, *, etag: str) -> dict[str, str]:
@@ -21,10 +21,10 @@ def download_headers(filename: str, *, etag: str) -> dict[str, str]:
 
 
 class FileDownload(FileResponse):
-    """A file with `Range` and `If-Range`, whose refusals are problems like all others."""
+    """A file response with `Range` and `If-Range` whose errors are problem+json."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file; raise `HTTPException` before anything was sent if its range cannot be had."""
+        """Send the file; raise `HTTPException` before the first byte where the range is not satisfiable."""
         refusals: list[Message] = []
 
         async def unless_refused(message: Message) -> None:

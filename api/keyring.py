@@ -1,7 +1,7 @@
-"""The API keys, as this process knows them: looked up in the object store, and again every few seconds.
+"""The key ring: a cache of API keys in front of the object store, refreshed every few seconds.
 
-So a revocation works everywhere within `FRESH_S`, without a word between processes. While the object store does not
-answer, what is known of a key counts for `STALE_S`.
+A revocation takes effect in every process within `FRESH_S`, without messages between processes. While the object store
+does not answer, a cached key stays valid for `STALE_S`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import structlog
 
 from penstock.api_keys import KeyRecord, admits, is_signed, parse
 from penstock.errors import ObjectStoreUnavailable
-from penstock.storage.api_keys import read_key
-from penstock.storage.base import ObjectStore
+from penstock.storage.journal.api_keys import read_key
+from penstock.storage.objects.base import ObjectStore
 
-#: A revoked key may still be answered for so long.
+#: Seconds until a cached key is read again: the longest that a revoked key still works.
 FRESH_S = 5.0
-#: The same while the object store does not answer.
+#: Seconds a cached key stays valid while the object store does not answer.
 STALE_S = 60.0
-#: When it is asked again then, and how long it is waited for.
-RETRY_S, PATIENCE_S = 1.0, 3.0
+#: Seconds until the next look-up after a failed one, and the time limit of a look-up.
+RETRY_S, TIMEOUT_S = 1.0, 3.0
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass
-class _Known:
-    """What is known of one id: a record, or that there is none."""
+class _CachedKey:
+    """The cached look-up of one key id; `record` is None for an unknown key."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     record: KeyRecord | None = None
-    #: Times of the monotonic clock.
-    look_again_s: float = -math.inf
-    counts_until_s: float = -math.inf
+    #: Monotonic times.
+    refresh_at_s: float = -math.inf
+    valid_until_s: float = -math.inf
 
 
 class KeyRing:
-    """Tells whose a key is. Only what the service signed is looked up: nobody else's questions reach the store."""
+    """Finds the record of an API key. Texts without this service's signature never cause a look-up in the store."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class KeyRing:
         self._secret = secret
         self._clock = clock
         self._now = now
-        self._known: defaultdict[str, _Known] = defaultdict(_Known)
+        self._cache: defaultdict[str, _CachedKey] = defaultdict(_CachedKey)
 
     async def find(self, text: str) -> KeyRecord | None:
-        """Return the record of a key that is valid at this moment, None for any other.
+        """Return the record of a valid key, None for any other text.
 
-        Raises `ObjectStoreUnavailable` where nothing is known of it and the store does not answer.
+        Raises `ObjectStoreUnavailable` where the key is not cached and the store does not answer.
         """
         given = parse(text)
         if given is None or not is_signed(self._secret, given):
@@ -72,22 +72,32 @@ class KeyRing:
         log.info("key.refused", key=given.id, state=record.state(at=self._now()) if record else "unknown")
         return None
 
-    async def _record(self, key_id: str) -> KeyRecord | None:
-        known = self._known[key_id]
-        async with known.lock:
-            if self._clock() >= known.look_again_s:
-                await self._look_up(key_id, known)
-        if self._clock() >= known.counts_until_s:
-            raise ObjectStoreUnavailable("the API key cannot be looked up", retry_after_s=RETRY_S)
-        return known.record
+    def known(self, text: str) -> KeyRecord | None:
+        """Return the record of a valid key that needs no look-up, None for any other text."""
+        given = parse(text)
+        if given is None or not is_signed(self._secret, given):
+            return None
+        cached = self._cache.get(given.id)
+        if cached is None or self._clock() >= cached.refresh_at_s or self._clock() >= cached.valid_until_s:
+            return None
+        return cached.record if admits(self._secret, cached.record, given, at=self._now()) else None
 
-    async def _look_up(self, key_id: str, known: _Known) -> None:
-        asked_s = self._clock()
+    async def _record(self, key_id: str) -> KeyRecord | None:
+        cached = self._cache[key_id]
+        async with cached.lock:
+            if self._clock() >= cached.refresh_at_s:
+                await self._look_up(key_id, cached)
+        if self._clock() >= cached.valid_until_s:
+            raise ObjectStoreUnavailable("the API key cannot be looked up", retry_after_s=RETRY_S)
+        return cached.record
+
+    async def _look_up(self, key_id: str, cached: _CachedKey) -> None:
+        begun_s = self._clock()
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                known.record = await asyncio.to_thread(read_key, self._objects, key_id)
+            async with asyncio.timeout(TIMEOUT_S):
+                cached.record = await asyncio.to_thread(read_key, self._objects, key_id)
         except (ObjectStoreUnavailable, TimeoutError) as error:
-            log.warning("key.unanswered", key=key_id, error=type(error).__name__)
-            known.look_again_s = self._clock() + RETRY_S
+            log.warning("key.lookup_failed", key=key_id, error=type(error).__name__)
+            cached.refresh_at_s = self._clock() + RETRY_S
         else:
-            known.look_again_s, known.counts_until_s = asked_s + FRESH_S, asked_s + STALE_S
+            cached.refresh_at_s, cached.valid_until_s = begun_s + FRESH_S, begun_s + STALE_S

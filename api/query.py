@@ -1,4 +1,4 @@
-"""Queries: no parameter is given twice, and which jobs `GET /v1/jobs` is to hold."""
+"""Query parameters: rejects repeated ones, and describes the filters of `GET /v1/jobs`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.reports import Issue
 from penstock.requests import MetadataValue
 from penstock.times import Time, wrong_with
 
-#: Of a list's filters: `metadata.KEY=VALUE`.
+#: Prefix of metadata filters: `metadata.KEY=VALUE`.
 METADATA = "metadata."
-#: Of a parameter's name, in a sentence.
+#: Characters of a parameter's name that an error message shows.
 NAME_CHARS = 80
-#: `penstock.storage.listing.Page`: the microsecond and the id of the last job looked at.
+#: A cursor of `penstock.storage.redis.listing.Page`: microsecond and id of the last job read.
 CURSOR = r"^[0-9]{1,16}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
-#: What OpenAPI says of the filters whose names are the caller's.
+#: OpenAPI description of the metadata filters.
 _METADATA = {
     "name": "metadata.*",
     "in": "query",
-    "description": "`metadata.KEY=VALUE`: only jobs with this metadata. Several are all asked for.",
+    "description": "`metadata.KEY=VALUE`: only jobs with this metadata. Several filters must all match.",
     "style": "form",
     "explode": True,
     "schema": {
@@ -38,8 +38,8 @@ _METADATA = {
 FILTERS: dict[str, Any] = {"parameters": [_METADATA]}
 
 
-async def each_once(request: Request) -> None:
-    """Raise `InvalidRequest` for parameters that are given more than once: no route takes several values."""
+async def unique_parameters(request: Request) -> None:
+    """Raise `InvalidRequest` for repeated parameters: no parameter has several values."""
     counts = Counter(name for name, _ in request.query_params.multi_items())
     twice = [name[:NAME_CHARS] for name, count in counts.items() if count > 1]
     if twice:
@@ -48,7 +48,7 @@ async def each_once(request: Request) -> None:
 
 def _time(text: str) -> str:
     if wrong_with(text) is not None:
-        raise PydanticCustomError("time", "must be a time as 2026-01-31T12:00:00Z (a + in a query is written %2B)")
+        raise PydanticCustomError("time", "must be a time such as 2026-01-31T12:00:00Z (write + as %2B)")
     return text
 
 
@@ -62,24 +62,24 @@ _Time = Annotated[Time, BeforeValidator(_time)]
 
 
 class JobQuery(BaseModel):
-    """Which jobs a list is to hold. Further parameters are `metadata.KEY=VALUE`."""
+    """The filters of a list of jobs. Further parameters are `metadata.KEY=VALUE`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_metadata_name)], MetadataValue] = Field(init=False)
 
     cursor: Annotated[str, StringConstraints(pattern=CURSOR)] | None = Field(
-        default=None, description="`next_cursor` of the page before."
+        default=None, description="The `next_cursor` of the previous page."
     )
     limit: Annotated[int, Field(ge=1, le=200)] = 50
     status: Status | None = None
     model: str | None = None
     batch_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F-]{36}$", to_lower=True)] | None = None
-    created_after: _Time | None = Field(default=None, description="Only jobs made later than this.")
-    created_before: _Time | None = Field(default=None, description="Only jobs made earlier than this.")
+    created_after: _Time | None = Field(default=None, description="Only jobs created later than this time.")
+    created_before: _Time | None = Field(default=None, description="Only jobs created earlier than this time.")
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What jobs must carry."""
+        """The metadata that jobs must have."""
         return {name.removeprefix(METADATA): value for name, value in (self.model_extra or {}).items()}
 
     @property

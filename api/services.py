@@ -1,4 +1,4 @@
-"""What the routes work with: settings, job store, object store, and the sender of hints."""
+"""The services that routes use: settings, stores, admission control, and the hint sender."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from fastapi import Depends, Request
 
-from penstock.api.fullness import Fullness
+from penstock.api.admission.concurrency import ConcurrencyLimit
+from penstock.api.admission.pace import Pace
+from penstock.api.admission.rate_limit import RateLimit
+from penstock.api.admission.refusals import RecentRefusals
+from penstock.api.isolation import Isolation
 from penstock.api.keyring import KeyRing
-from penstock.api.rate_limit import RateLimit
-from penstock.api.schemas import JobView, NameOf, job_view
-from penstock.api.turns import Turns
+from penstock.api.schemas.jobs import JobView, UriOf, job_view
 from penstock.config import Settings
 from penstock.jobs import Job
-from penstock.storage.base import ObjectStore
-from penstock.storage.journal import AsyncJournal
-from penstock.storage.records import AsyncJobStore, QueueLimits
+from penstock.storage.journal.journal import AsyncJournal
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis.records import AsyncJobStore, QueueLimits
 
-#: Hints that wait to be sent. Past this, the keeper's own hints do.
+#: Unsent hints. Further hints are dropped; the keeper sends its own.
 MAX_WAITING_HINTS = 1000
 
 log = structlog.get_logger(__name__)
 
 
 class Hints:
-    """Sends hints one after the other beside the requests, so that no request ever waits for the broker."""
+    """Sends hints in a background thread, so that no request waits for the broker."""
 
     def __init__(self, send: Callable[[str], object]) -> None:
         self._send = send
@@ -38,13 +40,13 @@ class Hints:
         self._waiting = 0
 
     def send(self, queue: str) -> None:
-        """Have a hint sent soon; drop it when too many wait. Called from the event loop only."""
+        """Schedule a hint; drop the hint when too many are unsent. Call from the event loop only."""
         if self._waiting < MAX_WAITING_HINTS:
             self._waiting += 1
             self._pool.submit(self._send_one, queue)
 
     def close(self) -> None:
-        """Forget what was not sent yet and wait for the one that is."""
+        """Drop unsent hints and wait for the hint in progress."""
         self._pool.shutdown(cancel_futures=True)
 
     def _send_one(self, queue: str) -> None:
@@ -57,49 +59,55 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The seams of the API: one value per app."""
+    """The services of one app."""
 
     settings: Settings
     jobs: AsyncJobStore
     objects: ObjectStore
     hints: Hints
-    #: Of submissions.
-    turns: Turns
-    #: Of batches whose requests are taken in.
-    batch_turns: Turns
-    #: Of tenants, as far as submissions have met it.
-    fullness: Fullness
-    #: Of each tenant's submissions.
+    #: Limits concurrent submissions.
+    concurrency: ConcurrencyLimit
+    #: Limits batches whose requests are being stored.
+    batch_concurrency: ConcurrencyLimit
+    #: Remembers tenants at their job limit.
+    refusals: RecentRefusals
+    #: Limits each tenant's submissions per second.
     rate_limit: RateLimit
-    #: None = open mode.
+    #: Limits the bytes per second of each tenant's large bodies.
+    pace: Pace
+    #: Validates large requests outside of this process.
+    isolation: Isolation
+    #: Reads files of batches outside of this process; a file takes longer than a request.
+    file_isolation: Isolation
+    #: None in open mode.
     keys: KeyRing | None = None
 
     @property
     def limits(self) -> QueueLimits:
-        """What a submit may not exceed."""
+        """The limits that the job store enforces on submissions."""
         return QueueLimits.of(self.settings)
 
     @property
     def journal(self) -> AsyncJournal:
-        """What both stores must agree on: submitting, canceling, and reading what only one of them may have."""
+        """The journal: operations that involve both stores, such as submit, cancel and read."""
         return AsyncJournal(self.jobs, self.objects)
 
     @property
     def store_is_local(self) -> bool:
-        """Whether the objects are files that this process serves itself."""
+        """True where objects are local files that the API serves itself."""
         return urlsplit(self.settings.store_url).scheme == "file"
 
     def file(self, key: str) -> Path:
-        """Return where the local store keeps an object."""
+        """Return the path of an object in the local store."""
         return Path(unquote(urlsplit(self.objects.uri(key)).path))
 
     @property
-    def uri(self) -> NameOf:
-        """How people and tools name an object; None where it is a file of this machine, whose place is its own."""
+    def uri(self) -> UriOf:
+        """The function that returns an object's public URI; None for the local store, whose paths are private."""
         return None if self.store_is_local else self.objects.uri
 
     def view(self, job: Job) -> JobView:
-        """Return the job as the public sees it."""
+        """Return the public view of a job."""
         return job_view(job, base_url=self.settings.base_url, uri=self.uri)
 
 

@@ -1,24 +1,81 @@
-"""From a request to a submission: the model is known, its input fits, its media are there and allowed."""
+"""Submission checks: the model is served, the input fits its schema, the media exist and are allowed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from penstock.api.connection import while_connected
 from penstock.api.media import check_media
 from penstock.api.services import Services
+from penstock.documents import is_small_value
+from penstock.errors import PenstockError, RequestError
+from penstock.intake.inputs import Findings, examine
+from penstock.intake.submissions import Origin, check_webhook, refuse_tensors, servable, submission_to
 from penstock.jobs import JobKey, Submission
+from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
-from penstock.storage import catalogues
-from penstock.storage.submissions import Origin, check_input, check_tensors, check_webhook, servable, submission_to
+from penstock.storage.redis import catalogues
 
 
-async def submission(api: Services, key: JobKey, wanted: JobRequest, *, fingerprint: str, origin: Origin) -> Submission:
-    """Return the checked request as a submission.
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The findings in an input, or the error in it, by a model's entry in the catalogue."""
+
+    entry: CatalogueEntry
+    found: Findings | RequestError
+
+    def findings(self) -> Findings:
+        """Return the findings; raise the error."""
+        if isinstance(self.found, RequestError):
+            raise self.found
+        return self.found
+
+
+async def examine_large(request: Request, api: Services, tenant: str, wanted: JobRequest) -> Examination | None:
+    """Examine a large input in a process of its own; None for a small input, and for a model that cannot be used.
+
+    Call it before the submission takes a place of the concurrency limit, which other tenants need meanwhile. Raises
+    `ClientLeft` and the errors of `Isolation.run`.
+    """
+    if is_small_value(wanted.input):
+        return None
+    try:
+        catalogue = await api.jobs.run(catalogues.catalogue())
+        entry = servable(wanted.model, catalogue)
+    except PenstockError:
+        return None  # `submission` raises it, unless the job exists
+    size_bytes = api.settings.body_limit_bytes(tenant)
+    found = await while_connected(request, api.isolation.run(tenant, size_bytes, _examined, entry, wanted.input))
+    return Examination(entry, found)
+
+
+async def submission(
+    api: Services,
+    key: JobKey,
+    wanted: JobRequest,
+    *,
+    fingerprint: str,
+    origin: Origin,
+    examination: Examination | None = None,
+) -> Submission:
+    """Return a checked request as a submission.
 
     Raises `ModelNotServed`, `ModelUnavailable`, `InvalidRequest` or an `InputError`; their issues point into the body.
     """
     catalogue = await api.jobs.run(catalogues.catalogue())
     entry = servable(wanted.model, catalogue)
-    check_input(entry, wanted.input)
-    check_tensors(entry.input_schema, wanted.input, tenant=key.tenant, settings=api.settings)
+    is_current = examination is not None and examination.entry == entry
+    found = examination.findings() if examination and is_current else examine(entry, wanted.input)
+    refuse_tensors(found.tensors, tenant=key.tenant, settings=api.settings)
     check_webhook(wanted, api.settings)
-    await check_media(api, key.tenant, entry, wanted.input)
+    await check_media(api, key.tenant, entry, found.media)
     return submission_to(entry, key, wanted, fingerprint=fingerprint, origin=origin)
+
+
+def _examined(entry: CatalogueEntry, value: dict[str, object]) -> Findings | RequestError:
+    try:
+        return examine(entry, value)
+    except RequestError as error:
+        return error

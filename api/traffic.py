@@ -1,4 +1,4 @@
-"""Requests, counted and timed by route: what `/metrics` says of this process."""
+"""Request metrics: counts and times this process's requests by route, for `/metrics`."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: What is neither one of our routes nor a known method: strangers' words must not become labels.
+#: Label of unknown routes and methods: request data must not become labels.
 OTHER = "other"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BOUNDS_S = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class Traffic:
-    """The requests that this process answered."""
+    """The request metrics of this process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._answered = Counter(
-            "penstock_http_requests", "Requests that were answered.", ["method", "route", "status"],
+            "penstock_http_requests", "Answered requests.", ["method", "route", "status"],
             registry=self.registry,
         )  # fmt: skip
         self._seconds = Histogram(
-            "penstock_http_request_seconds", "Time until the head of the answer.", ["method", "route"],
+            "penstock_http_request_seconds", "Time until the response headers.", ["method", "route"],
             registry=self.registry, buckets=BOUNDS_S,
         )  # fmt: skip
 
-    def note(self, scope: Scope, status: int, took_s: float) -> None:
-        """Count a request by the template of its route, never by its path."""
+    def record(self, scope: Scope, status: int, took_s: float) -> None:
+        """Count a request under its route template, never under its path."""
         method = scope["method"] if scope["method"] in METHODS else OTHER
         route = getattr(scope.get("route"), "path", OTHER)
         self._answered.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(took_s)
 
 
-class Counting:
-    """ASGI middleware that notes each request when its answer begins: streams and downloads last as they please."""
+class TrafficMiddleware:
+    """ASGI middleware that records each request when its response begins, because streams and downloads may be long."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app
@@ -47,18 +47,18 @@ class Counting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, answered = time.monotonic(), False
+        begun_s, begun = time.monotonic(), False
 
-        async def counted(message: Message) -> None:
-            nonlocal answered
+        async def send_recorded(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
-                answered = True
-                self._traffic.note(scope, message["status"], time.monotonic() - begun)
+                begun = True
+                self._traffic.record(scope, message["status"], time.monotonic() - begun_s)
             await send(message)
 
         try:
-            await self._app(scope, receive, counted)
+            await self._app(scope, receive, send_recorded)
         except Exception:
-            if not answered:  # the one around this answers 500
-                self._traffic.note(scope, 500, time.monotonic() - begun)
+            if not begun:  # the outer middleware answers 500
+                self._traffic.record(scope, 500, time.monotonic() - begun_s)
             raise

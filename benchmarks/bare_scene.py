@@ -1,9 +1,9 @@
-"""The loop that a good engineer would write: `python -m benchmarks.bare_scene CATALOGUE MODEL SCENE OUT`.
+"""Baseline loop for scenes without the service: `python -m benchmarks.bare_scene CATALOGUE MODEL SCENE OUT`.
 
-Reads the scene whole, cuts it into the same tiles as the service, runs batches of them through the same runner, takes
-the largest class, masks what is nodata and writes a COG. Prints JSON: `seconds` without loading the model, `busy_s` of
-them in the runner, and megabytes of resident memory: `idle_mb` with the model loaded, `batch_mb` at most while one
-batch ran, `peak_mb` at most in all.
+Reads the whole scene, cuts it into the same tiles as the service, runs batches of tiles on the same runner, computes
+the class with the largest probability, masks nodata and writes a COG. Prints JSON: `seconds` without loading the model,
+`busy_s` in the runner, and resident memory in MB: `idle_mb` with the model loaded, `batch_mb` as the peak during one
+batch, `peak_mb` as the total peak.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import psutil
 
 from penstock.models import read_catalogue
 from penstock.processors.base import Output, Prompt
-from penstock.processors.geo.gdal import rasterio
 from penstock.processors.geo.options import SegmentationOptions, read_options
-from penstock.processors.geo.plan import Box, Tile, make_plan
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.tiling.plan import Box, Tile, make_plan
 from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 
 _SCALE = 1e-4
 
 
 class Network:
-    """A runner that is timed."""
+    """A runner with a timer."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.busy_s = runner, 0.0
@@ -49,7 +49,7 @@ class Network:
 def main(catalogue: Path, name: str, scene: Path, out: Path) -> dict[str, float]:
     """Measure one scene."""
     model = read_catalogue(catalogue)[name]
-    options, network = read_options(model, SegmentationOptions), Network(FACTORIES[model.runner](model))
+    options, network = read_options(model, SegmentationOptions), Network(Runners.installed().load(model))
     side = options.tile_px + 2 * options.halo_px
     network.run([np.ones((len(options.bands), 64, 64), np.float32)])
     idle_mb = psutil.Process().memory_info().rss / 1e6
@@ -79,7 +79,7 @@ def _loop(network: Network, options: SegmentationOptions, scene: Path, out: Path
 
 
 def _batches(shape: Any, options: SegmentationOptions, size: int) -> Iterator[list[Tile]]:
-    """Yield batches of tiles of one shape, as full as can be."""
+    """Yield batches of tiles of one shape, as full as possible."""
     plan = make_plan(
         *shape, tile_px=options.tile_px, halo_px=options.halo_px, stride_px=options.stride_px,
         pixel_bytes=1, strip_bytes=2**40,
@@ -93,7 +93,7 @@ def _batches(shape: Any, options: SegmentationOptions, size: int) -> Iterator[li
 
 
 def _window(numbers: npt.NDArray[np.uint16], tile: Tile) -> npt.NDArray[np.uint16]:
-    """Return a tile's pixels, with zeros to the right and below where the scene is no multiple of the stride."""
+    """Return a tile's pixels, padded with zeros to the right and below to a multiple of the stride."""
     box, part = tile.window, numbers[:, *_slices(tile.window)]
     beyond = ((0, 0), (0, box.height - part.shape[1]), (0, box.width - part.shape[2]))
     return np.pad(part, beyond) if any(map(any, beyond)) else part
@@ -112,7 +112,7 @@ def _write_cog(classes: npt.NDArray[np.uint8], profile: Any, out: Path) -> None:
 
 
 def peak_mb() -> float:
-    """Return the most resident memory that this process ever had, in MB."""
+    """Return the peak resident memory of this process, in MB."""
     # Not `ru_maxrss`: that begins with what the process that started this one held.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""From nothing to the first result, beside the bare import and load of the same network; and what imports take."""
+"""Cold start: time to the first result, compared with bare import and load of the network; cost of imports."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from secrets import token_hex
 from statistics import median
 
 from penstock.config import Settings
+from penstock.intake.media import upload_key
 from penstock.jobs import JobKey, Submission
-from penstock.storage import journal, records
-from penstock.storage.journal import Journal
-from penstock.storage.media import upload_key
-from penstock.storage.objects import open_store
-from tests.acceptance.stack import scene
-from tests.valkey import start_valkey
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import records
+from tests.support.stack import scene
+from tests.support.valkey import start_valkey
 
 REPEATS = 5
 PATIENCE_S = 120
 LIMITS = records.QueueLimits(max_queued=10**6, max_tenant_jobs=10**6, retention_s=3600, max_crashes=3)
 
-#: Loads the weights with nothing of ours but the network, and runs one tile.
+#: Program that loads only the network and its weights, and runs one tile.
 BARE = """
 import torch
 from penstock.models import read_catalogue
-from penstock.workers.engine.csmask import load_csmask
+from penstock.workers.engine.torch.csmask import load_csmask
 from penstock.workers.engine.weights import read_weights
 network = load_csmask(read_weights(read_catalogue()["csmask"]))
 with torch.inference_mode():
     network.module(torch.zeros(1, 6, 256, 256))
 """
 
-#: The same weights, with everything: a real scene of 256 x 256 pixels to its finished artifacts.
+#: Program with the whole library: a real scene of 256 x 256 pixels to its finished artifacts.
 LIBRARY = """
 import sys, penstock
 with penstock.Engine() as engine:
@@ -50,12 +51,12 @@ def cold_start() -> Iterator[str]:
     """Yield the table's lines."""
     with tempfile.TemporaryDirectory(prefix="bench-cold-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        picture = _small_scene(folder)
+        scene = _small_scene(folder)
         bare, library, cold, warm = _medians_s(
             lambda: _python_s(BARE),
-            lambda: _python_s(LIBRARY, str(picture), str(folder / "out")),
-            lambda: _worker_s(folder, picture, warm_up=False),
-            lambda: _worker_s(folder, picture, warm_up=True),
+            lambda: _python_s(LIBRARY, str(scene), str(folder / "out")),
+            lambda: _worker_s(folder, scene, warm_up=False),
+            lambda: _worker_s(folder, scene, warm_up=True),
         )
     yield f"| bare import, load and one tile | {bare:.2f} s | |"
     yield f"| the library: nothing to first result | {library:.2f} s = {library / bare:.2f} of bare | <= 1.2 |"
@@ -72,7 +73,7 @@ def cold_start() -> Iterator[str]:
 
 
 def _medians_s(*measured: Callable[[], float]) -> list[float]:
-    """Measure in turns, so that the machine's other work falls on all alike; the first round warms the disk's cache."""
+    """Measure in turns, so that other load affects all variants equally; the first round warms the disk cache."""
     rounds = [[measure() for measure in measured] for _ in range(REPEATS + 1)]
     return [median(column) for column in zip(*rounds[1:], strict=True)]
 
@@ -84,21 +85,21 @@ def _python_s(program: str, *arguments: str) -> float:
 
 
 def _processor_s(program: str) -> float:
-    """Return the processor time of a program: what it takes on an idle machine, since imports run in one thread."""
+    """Return the processor time of a program: its duration on an idle machine, as imports are single-threaded."""
     before = os.times()
     _python_s(program)
     after = os.times()
     return (after.children_user - before.children_user) + (after.children_system - before.children_system)
 
 
-def _worker_s(folder: Path, picture: Path, *, warm_up: bool) -> float:
-    """Time a worker from its start to the end of a job that was waiting for it."""
+def _worker_s(folder: Path, scene: Path, *, warm_up: bool) -> float:
+    """Measure the time from the start of a worker to the end of a waiting job."""
     data = Path(tempfile.mkdtemp(dir=folder))
     valkey = start_valkey(data / "valkey")
     try:
         settings = Settings(data=data, redis_url=valkey.url, secret=token_hex())
         store, objects = records.JobStore.open(settings.redis_address), open_store(settings.store_url, settings)
-        objects.put_bytes(upload_key("default", "up", "scene.tif"), picture.read_bytes(), content_type="image/tiff")
+        objects.put_bytes(upload_key("default", "up", "scene.tif"), scene.read_bytes(), content_type="image/tiff")
         key = JobKey("default", "cold")
         submission = Submission(
             key=key, model="csmask", queue="default", fingerprint="f", input={"scene": "media://up/scene.tif"}
@@ -130,7 +131,7 @@ def _worker_s(folder: Path, picture: Path, *, warm_up: bool) -> float:
 
 
 def _catalogue(folder: Path, *, warm_up: bool) -> Path:
-    """Write the shipped record of csmask again, with or without its warm-up."""
+    """Write the included record of csmask, with or without its warm-up."""
     path = folder / "models.toml"
     shipped = (files("penstock") / "catalogue" / "models.toml").read_text()
     header = "[models.csmask]\n"
@@ -139,7 +140,7 @@ def _catalogue(folder: Path, *, warm_up: bool) -> Path:
 
 
 def _small_scene(folder: Path) -> Path:
-    """Cut 256 x 256 pixels out of a real scene."""
+    """Crop 256 x 256 pixels from a real scene."""
     import rasterio
     from rasterio.windows import Window
 

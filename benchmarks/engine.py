@@ -1,6 +1,7 @@
-"""What the engine costs and how it shares a device: `python -m benchmarks.engine`.
+"""Overhead of the engine and sharing of a device: `python -m benchmarks.engine`.
 
-The device is a runner that waits without using the processor, so that the service is measured and not the network.
+The device is a runner that waits without using the processor, so that the benchmark measures the service, not a
+network.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import load_fake
+from penstock.workers.engine.runners import Runners
 
-#: One image or tile; its content does not matter.
+#: One image or tile with arbitrary content.
 IMAGE = Prompt({"pixels": np.zeros((3, 8, 8), np.float32)}, cost=64)
 TILES, IMAGES = 529, 200
-#: As in the mixed load's test: this many images come at a time, and a batch has room for eight.
+#: Images per burst, as in the test of the mixed load; a batch holds eight.
 BURST, BATCH = 5, 8
 PARTS = ("overhead", "mixed", "images", "cold")
 
@@ -37,8 +39,8 @@ PARTS = ("overhead", "mixed", "images", "cold")
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure (all)")
-    parser.add_argument("--batch-ms", type=float, default=20, help="of the mixed load's device")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
+    parser.add_argument("--batch-ms", type=float, default=20, help="duration of a batch in the mixed load")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     measured = {
@@ -54,10 +56,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def overhead() -> Iterator[str]:
-    """Time prompts that a runner answers at once."""
+    """Measure prompts on a runner that returns immediately."""
     for batch in (1, 8, 32):
         model = a_model(max_batch=batch)
-        with closing(BatchingEngine({"fake": load_fake})) as engine:
+        with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
             engine.load(model, check=_never)
             one = median(_per_prompt_us(engine, model, jobs=1, prompts=10_000) for _ in range(5))
             many = median(_per_prompt_us(engine, model, jobs=64, prompts=200) for _ in range(5))
@@ -81,14 +83,14 @@ def _per_prompt_us(engine: BatchingEngine, model: Model, *, jobs: int, prompts: 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Images that come in bursts, one burst a batch's time."""
+    """Images that arrive in bursts, one burst per batch duration."""
 
     engine: BatchingEngine
     model: Model
     every_s: float
 
     def image_latencies_s(self) -> list[float]:
-        """Return how long each image took from its coming to its output."""
+        """Return the seconds from arrival to output for each image."""
         with ThreadPoolExecutor(IMAGES) as pool:
             begun, coming = time.perf_counter(), []
             for burst in range(IMAGES // BURST):
@@ -103,7 +105,7 @@ class Load:
         return time.perf_counter() - begun
 
     def scene(self, ended: threading.Event) -> None:
-        """Run scenes one after the other as long as the images come."""
+        """Run scenes one after the other while images arrive."""
         while not ended.is_set():
             for _ in self.engine.run(self.model, iter([IMAGE] * TILES), check=_never, cost=IMAGE.cost * TILES):
                 if ended.is_set():
@@ -111,8 +113,8 @@ class Load:
 
 
 def mixed_load(step_s: float) -> Iterator[str]:
-    """Time single images alone and beside scenes, in batches of the device."""
-    with closing(BatchingEngine({"fake": load_fake})) as engine:
+    """Measure single images alone and beside scenes, in batch durations."""
+    with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
         load = Load(engine, a_model(max_batch=BATCH, step_s=step_s), every_s=step_s)
         alone = load.image_latencies_s()
         ended = threading.Event()
@@ -129,7 +131,7 @@ def mixed_load(step_s: float) -> Iterator[str]:
 
 
 def a_model(*, max_batch: int, step_s: float = 0.0) -> Model:
-    """Return a model that echoes."""
+    """Return a model that returns its input."""
     return Model(
         name="echo", title="Echo", runner="fake", processor="none", source="-", revision="1",
         max_batch=max_batch, options={"step_s": step_s},
@@ -137,13 +139,13 @@ def a_model(*, max_batch: int, step_s: float = 0.0) -> Model:
 
 
 def say(line: str) -> None:
-    """Print at once: the whole takes minutes."""
+    """Print a line immediately, because the benchmark takes minutes."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def _never() -> None:
-    """Nobody asks a job to stop."""
+    """Check for cancellation that never cancels."""
 
 
 if __name__ == "__main__":

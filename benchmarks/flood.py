@@ -1,7 +1,7 @@
-"""Post jobs at fixed times and count the answers: a client so cheap that it leaves the machine to the service.
+"""Load generator: post jobs at fixed times and count the responses, with minimal use of the processor.
 
-`python -m benchmarks.flood < wanted.json` takes a `Load` and writes what was `Sent`. A process of its own for each
-tenant; it writes requests and reads answers itself, for a tenth of what an HTTP library costs.
+`python -m benchmarks.flood < load.json` reads a `Load` and writes `Sent`. Each tenant has its own process. It writes
+HTTP requests directly, for a tenth of the cost of an HTTP library.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, field
 from subprocess import PIPE
 from typing import Any
 
-#: Between two tries of a request whose connection ended: the same key, so that a job is made once.
+#: Seconds between attempts of a request whose connection ended; the same key prevents duplicate jobs.
 AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a tenant sends: so many posts, evenly over so many seconds."""
+    """Load of one tenant: a number of posts, evenly distributed over some seconds."""
 
     port: int
     key: str
@@ -35,25 +35,25 @@ class Load:
 
 @dataclass
 class Sent:
-    """What became of a load."""
+    """Results of a load."""
 
     accepted: list[str] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    #: Refusals that do not say when to come back.
+    #: Rejections without `Retry-After`.
     impatient: int = 0
-    #: From the time at which a post was to be sent.
+    #: Seconds from the planned time of each post to its response.
     latencies_s: list[float] = field(default_factory=list)
-    #: From the first post to the last answer.
+    #: Seconds from the first post to the last response.
     took_s: float = 0.0
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Sent:
-        """Rebuild from what the process wrote."""
+        """Return the results from the process' JSON output."""
         return cls(**data | {"statuses": Counter({int(status): n for status, n in data["statuses"].items()})})
 
 
 async def in_a_process(load: Load) -> Sent:
-    """Send a load from a process of its own."""
+    """Send a load from a separate process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.flood", stdin=PIPE, stdout=PIPE
     )  # fmt: skip
@@ -64,7 +64,7 @@ async def in_a_process(load: Load) -> Sent:
 
 
 async def send(load: Load) -> Sent:
-    """Send a load; posts wait for a free connection where all are taken."""
+    """Send a load; posts wait for a free connection."""
     sent, begun = Sent(), time.perf_counter()
     numbers = iter(range(load.posts))
     await asyncio.gather(*(_keep_posting(load, numbers, begun, sent) for _ in range(load.connections)))
@@ -89,22 +89,27 @@ async def _keep_posting(load: Load, numbers: Iterator[int], begun: float, sent: 
 
 def _request(load: Load) -> bytes:
     body = json.dumps({"model": "chaos", "input": {"text": "x", "takes_s": load.takes_s}}).encode()
+    return request_of(load.port, "/v1/jobs", load.key, body)
+
+
+def request_of(port: int, path: str, key: str, body: bytes) -> bytes:
+    """Return a POST of a JSON body with an idempotency key of its own."""
     head = (
-        f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{load.port}\r\nAuthorization: Bearer {load.key}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\n"
         f"Idempotency-Key: {uuid.uuid4().hex}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
 class Connection:
-    """One connection, made anew whenever it ends."""
+    """One connection that reconnects when it ends."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, request: bytes) -> tuple[int, bytes, bytes]:
-        """Return the status, the head (names in small letters) and the body of the answer."""
+        """Return the status, the headers (lower-case names) and the body of the response."""
         while True:
             try:
                 return await self._ask(request)
@@ -113,7 +118,7 @@ class Connection:
                 await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it is open."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None

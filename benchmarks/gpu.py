@@ -1,9 +1,9 @@
-"""What reaches a GPU, beside bare torch on it: `python -m benchmarks.gpu [scenes] [device] [pictures] [text]`.
+"""Utilisation of a GPU compared with bare torch: `python -m benchmarks.gpu [scenes] [device] [images] [text]`.
 
-`scenes`: through the engine and IO processes, without the queue, one and several at a time, beside the loop of
-`bare_scene`. `device`: prompts that lie ready in memory, with the stream of copies and without, beside the network
-alone on data that is on the device. `pictures` and `text`: jobs of one picture or text each. Networks but csmask have
-random weights. A share is of the time from the first to the last step that the device was in one.
+`scenes`: with the engine and IO processes, without the queue, one and several at a time, compared with the loop of
+`bare_scene`. `device`: prepared prompts in memory, with and without a separate copy stream, compared with the network
+alone on data that is on the device. `images` and `text`: jobs of one image or text each. All networks except csmask
+have random weights. A busy share is the part of the time between first and last step in which a step ran.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ import transformers
 from benchmarks import gpu_models
 from benchmarks.scene import Bench, run_bare, say
 from penstock.config import Settings
-from penstock.installation import processing_here
+from penstock.intake.media import LocalMedia
+from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Prompt
-from penstock.storage.media import LocalMedia
 from penstock.workers.engine.base import Runner, RunnerFactory, Step
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.program import ProgramRunner
-from penstock.workers.engine.runners import FACTORIES
-from penstock.workers.engine.torch_device import Sent, TorchDevice
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.torch.device import Sent, TorchDevice
+from penstock.workers.engine.torch.program import ProgramRunner
 from penstock.workers.processing import Processing, Work
 
-#: Scenes at a time.
+#: Concurrent scenes.
 SEVERAL = 4
-PARTS = ("scenes", "device", "pictures", "text")
-#: Jobs at a time of pictures and texts.
-PICTURE_JOBS, TEXT_JOBS = 64, (1, 8, 32)
+PARTS = ("scenes", "device", "images", "text")
+#: Concurrent jobs of images and texts.
+IMAGE_JOBS, TEXT_JOBS = 64, (1, 8, 32)
 NEW_TOKENS = 64
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure (all)")
-    parser.add_argument("--size", type=int, default=8192, help="of the scenes, in pixels")
-    parser.add_argument("--small", action="store_true", help="tiny networks, to try this program on a processor")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
+    parser.add_argument("--size", type=int, default=8192, help="size of the scenes in pixels")
+    parser.add_argument("--small", action="store_true", help="tiny networks, to test this program on a CPU")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     say(f"{device}, {os.cpu_count()} cores, torch {torch.__version__}\n")
-    measured = {"scenes": scenes, "device": on_the_device, "pictures": pictures, "text": text}
+    measured = {"scenes": scenes, "device": on_the_device, "images": images, "text": text}
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
         bench = Bench(Path(folder), chosen.size, 0, (0, 0), 1)
         gpu_models.write_catalogue(bench.catalogue, bench.folder, small=chosen.small)
@@ -73,17 +73,18 @@ def main(arguments: Sequence[str]) -> None:
 
 @dataclass
 class Watch:
-    """Notes when runners work."""
+    """Recorder of the steps of runners."""
 
     steps: list[tuple[float, float]] = field(default_factory=list)
 
     def engine(self, changed: Callable[[Any], Any] = lambda runner: runner) -> BatchingEngine:
-        """Return an engine whose runners, changed, are watched."""
-        return BatchingEngine({name: self._watched(make, changed) for name, make in FACTORIES.items()})
+        """Return an engine whose runners are modified and recorded."""
+        runners = Runners.installed()
+        return BatchingEngine(Runners.of(dict.fromkeys(runners.specs, self._watched(runners.load, changed))))
 
     @property
     def busy(self) -> float:
-        """The share of the time from the first to the last step that was in one."""
+        """Busy share: part of the time between first and last step in which a step ran."""
         return sum(stop - start for start, stop in self.steps) / (self.steps[-1][1] - self.steps[0][0])
 
     def _watched(self, make: RunnerFactory, changed: Callable[[Any], Any]) -> RunnerFactory:
@@ -105,7 +106,7 @@ class _Watched:
 
 
 def scenes(bench: Bench) -> Iterator[str]:
-    """Time scenes: one alone, then several at a time."""
+    """Measure scenes: one alone, then several concurrently."""
     models = read_catalogue(bench.catalogue)
     small, scene = bench.scene("small", 1024), bench.scene("whole", bench.size_px)
     for name in gpu_models.SCENES:
@@ -124,7 +125,7 @@ def scenes(bench: Bench) -> Iterator[str]:
 
 
 def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files: Sequence[Path], folder: Path) -> float:
-    """Return how long the scenes take together."""
+    """Return the total seconds of the scenes."""
     out = Path(tempfile.mkdtemp(dir=folder))
 
     def one(number: int) -> None:
@@ -137,7 +138,7 @@ def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files:
 
 
 def on_the_device(bench: Bench) -> Iterator[str]:
-    """Time prompts that lie ready: several jobs of tiles, each tile's memory used again."""
+    """Measure prepared prompts: several jobs of tiles that reuse the memory of their tiles."""
     models = read_catalogue(bench.catalogue)
     side, count, jobs = gpu_models.TILE_PX, 100, 4
     tile = np.random.default_rng(1).normal(size=(6, side, side)).astype(np.float32)
@@ -164,8 +165,8 @@ def _tiles(engine: BatchingEngine, model: Model, tile: Any) -> Callable[[int], N
 
 
 def _bare(model: Model, tile: Any) -> float:
-    """Return the seconds of a tile in full batches of what is on the device already, its answer left there."""
-    with closing(FACTORIES[model.runner](model)) as runner:
+    """Return the seconds per tile in full batches with input and output on the device."""
+    with closing(Runners.installed().load(model)) as runner:
         device = _device_of(runner)
         module: Any = runner.module if isinstance(runner, ProgramRunner) else getattr(runner, "_module")  # noqa: B009
         batch = torch.from_numpy(np.stack([tile] * runner.max_batch)).to(device.device)
@@ -184,7 +185,7 @@ def _bare(model: Model, tile: Any) -> float:
 
 
 class _Late(TorchDevice):
-    """Leaves the copy to the step."""
+    """A device that copies within the step."""
 
     def _copy(self, pinned: Any, _: Any, memory_format: torch.memory_format) -> Sent:
         return Sent(pinned.contiguous(memory_format=memory_format))
@@ -208,28 +209,28 @@ def _device_of(runner: Any) -> TorchDevice:
     return device
 
 
-def pictures(bench: Bench) -> Iterator[str]:
-    """Time jobs of one prepared picture each."""
-    for name in gpu_models.PICTURES:
+def images(bench: Bench) -> Iterator[str]:
+    """Measure jobs of one prepared image each."""
+    for name in gpu_models.IMAGE_MODELS:
         model = read_catalogue(bench.catalogue)[name]
         pixels = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
-        with closing(FACTORIES[model.runner](model)) as runner:
-            bare_s = _bare_pictures(runner, pixels)
-        with closing(BatchingEngine(FACTORIES)) as engine:
+        with closing(Runners.installed().load(model)) as runner:
+            bare_s = _bare_images(runner, pixels)
+        with closing(BatchingEngine(Runners.installed())) as engine:
             run = _tiles(engine, model, pixels)
             _one_by_one(run, 5)
-            rate, size = PICTURE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
-        what = f"{name}, pictures of 224 px, {PICTURE_JOBS} jobs of one at a time"
+            rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
+        what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time"
         yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
 
 
 def _one_by_one(run: Callable[[int], None], each: int) -> float:
-    """Return how long it takes while so many clients each wait for one picture before they send the next."""
-    return _all_at_once(lambda _: [run(1) for _ in range(each)], PICTURE_JOBS)
+    """Return the seconds for concurrent clients that each wait for one image before the next."""
+    return _all_at_once(lambda _: [run(1) for _ in range(each)], IMAGE_JOBS)
 
 
-def _bare_pictures(runner: Any, pixels: Any) -> float:
-    """Return the seconds of a picture: from an array in memory to its scores, in full batches, one after the other."""
+def _bare_images(runner: Any, pixels: Any) -> float:
+    """Return the seconds per image from array in memory to scores, in full batches one after the other."""
     batch = torch.from_numpy(np.stack([pixels] * runner.max_batch))
 
     def loop(times: int) -> float:
@@ -244,13 +245,13 @@ def _bare_pictures(runner: Any, pixels: Any) -> float:
 
 
 def text(bench: Bench) -> Iterator[str]:
-    """Time texts token by token."""
+    """Measure texts token by token."""
     model = read_catalogue(bench.catalogue)["llama"]
     ids = np.arange(5, 5 + 32, dtype=np.int64)
     prompt = Prompt({"input_ids": ids, "max_new_tokens": NEW_TOKENS}, cost=1)
     network = transformers.AutoModelForCausalLM.from_pretrained(model.source, dtype=torch.bfloat16)
     network = network.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         for jobs in TEXT_JOBS:
             bare = _generated(network, ids, jobs)
 
@@ -265,7 +266,7 @@ def text(bench: Bench) -> Iterator[str]:
 
 
 def _generated(network: Any, ids: Any, texts: int) -> float:
-    """Return the tokens per second of the library's own `generate`, the texts in one batch."""
+    """Return the tokens per second of the library's `generate` with all texts in one batch."""
     batch = torch.from_numpy(ids)[None].repeat(texts, 1).to(network.device)
     how = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
     for _ in range(2):
@@ -280,7 +281,7 @@ def _ignore(run: Callable[[int], None], count: int, _: int) -> None:
 
 
 def _all_at_once(work: Callable[[int], object], count: int) -> float:
-    """Return how long a work takes in so many threads at a time."""
+    """Return the seconds of a task in a number of concurrent threads."""
     with ThreadPoolExecutor(count) as pool:
         begun = time.perf_counter()
         for done in [pool.submit(work, number) for number in range(count)]:
@@ -294,11 +295,11 @@ def _synchronize() -> None:
 
 
 def _never() -> None:
-    """Nobody asks a job to stop."""
+    """Check for cancellation that never cancels."""
 
 
 def _say(_: str) -> None:
-    """Nobody reads along."""
+    """Ignore an event."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The networks of `benchmarks.gpu`, of the sizes that people have, with random weights but for csmask's."""
+"""Networks of `benchmarks.gpu` in realistic sizes, with random weights except for csmask."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from benchmarks.scenery import export, record
 from penstock.models import Model, read_catalogue
 
-#: What is run on scenes; `instant` is a device that takes no time.
+#: Networks for scenes; `instant` is a device without delay.
 SCENES = ("instant", "csmask-bfloat16", "vit-float32", "csmask-float32", "vit-bfloat16")
-#: What is run on tiles that lie ready.
+#: Networks for prepared tiles.
 NETWORKS = ("csmask-float32", "csmask-bfloat16", "vit-float32", "vit-bfloat16")
-PICTURES = ("vit-base", "resnet-50")
-#: A window of csmask's tiles as the planner cuts them: 576 px and twice the halo.
+IMAGE_MODELS = ("vit-base", "resnet-50")
+#: Window of csmask's tiles in pixels: 576 px plus twice the halo.
 TILE_PX = 768
 _CLASSES = 5
 _VIT_CUT = "tile_px = 768\nhalo_px = 0\nstride_px = 16\n"
 
-PICTURE = """
+IMAGE = """
 [models.{name}]
 title = "{name}"
 runner = "transformers"
@@ -46,7 +46,7 @@ max_batch = 32
 
 
 class Vit(nn.Module):
-    """A vision transformer with a linear head, its patches 16 px wide: 303 million parameters as it is."""
+    """A vision transformer with patches of 16 px and a linear head: 303 million parameters by default."""
 
     def __init__(self, *, width: int = 1024, depth: int = 24, heads: int = 16) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Vit(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of a transformer, normalised before."""
+    """A pre-norm transformer layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Layer(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the tokens that follow."""
+        """Return the output tokens."""
         parts = self.into(self.first(tokens)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
         tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
@@ -83,7 +83,7 @@ class Layer(nn.Module):
 
 
 def write_catalogue(path: Path, folder: Path, *, small: bool) -> None:
-    """Write the models' records, and the weights that they name."""
+    """Write the models' records and their weights."""
     torch.manual_seed(1)
     vit = export(Vit(width=64, depth=2, heads=4) if small else Vit(), folder, reduce="softmax")
     place = "auto" if torch.cuda.is_available() else "cpu"
@@ -93,18 +93,18 @@ def write_catalogue(path: Path, folder: Path, *, small: bool) -> None:
         records.append(made.replace('device = "cpu"', f'device = "{place}"\ndtype = "{dtype}"'))
         records.append(_csmask(dtype, place))
     for name, make in (("vit-base", _vit_base), ("resnet-50", _resnet_50)):
-        records.append(PICTURE.format(name=name, source=_saved(make(small), folder / name)))
+        records.append(IMAGE.format(name=name, source=_saved(make(small), folder / name)))
     records.append(TEXT.format(source=_saved(_llama(small), folder / "llama")))
     path.write_text("".join(records))
 
 
 def weights(model: Model) -> int:
-    """Return the bytes of a directory's weights."""
+    """Return the size of a directory's weights in bytes."""
     return sum(file.stat().st_size for file in Path(model.source).glob("*.safetensors"))
 
 
 def _csmask(dtype: str, place: str) -> str:
-    """Return the shipped record under another name and in a precision."""
+    """Return the included record with another name and precision."""
     shipped = (Path(__file__).parents[1] / "src" / "penstock" / "catalogue" / "models.toml").read_text()
     begin = shipped.index("[models.csmask]")
     rest = shipped[begin + 1 :]
@@ -135,7 +135,7 @@ def _resnet_50(small: bool) -> Any:
 
 
 def _llama(small: bool) -> Any:
-    """A gigabyte or so in bfloat16."""
+    """Return the configuration of a model of about 1 GB in bfloat16."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     large = {"hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 12}
     config = transformers.LlamaConfig(**(sizes if small else large), vocab_size=32_000, eos_token_id=None)

@@ -1,6 +1,6 @@
-"""How fast the API takes jobs over HTTP: at a fixed rate, and as fast as it can.
+"""Rate and latency of HTTP submissions: at a fixed rate, and at the maximum rate.
 
-Alone: `python -m benchmarks.http_submit`.
+Run it alone with `python -m benchmarks.http_submit`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.chaos.arena import Arena, open_arena
 
 RATE_PER_S = 200
 SECONDS = 10
-#: Connections of the fixed rate, and of the highest.
+#: Connections at the fixed rate and at the maximum rate.
 MANY, FEW = 64, 16
-#: Where the limits refuse all.
+#: Settings whose limits reject all submissions.
 REFUSALS = 5000
 
 
 def http_rates(durability: str) -> Iterator[str]:
-    """Yield the table's lines; the worker is stopped meanwhile, so that the API alone is measured."""
+    """Yield the table's lines. The worker is stopped, so that only the API is measured."""
     with _arena(durability) as arena:
         posts = RATE_PER_S * SECONDS
         _run(arena, posts=FEW, seconds=1, connections=FEW)
@@ -41,7 +41,7 @@ def http_rates(durability: str) -> Iterator[str]:
 
 
 def refusals() -> Iterator[str]:
-    """Yield the line of submits that are over their tenant's limit."""
+    """Yield the line of submissions over the tenant's limit."""
     with _arena("manifest", max_tenant_jobs=1) as arena:
         _run(arena, posts=1, seconds=0, connections=1)
         sent, cpu_ms = _run(arena, posts=REFUSALS, seconds=0, connections=MANY)
@@ -61,7 +61,7 @@ def _arena(durability: str, **settings: object) -> Iterator[Arena]:
 
 
 def _run(arena: Arena, *, posts: int, seconds: float, connections: int) -> tuple[Sent, float]:
-    """Return what became of the posts, and the API's processor time for each, in ms."""
+    """Return the results of the posts, and the API's processor time per post in ms."""
     api = psutil.Process(arena.fleet.one("api").pid)
     before = api.cpu_times()
     load = Load(arena.fleet.port, "", posts=posts, seconds=seconds, connections=connections, takes_s=0)

@@ -1,7 +1,8 @@
-"""Processors in threads of the worker against IO processes, in one run: `python -m benchmarks.io_processes`.
+"""Processors in threads of the worker compared with IO processes: `python -m benchmarks.io_processes`.
 
-What is compared is how fast prompts arrive in the worker when 1, 2 or 4 jobs make them at once. All rows of a round are
-taken one after the other and rounds are repeated, so that a busy machine is busy for all of them; the medians count.
+Measures the rate of prompts in the worker while 1, 2 or 4 jobs create them concurrently. All rows are measured one
+after the other in each round, and the medians of several rounds are reported, so that other load affects all rows
+equally.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -22,10 +25,10 @@ import psutil
 from PIL import Image
 from pydantic import BaseModel
 
+from penstock.intake.media import LocalMedia
 from penstock.models import MediaReference, Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
-from penstock.storage.media import LocalMedia
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import InThread, Processing, Work
@@ -36,7 +39,7 @@ TILE_PX, BANDS = 768, 6
 
 
 class Request(BaseModel):
-    """A file, how many prompts to make of it, and for plain arrays how large they are."""
+    """Request: a file, the number of prompts, and the size of plain arrays."""
 
     file: MediaReference = "media://file"
     prompts: int
@@ -44,7 +47,7 @@ class Request(BaseModel):
 
 
 class Maker(ABC):
-    """Makes prompts and does nothing with what comes back."""
+    """A processor that creates prompts and ignores the outputs."""
 
     request = Request
     outputs = ()
@@ -64,7 +67,7 @@ class Maker(ABC):
         """Yield the arrays of a job's prompts."""
 
 
-class Pictures(Maker):
+class Images(Maker):
     """JPEG -> 224 x 224, normalised, float32 (3, 224, 224): 0.6 MB."""
 
     def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:
@@ -77,8 +80,12 @@ class Pictures(Maker):
 class Tiles(Maker):
     """Windows of a GeoTIFF, normalised, float32 (6, 768, 768): 14 MB."""
 
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        import_module("penstock.processors.geo.read.gdal")  # as a processor's module does when it is loaded
+
     def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:
-        from penstock.processors.geo.gdal import rasterio
+        from penstock.processors.geo.read.gdal import rasterio
 
         with rasterio.open(path) as scene:
             for number in range(request.prompts):
@@ -87,7 +94,7 @@ class Tiles(Maker):
 
 
 class Words(Maker):
-    """Work that is all Python: a few thousand words counted, int64 (n,)."""
+    """Pure Python work: count a few thousand words, int64 (n,)."""
 
     def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:  # noqa: ARG002
         text = "the quick brown fox jumps over the lazy dog " * 500
@@ -99,7 +106,7 @@ class Words(Maker):
 
 
 class Arrays(Maker):
-    """The same array again and again: what is left is the crossing."""
+    """The same array repeatedly, so that only the transfer is measured."""
 
     def make(self, request: Request, path: Path) -> Iterator[np.ndarray]:  # noqa: ARG002
         array = np.ones(request.size_bytes, np.uint8)
@@ -107,7 +114,7 @@ class Arrays(Maker):
             yield array
 
 
-MAKERS = {"pictures": Pictures, "tiles": Tiles, "words": Words, "arrays": Arrays}
+MAKERS = {"images": Images, "tiles": Tiles, "words": Words, "arrays": Arrays}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -123,20 +130,20 @@ def main(arguments: Sequence[str]) -> None:
     pool, threads = IOPool(max(JOBS), ForkOptions(4 * 2**30, processors=processors)), InThread(registry)
     with tempfile.TemporaryDirectory() as folder:
         files = make_files(Path(folder))
-        run(pool, work_of("pictures", files, 1), 1)
+        run(pool, work_of("images", files, 1), 1)
         say(f"the first job ends {time.monotonic() - begun:.2f} s after the pool was made\n")
         throughput(pool, threads, files, rounds)
         lateness(pool, threads, files, rounds)
         crossing(pool, threads, files, rounds)
-        processes(pool, rounds)
+        processes(pool, files, rounds)
     pool.close()
 
 
 def throughput(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: int) -> None:
-    """Print how many prompts a second arrive, and what one costs of the processor's time."""
+    """Print prompts per second and processor time per prompt."""
     columns = " | ".join(f"{jobs} job{'s' * (jobs > 1)}" for jobs in JOBS)
     say(f"| prompts/s and CPU ms each, threads -> IO processes (ratio) | {columns} |\n| --- | --- | --- | --- |")
-    for name, prompts in (("pictures", 60), ("tiles", 12), ("words", 60)):
+    for name, prompts in (("images", 60), ("tiles", 12), ("words", 60)):
         cells = []
         for jobs in JOBS:
             work = work_of(name, files, prompts)
@@ -147,9 +154,9 @@ def throughput(pool: IOPool, threads: Processing, files: dict[str, Path], rounds
 
 
 def lateness(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: int) -> None:
-    """Print how late a thread of the worker gets its turn meanwhile: the engine's scheduler is one."""
+    """Print the delay of a thread in the worker, such as the engine's scheduler, during the load."""
     say("| a thread that sleeps 1 ms comes late by, p50 / p99 | threads | IO processes |\n| --- | --- | --- |")
-    for name, prompts in (("pictures", 60), ("tiles", 12), ("words", 60)):
+    for name, prompts in (("images", 60), ("tiles", 12), ("words", 60)):
         work = work_of(name, files, prompts)
         late: list[list[float]] = [[], []]
         for _ in range(rounds):
@@ -161,7 +168,7 @@ def lateness(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: 
 
 
 def late_ms(busy: Callable[[], object]) -> list[float]:
-    """Return how late a sleeper woke, again and again, until something was done."""
+    """Return the delays of a repeatedly sleeping thread until the load is done."""
     late, done = [], threading.Event()
 
     def sleep() -> None:
@@ -179,7 +186,7 @@ def late_ms(busy: Callable[[], object]) -> list[float]:
 
 
 def crossing(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: int) -> None:
-    """Print what it costs that a prompt comes from another process."""
+    """Print the additional cost of a prompt from another process."""
     say("| one prompt of | takes longer by | CPU | per MB, CPU |\n| --- | --- | --- | --- |")
     for size in (2**10, 2**16, 2**19, 2**22, 2**24):
         work = work_of("arrays", files, 100, size)
@@ -189,26 +196,43 @@ def crossing(pool: IOPool, threads: Processing, files: dict[str, Path], rounds: 
     say("")
 
 
-def processes(pool: IOPool, rounds: int) -> None:
-    """Print what a process costs."""
-    forks, ends = [], []
+def processes(pool: IOPool, files: dict[str, Path], rounds: int) -> None:
+    """Print the cost of a job's process: new, used again, and with transformers in the template."""
+    processors = {name: f"benchmarks.io_processes:{maker.__name__}" for name, maker in MAKERS.items()}
+    options = ForkOptions(4 * 2**30, processors=processors, reuse=False)
+    say("| a job of one small prompt | processor time | takes |\n| --- | --- | --- |")
+    again = job_cost(pool, files, rounds)
+    with closing(IOPool(max(JOBS), options)) as fresh:
+        new = job_cost(fresh, files, rounds)
+    say(f"| in a process that is used again | {again[0]:.2f} ms | {again[1]:.2f} ms |")
+    say(f"| in a new process | {new[0]:.2f} ms | {new[1]:.2f} ms |")
+    with closing(IOPool(max(JOBS), replace(options, preload=["transformers", "torch"]))) as heavy:
+        large = job_cost(heavy, files, rounds)
+    say(f"| in a new process, transformers and torch in its template | {large[0]:.2f} ms | {large[1]:.2f} ms |\n")
+    server = psutil.Process(pool.server.pid)
+    templates = ", ".join(f"{pss_mb(child.pid):.0f}" for child in server.children())
+    used = ", ".join(f"{pss_mb(child.pid):.0f}" for each in server.children() for child in each.children())
+    say(f"PSS: fork server {pss_mb(server.pid):.0f} MB, templates {templates} MB, IO processes {used} MB")
+
+
+def job_cost(pool: IOPool, files: dict[str, Path], rounds: int) -> tuple[float, float]:
+    """Return the medians of a job's milliseconds: processor time of all processes, and of the clock."""
+    work, rows = work_of("arrays", files, 1), []
+    run(pool, work, 1)
     for _ in range(rounds):
-        begun = time.monotonic()
-        process = pool.server.fork()
-        forks.append(time.monotonic() - begun)
-        begun = time.monotonic()
-        process.close()
-        ends.append(time.monotonic() - begun)
-    say(f"a fork takes {median(forks) * 1000:.1f} ms, an end {median(ends) * 1000:.1f} ms")
-    server = pool.server.pid
-    used = ", ".join(f"{pss_mb(child.pid):.0f}" for child in psutil.Process(server).children())
-    say(f"PSS: fork server {pss_mb(server):.0f} MB, IO processes after these jobs {used} MB")
+        before, begun = cpu_s(pool), time.monotonic()
+        for _ in range(20):
+            run(pool, work, 1)
+        rows.append(((cpu_s(pool) - before) * 50, (time.monotonic() - begun) * 50))
+    return median(spent for spent, _ in rows), median(taken for _, taken in rows)
 
 
 def interleaved(
     rounds: int, places: Sequence[Processing], pool: IOPool, work: Work, jobs: int
 ) -> list[tuple[float, float]]:
-    """Return the medians of prompts/s and CPU ms a prompt for each place; they take turns."""
+    """Return the medians of prompts/s and CPU ms per prompt for threads and processes, measured in turns."""
+    for place in places:
+        run(place, work, jobs)  # from here on the processor is loaded
     rows = []
     for _ in range(rounds):
         for place in places:
@@ -220,13 +244,14 @@ def interleaved(
 
 
 def cpu_s(pool: IOPool) -> float:
-    """Return the processor's time that this process and the IO processes have taken."""
-    times = [child.cpu_times() for child in psutil.Process(pool.server.pid).children()]
-    return time.process_time() + sum(spent.user + spent.system for spent in times)
+    """Return the processor time of this process and the IO processes."""
+    family = psutil.Process(pool.server.pid)
+    times = [each.cpu_times() for each in (family, *family.children(recursive=True))]
+    return time.process_time() + sum(map(sum, times))  # with those of processes that have ended
 
 
 def run(processing: Processing, work: Work, jobs: int) -> float:
-    """Return how many prompts a second arrive from so many jobs at once, each drawn by a thread of its own."""
+    """Return the prompts per second of concurrent jobs, each drawn by its own thread."""
     with tempfile.TemporaryDirectory() as folder:
         works = [replace(work, folder=Path(folder, str(number))) for number in range(jobs)]
         begun = time.monotonic()
@@ -239,25 +264,26 @@ def run(processing: Processing, work: Work, jobs: int) -> float:
 
 
 def drain(processing: Processing, work: Work) -> None:
-    """Run one job: an engine that answers at once."""
+    """Run one job on an engine that returns immediately."""
     with processing.open(work, check=lambda: None, say=lambda _: None) as session:
         session.finish(Output({}) for _ in session.prompts)
 
 
 def work_of(name: str, files: dict[str, Path], prompts: int, size_bytes: int = 0) -> Work:
-    """Return a job of one of the makers."""
+    """Return a job of one processor."""
     model = Model(name=name, title=name, runner="fake", processor=name, source=".", revision="1")
-    path = files.get(name, files["pictures"])
-    return Work(model, {"prompts": prompts, "size_bytes": size_bytes}, {"media://file": LocalMedia(path)}, path.parent)
+    path = files.get(name, files["images"])
+    request = {"prompts": prompts, "size_bytes": size_bytes}
+    return Work(model, request, {"media://file": LocalMedia(path)}, path.parent, room=Path(tempfile.gettempdir()))
 
 
 def make_files(folder: Path) -> dict[str, Path]:
-    """Write a picture of 1024 x 768 and a scene of 1536 x 1536 with 6 bands."""
-    from penstock.processors.geo.gdal import rasterio, without_georeference
+    """Write an image of 1024 x 768 and a scene of 1536 x 1536 with 6 bands."""
+    from penstock.processors.geo.read.gdal import rasterio, without_georeference
 
     draw = np.random.default_rng(1)
     smooth = Image.fromarray(draw.integers(0, 255, (48, 64, 3), np.uint8)).resize((1024, 768), Image.Resampling.BICUBIC)
-    smooth.save(folder / "picture.jpg", quality=90)
+    smooth.save(folder / "image.jpg", quality=90)
     side = 2 * TILE_PX
     band = np.asarray(smooth.resize((side, side)).convert("L"), np.uint16) * 39
     with without_georeference():
@@ -268,17 +294,17 @@ def make_files(folder: Path) -> dict[str, Path]:
         with scene:
             for number in range(BANDS):
                 scene.write(band + draw.integers(0, 50, band.shape, np.uint16), number + 1)
-    return {"pictures": folder / "picture.jpg", "tiles": folder / "scene.tif"}
+    return {"images": folder / "image.jpg", "tiles": folder / "scene.tif"}
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def pss_mb(pid: int) -> float:
-    """Return a process' share of the memory."""
+    """Return the proportional set size of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 

@@ -1,4 +1,4 @@
-"""What the job core costs, beside raw Celery on the same broker in the same run: `python -m benchmarks.job_queue`."""
+"""Cost of the job core compared with raw Celery on the same broker: `python -m benchmarks.job_queue`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from benchmarks.rivals import DONE, MODEL, QUEUE, THREADS, celery_app
 from penstock.config import S3, load_settings
 from penstock.jobs import JobKey, Submission, Webhook
 from penstock.queue import HintSender
-from penstock.storage import journal, records
-from penstock.storage.base import ObjectStore
-from penstock.storage.journal import Journal
-from penstock.storage.objects import open_store
-from penstock.storage.records import JobStore
-from penstock.storage.scripts import source
-from penstock.valkey import SMALL_RECORDS
-from tests.ceph import missing_binaries, start_ceph
-from tests.valkey import ValkeyProcess, start_valkey
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import records
+from penstock.storage.redis.records import JobStore
+from penstock.storage.redis.scripts import source
+from penstock.up.valkey import SMALL_RECORDS
+from tests.support.ceph import missing_binaries, start_ceph
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 ROOT = Path(__file__).parents[1]
 LIMITS = records.QueueLimits(max_queued=10**7, max_tenant_jobs=10**7, retention_s=3600, max_crashes=3)
@@ -45,13 +46,13 @@ SAMPLES = 400
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Which jobs, and how many a claim takes."""
+    """Kind of jobs, and jobs per claim."""
 
     claims: int
     hook: Webhook | None = None
-    #: Where the manifests of durable jobs lie: `local` or `s3`.
+    #: Object store of the manifests of durable jobs: `local` or `s3`.
     manifests: str | None = None
-    #: Every how many submits send a hint. The API sends one after each.
+    #: Submissions per hint. The API sends one hint after each submission.
     hint_every: int = 1
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ LIVE = "penstock:tenant:default:live"
 def main(arguments: list[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.job_queue", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=4000, help="of each throughput run")
+    parser.add_argument("--jobs", type=int, default=4000, help="jobs per throughput run")
     parser.add_argument("--depths", type=int, nargs="*", default=DEPTHS)
     parser.add_argument("--profile", type=Path, help="write a profile of one slot to this file")
     parser.add_argument("--no-http", action="store_true")
@@ -104,7 +105,7 @@ def main(arguments: list[str]) -> None:
 
 
 def throughputs(count: int, profile: Path | None) -> None:
-    """Print how fast one producer and one worker are together, and the worker alone on a full queue."""
+    """Print the rates of one producer with one worker, and of the worker alone on a full queue."""
     kinds = [kind for kind in KINDS if kind.manifests != "s3" or not missing_binaries()]
     together = "one producer, one worker"
     compare(together, celery_rate, penstock_rate, kinds, count)
@@ -120,7 +121,7 @@ def compare(
     kinds: Sequence[Kind],
     count: int,
 ) -> None:
-    """Print each kind's rate beside Celery's, which is the mean of a run before and one after all others."""
+    """Print the rate of each kind and of Celery, which is the mean of a first and a last run."""
     before = _with_valkey(celery, count)
     rates = {str(kind): _with_valkey(penstock, count, kind) for kind in kinds}
     after = _with_valkey(celery, count)
@@ -138,7 +139,7 @@ def _with_valkey(measure: Callable[..., Rate], *given: object) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Jobs per second, and the processor time of all processes for one, which a busy machine changes less."""
+    """Jobs per second, and processor time of all processes per job, which depends less on other load."""
 
     per_s: float
     cpu_ms: float
@@ -146,21 +147,21 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """The processor time of a Valkey, a worker and perhaps this process, from now on."""
+    """Meter of the processor time of Valkey, a worker and optionally this process, from now on."""
 
     valkey: ValkeyProcess
     worker: psutil.Process
     producing: bool
 
     def cpu_s(self) -> float:
-        """Return what they used until now."""
+        """Return the processor time so far."""
         used = [psutil.Process(self.valkey.pid).cpu_times(), self.worker.cpu_times()]
         return sum(times.user + times.system for times in used) + (time.process_time() if self.producing else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the manifests of a run lie, and the variables with which a worker finds them."""
+    """Object store of a run's manifests, and its environment variables for the worker."""
 
     url: str
     s3: S3
@@ -172,7 +173,7 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a worker reads as its settings."""
+        """Environment variables of the worker."""
         secret = self.s3.secret_access_key
         said = self.s3.model_dump(exclude_none=True) | (
             {"secret_access_key": secret.get_secret_value()} if secret else {}
@@ -182,7 +183,7 @@ class Place:
 
 @contextmanager
 def place(valkey: ValkeyProcess, kind: Kind) -> Iterator[Place]:
-    """Give a run's object store; that on S3 is a Ceph cluster of this machine."""
+    """Yield the object store of a run; S3 is a Ceph cluster on this machine."""
     if kind.manifests != "s3":
         yield Place((valkey.folder / "objects").as_uri(), S3())
         return
@@ -196,7 +197,7 @@ def place(valkey: ValkeyProcess, kind: Kind) -> Iterator[Place]:
 
 @contextmanager
 def fresh_valkey() -> Iterator[ValkeyProcess]:
-    """Give a server without data, with the durability of production."""
+    """Yield an empty server with production durability."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         server = start_valkey(Path(folder))
         try:
@@ -260,7 +261,7 @@ def submit_many(desk: Journal, count: int, kind: Kind, hints: HintSender | None 
 
 
 def celery_drain_rate(valkey: ValkeyProcess, count: int) -> Rate:
-    """Return tasks per second of a worker that finds its queue full."""
+    """Return tasks per second of a worker that starts with a full queue."""
     app = celery_app(valkey.url)
     for _ in range(count):
         app.send_task("noop", queue="noop")
@@ -270,7 +271,7 @@ def celery_drain_rate(valkey: ValkeyProcess, count: int) -> Rate:
 
 
 def penstock_drain_rate(valkey: ValkeyProcess, count: int, kind: Kind, *, profile: Path | None = None) -> Rate:
-    """Return jobs per second of a worker that finds its queue full and has a hint for each of its threads."""
+    """Return jobs per second of a worker that starts with a full queue and a hint for each thread."""
     store, hints = JobStore.open(valkey.url), HintSender(valkey.url)
     with place(valkey, kind) as at, store.client as client:
         submit_many(Journal(store, at.objects), count, kind)
@@ -305,7 +306,7 @@ def start_p50_ms(valkey: ValkeyProcess) -> float:
 
 
 def costs(depths: Sequence[int]) -> None:
-    """Print what a submit and a claim cost with this many jobs queued, client and server together."""
+    """Print the latency of submit and claim with a number of queued jobs, client and server together."""
     with fresh_valkey() as valkey:
         store = JobStore.open(valkey.url)
         queued = 0
@@ -331,17 +332,17 @@ def complete_one(store: JobStore) -> None:
 
 
 def fill(store: JobStore, count: int) -> None:
-    """Queue jobs, many in one round trip."""
+    """Queue jobs, many per round trip."""
     script = store.client.script_load(source("submit"))
     for begin in range(0, count, 500):
         with store.client.pipeline(transaction=False) as pipe:
             for _ in range(min(500, count - begin)):
-                pipe.evalsha(script, 0, *(str(arg) for arg in records.submit(job(), LIMITS).args))
+                pipe.evalsha(script, 0, records.submit(job(), LIMITS).argument)
             pipe.execute()
 
 
 def memory_bytes(valkey: ValkeyProcess, count: int) -> tuple[float, float]:
-    """Return what a queued job and a finished one without webhook take in Redis."""
+    """Return the Redis memory of a queued job and of a finished job without webhook."""
     store = JobStore.open(valkey.url)
 
     def used() -> int:
@@ -359,7 +360,7 @@ def memory_bytes(valkey: ValkeyProcess, count: int) -> tuple[float, float]:
 
 
 def job(hook: Webhook | None = None) -> Submission:
-    """Return a job like a small scene's."""
+    """Return a job similar to a small scene's."""
     key = JobKey("default", str(uuid.uuid4()))
     wanted = {"scene": "s3://scenes/2026/11/S2A_T32TQM_20261120.tif", "outputs": ["mask", "statistics"]}
     return Submission(key, MODEL, QUEUE, wanted, "f" * 64, webhook=hook)
@@ -387,7 +388,7 @@ def _wait_until(condition: Callable[[], bool], *, pause_s: float = 0.002, within
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

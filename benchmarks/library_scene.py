@@ -1,8 +1,8 @@
-"""A scene through the library, in one process: `python -m benchmarks.library_scene CATALOGUE MODEL FIRST SCENE OUT`.
+"""Scene with the library, in one process: `python -m benchmarks.library_scene CATALOGUE MODEL FIRST SCENE OUT`.
 
-Maps the small scene FIRST, so that everything has been loaded, and then SCENE; classes only. Prints JSON: `seconds` and
-`processor_s` of the second one, `start_s` from nothing to the end of the first; megabytes of resident memory: `idle_mb`
-between them, `peak_mb` at most in all; and how many `tiles` there were.
+Maps the small scene FIRST to load everything, and then SCENE; classes only. Prints JSON: `seconds` and `processor_s` of
+the second scene, `start_s` from process start to the end of the first scene, resident memory in MB (`idle_mb` between
+the scenes, `peak_mb` in total), and the number of `tiles`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The two workers that `benchmarks.job_queue` compares, each as a process of its own.
+"""The two workers that `benchmarks.job_queue` compares, each in its own process.
 
 `python -m benchmarks.rivals celery URL` runs no-op tasks; `... penstock URL N STORE` runs no-op jobs, claiming up to N
-at a time; STORE is the URL of the object store of durable ones, `PENSTOCK_S3__*` say how to reach it. Both have two
-threads and the product's Celery settings.
+at a time; STORE is the URL of the object store for durable jobs; `PENSTOCK_S3__*` configure the access. Both
+workers have two threads and Penstock's Celery settings.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from celery import Celery, signals
 from penstock.config import load_settings
 from penstock.jobs import Claim, State
 from penstock.queue import TASK, celery_queue, celery_settings
-from penstock.storage import journal, records
-from penstock.storage.base import ObjectStore
-from penstock.storage.journal import Journal
-from penstock.storage.objects import open_store
-from penstock.storage.records import JobStore, Outcome
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import records
+from penstock.storage.redis.records import JobStore, Outcome
 
 THREADS = 2
 QUEUE = "bench"
@@ -32,7 +33,7 @@ DONE = Outcome(State.SUCCEEDED)
 
 
 def celery_app(url: str) -> Celery:
-    """Return an app with the product's settings and a task that does nothing."""
+    """Return a Celery app with Penstock's settings and a task that does nothing."""
     app = Celery("bench")
     app.conf.update(celery_settings(url, visibility_timeout_s=3600))
 
@@ -53,7 +54,7 @@ def consume(app: Celery, queue: str) -> None:
 
 
 class NoopSlots:
-    """Slots that claim `n` jobs at a time and complete each at once."""
+    """Slots that claim `n` jobs at a time and complete each immediately."""
 
     def __init__(self, url: str, n: int, objects: ObjectStore) -> None:
         self._store = JobStore.open(url)
@@ -63,7 +64,7 @@ class NoopSlots:
         self._ended = threading.Event()
 
     def work(self) -> int:
-        """Run jobs until none waits."""
+        """Run jobs until the queue is empty."""
         done = 0
         while not self._ended.is_set() and (claims := self._claim()):
             for claim in claims:
@@ -72,7 +73,7 @@ class NoopSlots:
         return done
 
     def end(self) -> None:
-        """Claim nothing more."""
+        """Stop claiming."""
         self._ended.set()
 
     def _claim(self) -> tuple[Claim, ...]:
@@ -85,7 +86,7 @@ class NoopSlots:
 
 
 def penstock_worker(url: str, n: int, store_url: str) -> None:
-    """Answer hints with claims until SIGTERM; with `BENCH_PROFILE`, write a profile of one slot there."""
+    """Claim jobs on hints until SIGTERM; with `BENCH_PROFILE`, write a profile of one slot to this file."""
     slots = NoopSlots(url, n, open_store(store_url, load_settings()))
     app = celery_app(url)
     profile = os.environ.get("BENCH_PROFILE")

@@ -1,8 +1,8 @@
-"""Scenes through the whole service, beside the bare loop: `python -m benchmarks.scene [device] [cpu] [memory] [busy]`.
+"""Scenes with the whole service compared with a bare loop: `python -m benchmarks.scene [device] [cpu] [memory] [busy]`.
 
-`device`: the runner waits as long as a batch takes and does not use the processor. `cpu`: a cheap network and csmask
-compute here. Service and loop (`bare_scene`) take turns in one run: same runner, same tiles, same threads, classes
-only. `memory`: the worker and its IO process together. `busy`: when the device works, as a timeline.
+`device`: the runner waits for the duration of a batch without using the processor. `cpu`: a cheap network and csmask
+run on this CPU. Service and loop (`bare_scene`) alternate in one run: same runner, tiles and threads, classes only.
+`memory`: worker and IO process together. `busy`: busy times of the device as a timeline.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,18 +28,18 @@ import structlog
 from benchmarks.scenery import cheap_network, record, write_scene, write_sparse
 from penstock.client import Client, Job
 from penstock.config import Settings
-from penstock.installation import processing_here
+from penstock.intake.media import LocalMedia
+from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
-from penstock.storage.catalogues import CHECKING
-from penstock.storage.media import LocalMedia
+from penstock.storage.redis.catalogues import CHECKING
 from penstock.workers.engine.base import Runner, RunnerFactory, Step
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import Work
-from tests.acceptance.stack import Stack, running, wait_for
+from tests.support.stack import Stack, running, wait_for
 
 FULL_PX = 10_980
-#: Devices: seconds that a tile of 768 px with its halo takes, and how many share a batch.
+#: Devices: seconds per tile of 768 px with halo, and tiles per batch.
 DEVICES = ((0.4, 1), (0.1, 1), (0.1, 4))
 LOOK_EVERY_S = 0.1
 COLUMNS = 100
@@ -48,7 +48,7 @@ PARTS = ("device", "cpu", "memory", "busy")
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where everything lies, and how large it is."""
+    """Paths and sizes of the benchmark."""
 
     folder: Path
     size_px: int
@@ -62,7 +62,7 @@ class Bench:
         return self.folder / "models.toml"
 
     def scene(self, name: str, size_px: int, **how: Any) -> Path:
-        """Return a scene, which is made once."""
+        """Return a scene, created once."""
         path = self.folder / f"{name}-{size_px}.tif"
         return path if path.exists() else write_scene(path, size_px, **how)
 
@@ -70,11 +70,11 @@ class Bench:
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scene", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure (all)")
-    parser.add_argument("--size", type=int, default=4096, help="of the scenes, in pixels")
-    parser.add_argument("--crop", type=int, default=1536, help="of the scene for csmask")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
+    parser.add_argument("--size", type=int, default=4096, help="size of the scenes in pixels")
+    parser.add_argument("--crop", type=int, default=1536, help="size of the scene for csmask in pixels")
     parser.add_argument("--sparse", type=int, nargs=2, default=(4096, 100_000), help="rows and columns")
-    parser.add_argument("--rounds", type=int, default=1, help="of service and loop in turns")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of service and loop")
     parser.add_argument("--full", action="store_true", help="10,980 px, csmask on 4096 px, sparse 100,000 x 100,000")
     chosen = parser.parse_args(arguments)
     if chosen.full:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def write_catalogue(bench: Bench, part: str) -> None:
-    """Write a part's models: few enough to stay loaded beside csmask."""
+    """Write the models of a part: few enough to stay loaded beside csmask."""
     records = {
         "device": [
             record(
@@ -106,7 +106,7 @@ def write_catalogue(bench: Bench, part: str) -> None:
 
 
 def on_a_device(bench: Bench) -> Iterator[str]:
-    """Compare where the processor is free."""
+    """Compare with a device that leaves the processor free."""
     scenes = {"": bench.scene("whole", bench.size_px), ", 40 % nodata": bench.scene("part", bench.size_px, empty=0.4)}
     with serving(bench) as stack:
         for number, (step_s, size) in enumerate(DEVICES):
@@ -117,7 +117,7 @@ def on_a_device(bench: Bench) -> Iterator[str]:
 
 
 def on_the_processor(bench: Bench) -> Iterator[str]:
-    """Compare where the network takes the processor too."""
+    """Compare with a network on the processor."""
     with serving(bench) as stack:
         scene, crop = bench.scene("whole", bench.size_px), bench.scene("crop", bench.crop_px)
         yield compare(bench, stack, "cheap", scene, f"{bench.size_px} px, three convolutions here", "<= 1.05")
@@ -125,7 +125,7 @@ def on_the_processor(bench: Bench) -> Iterator[str]:
 
 
 def compare(bench: Bench, stack: Stack, model: str, scene: Path, title: str, goal: str) -> str:
-    """Return a line: service and bare loop in turns, medians."""
+    """Return a line with medians of service and bare loop, measured in turns."""
     served, bare = [], []
     with stack.client() as client:
         serve(client, model, client.upload(bench.scene("small", 512)))
@@ -138,7 +138,7 @@ def compare(bench: Bench, stack: Stack, model: str, scene: Path, title: str, goa
 
 
 def in_memory(bench: Bench) -> Iterator[str]:
-    """Tell peaks above the loaded model and a batch, each in a service of its own."""
+    """Yield the memory peaks above the loaded model and a batch, each with a new service."""
     small = bench.scene("small", 1024)
     large = bench.scene("whole", bench.size_px)
     sparse = write_sparse(bench.folder / "sparse.tif", *bench.sparse_px)
@@ -146,7 +146,7 @@ def in_memory(bench: Bench) -> Iterator[str]:
     batch_mb, whole_mb = bare["batch_mb"] - bare["idle_mb"], bare["peak_mb"] - bare["batch_mb"]
     for scene, title in ((large, f"{bench.size_px} px"), (sparse, f"{'{} x {}'.format(*bench.sparse_px)} px, sparse")):
         with serving(bench) as stack, stack.client() as client:
-            # What a first job leaves behind belongs to the service and not to the scene.
+            # Memory that a first job leaves behind belongs to the service, not to the scene.
             serve(client, "instant", client.upload(small))
             with Peak(stack.pid("worker")) as peak:
                 seconds = serve(client, "instant", client.upload(scene))
@@ -158,7 +158,7 @@ def in_memory(bench: Bench) -> Iterator[str]:
 
 
 def over_time(bench: Bench) -> Iterator[str]:
-    """Tell when the device works, through the engine and an IO process, without the queue."""
+    """Yield the busy times of the device with the engine and an IO process, without the queue."""
     models = read_catalogue(bench.catalogue)
     for name, scene in (
         ("device-0", bench.scene("whole", bench.size_px)),
@@ -174,7 +174,7 @@ def over_time(bench: Bench) -> Iterator[str]:
 
 
 def timeline(steps: Sequence[tuple[float, float]], begun: float, ended: float) -> str:
-    """Return a line of characters, one for each hundredth: `#` nearly all of it busy, `+` half, `.` nearly none."""
+    """Return one character per hundredth of the time: `#` mostly busy, `+` half busy, `.` mostly idle."""
     each = (ended - begun) / COLUMNS
     marks = []
     for column in range(COLUMNS):
@@ -203,7 +203,7 @@ def _ready(client: Client) -> set[str]:
 
 
 def serve(client: Client, model: str, media: str) -> float:
-    """Return the seconds from a job's submission to its visible result."""
+    """Return the seconds from submission to visible result."""
     begun = time.perf_counter()
     job: Job = client.wait(client.submit(model, {"scene": media, "outputs": ["classes"]}).id)
     if not job.succeeded:
@@ -212,7 +212,7 @@ def serve(client: Client, model: str, media: str) -> float:
 
 
 def run_bare(bench: Bench, model: str, scene: Path) -> dict[str, float]:
-    """Return what the bare loop tells of a scene."""
+    """Return the bare loop's figures for a scene."""
     command = [sys.executable, "-m", "benchmarks.bare_scene", str(bench.catalogue), model, str(scene)]
     done = subprocess.run([*command, str(bench.folder / "bare.tif")], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -222,12 +222,12 @@ def run_bare(bench: Bench, model: str, scene: Path) -> dict[str, float]:
 
 
 class Peak:
-    """Looks at the proportional memory (PSS) of a process and all below it. A context manager."""
+    """Sampler of the proportional memory (PSS) of a process and its children. A context manager."""
 
     def __init__(self, pid: int) -> None:
         self._root, self._over = psutil.Process(pid), threading.Event()
         self._thread = threading.Thread(target=self._look)
-        #: The process itself and all below it, in MB: at first, and when both together were at most.
+        #: Memory of the process and of its children in MB: at the start, and at the common peak.
         self.first = self.most = self._pss_mb()
 
     def __enter__(self) -> Peak:
@@ -249,26 +249,26 @@ class Peak:
 def _pss_mb(process: psutil.Process) -> float:
     try:
         return float(process.memory_full_info().pss) / 1e6
-    except psutil.Error:  # it has just ended
+    except psutil.Error:  # the process has just ended
         return 0.0
 
 
 @dataclass
 class Watch:
-    """Runs a scene and notes when the runner worked."""
+    """Runner of a scene that records the steps."""
 
     steps: list[tuple[float, float]] = field(default_factory=list)
 
     def run(self, model: Model, first: Path, scene: Path, folder: Path) -> tuple[float, float, float]:
-        """Return when the job began, when its last tile was answered, and when the result was there.
+        """Return the times of job start, last tile output, and result.
 
-        The `first` scene starts everything.
+        The `first` scene loads everything.
         """
-        factories: Mapping[str, RunnerFactory] = {name: self._watched(make) for name, make in FACTORIES.items()}
+        runners = Runners.installed()
         request = {"scene": "media://scene", "outputs": ["classes"]}
         with (
             closing(processing_here(Settings(), isolated=True)) as processing,
-            closing(BatchingEngine(factories)) as engine,
+            closing(BatchingEngine(Runners.of(dict.fromkeys(runners.specs, self._watched(runners.load))))) as engine,
         ):
             for each in (first, scene):
                 self.steps.clear()
@@ -283,7 +283,7 @@ class Watch:
 
 
 class _Watched:
-    """A runner whose steps are noted."""
+    """A runner with recorded steps."""
 
     def __init__(self, runner: Runner, steps: list[tuple[float, float]]) -> None:
         self._runner, self._steps = runner, steps
@@ -299,15 +299,15 @@ class _Watched:
 
 
 def _never() -> None:
-    """Nobody asks a job to stop."""
+    """Check for cancellation that never cancels."""
 
 
 def _say(_: str) -> None:
-    """Nobody reads along."""
+    """Ignore an event."""
 
 
 def say(line: str) -> None:
-    """Print at once: the whole takes minutes."""
+    """Print a line immediately, because the benchmark takes minutes."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

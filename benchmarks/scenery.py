@@ -1,4 +1,4 @@
-"""Scenes and models for `benchmarks.scene`, made on the spot."""
+"""Generated scenes and models for `benchmarks.scene`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 
 BANDS = ("blue", "green", "red", "nir", "swir16", "swir22")
 _BLOCK_PX = 512
@@ -36,7 +36,7 @@ bands = [{bands}]
 classes = [{classes}]
 """
 
-#: The tiles of csmask.
+#: Tiling options of csmask.
 CUT = """
 tile_px = 768
 halo_px = 96
@@ -51,7 +51,7 @@ shape = ["bands=6", "H", "W"]
 [outputs.probability]
 reduce = "{reduce}"
 """
-#: The mean and standard deviation of every band of the records, in reflectance; and what a count is in reflectance.
+#: Mean and standard deviation of every band in reflectance, and the scale of the numbers.
 MEAN, STD, _SCALE = 0.2, 0.17, 1e-4
 _COLOURS = ("#8c9a4b", "#2166ac", "#a6e3f0", "#4d4d4d", "#f7f7f7")
 
@@ -59,7 +59,7 @@ _COLOURS = ("#8c9a4b", "#2166ac", "#a6e3f0", "#4d4d4d", "#f7f7f7")
 def record(
     name: str, *, runner: str, source: Path, max_batch: int = 1, options: str = "", cut: str = CUT, classes: int = 2
 ) -> str:
-    """Return a record of a model of six bands and up to five classes, its program pinned; `cut` says how tiles lie."""
+    """Return a record of a model of six bands and up to five classes, a pinned program, and tiling options `cut`."""
     files = ", ".join(f'"{path.name}" = "{sha256(path.read_bytes()).hexdigest()}"' for path in source.glob("*.pt2"))
     bands = ", ".join(f'{{ name = "{band}", mean = {MEAN}, std = {STD} }}' for band in BANDS)
     labels = ", ".join(
@@ -72,9 +72,9 @@ def record(
 
 
 def cheap_network(folder: Path, *, balanced_on: Path | None = None) -> Path:
-    """Export three convolutions of 8 channels with random weights for the runner `torch`, in a folder of its own.
+    """Export three convolutions of 8 channels with random weights for the runner `torch`, in its own folder.
 
-    With `balanced_on`, a scene, each of the two classes is at half of its pixels.
+    With a scene as `balanced_on`, each of the two classes covers half of its pixels.
     """
     torch.manual_seed(1)
     network = nn.Sequential(
@@ -90,7 +90,7 @@ def cheap_network(folder: Path, *, balanced_on: Path | None = None) -> Path:
 
 
 def export(network: nn.Module, folder: Path, *, reduce: str) -> Path:
-    """Export a network of six bands and a stride of 16 for the runner `torch`, in a folder of its own."""
+    """Export a network of six bands and a stride of 16 for the runner `torch`, in its own folder."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     (folder / "penstock.toml").write_text(PROGRAM.format(reduce=reduce))
     sides = {2: 16 * torch.export.Dim("h", min=1, max=4096), 3: 16 * torch.export.Dim("w", min=1, max=4096)}
@@ -101,9 +101,9 @@ def export(network: nn.Module, folder: Path, *, reduce: str) -> Path:
 
 
 def write_scene(path: Path, size_px: int, *, empty: float = 0.0) -> Path:
-    """Write six bands of uint16, DEFLATE, tiled: smooth fields and noise; `empty` of it is nodata, to a slanted edge.
+    """Write six bands of uint16, DEFLATE, tiled: smooth fields with noise. The share `empty` is nodata.
 
-    What Sentinel-2 looks like to a codec: about half of its raw size.
+    It compresses like Sentinel-2, to about half of its raw size.
     """
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, (len(BANDS), _BLOCK_PX, 2 * size_px), dtype=np.uint16)
@@ -115,7 +115,7 @@ def write_scene(path: Path, size_px: int, *, empty: float = 0.0) -> Path:
             shift = int(rng.integers(size_px))
             numbers += noise[:, : len(rows), shift : shift + size_px]
             if empty:
-                # A swath's edge leans by about a tenth of the scene.
+                # The swath's edge is slanted by about a tenth of the scene.
                 edge = size_px * (empty - 0.05 + 0.1 * rows / size_px)
                 numbers[:, columns[None] < edge[:, None]] = 0
             file.write(numbers, window=rasterio.windows.Window(0, top, size_px, len(rows)))
@@ -123,7 +123,7 @@ def write_scene(path: Path, size_px: int, *, empty: float = 0.0) -> Path:
 
 
 def write_sparse(path: Path, height: int, width: int) -> Path:
-    """Write a scene of whose blocks only every tenth along a diagonal exists; the rest takes no room on the disk."""
+    """Write a sparse scene in which only every tenth block along a diagonal exists."""
     block = np.full((len(BANDS), _BLOCK_PX, _BLOCK_PX), 1500, np.uint16)
     with _open(path, height, width, SPARSE_OK=True, BIGTIFF="YES") as file:
         for left, top in _diagonal(height, width):

@@ -1,6 +1,6 @@
-"""Pictures of 224 x 224 pixels through API, queue, engine and store, beside the rate of the runner alone.
+"""Images of 224 x 224 pixels with API, queue, engine and store, compared with the rate of the runner alone.
 
-The runner waits as long as a batch takes on a device, without using the processor.
+The runner waits for the duration of a batch without using the processor.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import psutil
 from PIL import Image
 
 from penstock.client import Client
-from tests.acceptance.stack import Stack, running, wait_for
+from tests.support.stack import Stack, running, wait_for
 
 BATCH, IN_FLIGHT, SLOTS = 8, 64, 24
-#: What a batch of eight takes: from a small network on two cores to one on a GPU.
+#: Seconds per batch of eight: from a small network on two cores to one on a GPU.
 STEPS_S = (0.4, 0.2, 0.1, 0.05)
 SECONDS = 20.0
 
@@ -33,7 +33,7 @@ models = ["{models}"]
 
 MODEL = """
 [models.images-{number}]
-title = "A device that takes {step_s} s for {batch} pictures"
+title = "A device that takes {step_s} s for {batch} images"
 runner = "fake"
 processor = "image-classification"
 source = "{source}"
@@ -45,21 +45,21 @@ options = {{ classes = 10, answer = "logits", step_s = {step_s} }}
 
 
 def small_images() -> Iterator[str]:
-    """Yield the table's lines: one per speed of the device."""
+    """Yield the table's lines, one per device speed."""
     with tempfile.TemporaryDirectory(prefix="bench-images-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with running(folder / "data", config=_configure(folder)) as stack, stack.client() as client:
             names = [f"images-{number}" for number in range(len(STEPS_S))]
             wait_for(lambda: set(names) <= _served(client), "the models are not served")
-            picture = client.upload(_picture(folder))
+            image = client.upload(_image(folder))
             for name, step_s in zip(names, STEPS_S, strict=True):
-                body = {"model": name, "input": {"images": picture}}
+                body = {"model": name, "input": {"images": image}}
                 asyncio.run(_press(stack.url, body, seconds=2))
                 before = _processor_s(stack)
                 done, took_s = asyncio.run(_press(stack.url, body, seconds=SECONDS))
                 spent = _processor_s(stack) - before
                 rate, alone = done / took_s, BATCH / step_s
-                what = f"pictures, {IN_FLIGHT} jobs in flight, runner alone {alone:.0f}/s"
+                what = f"images, {IN_FLIGHT} jobs in flight, runner alone {alone:.0f}/s"
                 parts = ", ".join(f"{part} {seconds / done * 1000:.1f}" for part, seconds in spent.most_common())
                 each = f"{spent.total() / done * 1000:.1f} ms of processor time each ({parts})"
                 figure = f"{rate:.1f}/s = {rate / alone:.2f} of it, {each}"
@@ -86,8 +86,8 @@ def _configure(folder: Path) -> str:
     return SETTINGS.format(slots=SLOTS, models=models)
 
 
-def _picture(folder: Path) -> Path:
-    path = folder / "picture.jpg"
+def _image(folder: Path) -> Path:
+    path = folder / "image.jpg"
     noise = np.random.default_rng(1).integers(0, 255, (28, 28, 3), np.uint8)
     Image.fromarray(noise).resize((224, 224)).save(path)
     return path
@@ -98,7 +98,7 @@ def _served(client: Client) -> set[str]:
 
 
 async def _press(url: str, body: dict[str, object], *, seconds: float) -> tuple[int, float]:
-    """Keep jobs in flight for some time; return how many ended, and in which time."""
+    """Keep jobs in flight for some time; return the number of ended jobs and the seconds."""
     begun = time.perf_counter()
 
     async def one_after_the_other(client: httpx.AsyncClient) -> int:

@@ -1,12 +1,12 @@
 """Scenes beside TerraTorch's `tiled_inference`: `python -m benchmarks.terratorch --python ENV/bin/python [PART ...]`.
 
-Either maps the same file with the same exported program, the same tiles and overlap, one tile a batch and the same
-threads, from the file to a COG of classes, in a process of its own (`library_scene`, `tiled_scene`); they take turns.
-Then the class maps are compared, with each other and with that of the whole image in one forward pass.
+Both map the same file with the same exported program, tiles, overlap and threads, one tile per batch, from the file to
+a COG of classes, each in its own process (`library_scene`, `tiled_scene`) and in turns. Then the class maps are
+compared with each other and with that of the whole image in one forward pass.
 
-`halo`: tiles with a margin that is thrown away. `hann`: windows that overlap by half, averaged. `windows`: the same,
-and TerraTorch too reads each window when it is its turn. `defaults`: TerraTorch's default crops, overlap and batch,
-which is not the same work. The README beside this says how ENV is made.
+`halo`: tiles with a margin that is discarded. `hann`: averaged windows that overlap by half. `windows`: the same, but
+TerraTorch also reads each window on demand. `defaults`: TerraTorch's default crops, overlap and batch, which is
+different work. `benchmarks/README.md` describes how to create ENV.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ import numpy.typing as npt
 
 from benchmarks.scenery import CUT, MEAN, STD, cheap_network, export, record, write_scene
 from penstock.models import read_catalogue
-from penstock.processors.geo.gdal import rasterio
-from penstock.processors.geo.plan import make_plan
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
-from penstock.workers.engine.csmask import load_csmask
+from penstock.processors.geo.tiling.plan import make_plan
+from penstock.workers.engine.torch.csmask import load_csmask
 from penstock.workers.engine.weights import read_weights
 
 PARTS = ("halo", "hann", "windows", "defaults")
 NETWORKS = ("cheap", "csmask")
 TILE_PX, HALO_PX, STRIDE_PX, HANN_PX = 768, 96, 16, 512
 HANN_CUT = f'tile_px = {HANN_PX}\noverlap = "hann"\nstride_px = {STRIDE_PX}\n'
-#: Above this a forward pass of the whole image takes more memory than a shared machine has to give.
+#: Maximum side in pixels for a forward pass of the whole image; more needs too much memory.
 WHOLE_PX = 2048
 NODATA = 255
 
@@ -48,7 +48,7 @@ Told = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where everything lies, and how it is measured."""
+    """Paths and parameters of the benchmark."""
 
     folder: Path
     python: Path
@@ -62,7 +62,7 @@ class Bench:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What both sides get: the same threads and the same cache of decoded blocks (GDAL's own default is larger)."""
+        """Environment of both sides: the same threads and GDAL cache (GDAL's own default is larger)."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         return kept | threads | {"GDAL_CACHEMAX": "128", "HF_HUB_OFFLINE": "1", "PENSTOCK_CONFIG": ""}
@@ -70,7 +70,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One scene through both."""
+    """One scene for both sides."""
 
     part: str
     network: str
@@ -78,12 +78,12 @@ class Case:
 
     @property
     def model(self) -> str:
-        """The record that we take."""
+        """Name of the model record."""
         return f"{self.network}-{'hann' if self.part in ('hann', 'windows') else 'halo'}"
 
     @property
     def title(self) -> str:
-        """What stands in the tables."""
+        """Title in the tables."""
         return f"{self.network}, {self.size_px} px, {self.part}"
 
     def how(self) -> dict[str, object]:
@@ -99,19 +99,21 @@ class Case:
             case "defaults":
                 return {}
             case _:
-                # Its own margin of 8 px would ask for one more window along each side.
+                # The default margin of 8 px would need one more window along each side.
                 return {"crop": HANN_PX, "stride": HANN_PX // 2, "delta": 0, "padding": False, "batch_size": 1}
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and print tables in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.terratorch", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to measure (all)")
-    parser.add_argument("--python", type=Path, required=True, help="of the environment that has TerraTorch")
-    parser.add_argument("--sizes", type=int, nargs="+", default=(2048, 4096), help="of the scenes, multiples of 16 px")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS, help="which to take")
-    parser.add_argument("--rounds", type=int, default=3, help="in turns")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
+    parser.add_argument("--python", type=Path, required=True, help="Python of the environment with TerraTorch")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=(2048, 4096), help="sizes of the scenes, multiples of 16 px"
+    )
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS, help="networks to measure")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of torch")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-terratorch-") as folder:
         bench = Bench(Path(folder), chosen.python, chosen.rounds, chosen.threads)
@@ -133,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def write_catalogue(bench: Bench, networks: Sequence[str], sizes: Sequence[int]) -> None:
-    """Export the networks; write a record for each way to cut, and one that takes a whole image as its tile."""
+    """Export the networks; write a record for each tiling, and one with the whole image as its tile."""
     whole = f"tile_px = {max(sizes)}\nhalo_px = 0\nstride_px = {STRIDE_PX}\n"
     text = ""
     for network in networks:
@@ -155,7 +157,7 @@ def exported(bench: Bench, network: str, size_px: int) -> Path:
 
 
 def scene(bench: Bench, case: Case) -> Path:
-    """Return a scene, which is made once: fields of noise, or one in which csmask finds land, shadow and clouds."""
+    """Return a scene, created once: fields of noise, or a scene with land, shadow and clouds for csmask."""
     path = bench.folder / f"{case.network}-{case.size_px}.tif"
     if not path.exists():
         if case.network == "cheap":
@@ -178,13 +180,13 @@ def measure(bench: Bench, case: Case) -> tuple[str, str]:
 
 
 def run_ours(bench: Bench, case: Case, model: str = "") -> Told:
-    """Return what `library_scene` tells; the map is `ours/classes.tif`, or that of another model."""
+    """Return the figures of `library_scene`; the map is `ours/classes.tif`, or that of another model."""
     paths = (scene(bench, first(case)), scene(bench, case), bench.folder / (model or "ours"))
     return told(bench, [sys.executable, "-m", "benchmarks.library_scene", bench.catalogue, model or case.model, *paths])
 
 
 def run_theirs(bench: Bench, case: Case) -> Told:
-    """Return what `tiled_scene` tells; the map is `theirs.tif`."""
+    """Return the figures of `tiled_scene`; the map is `theirs.tif`."""
     order = {
         "program": str(bench.folder / case.network / "program.pt2"), "first": str(scene(bench, first(case))),
         "scene": str(scene(bench, case)), "out": str(bench.folder / "theirs.tif"), "how": case.how(),
@@ -195,7 +197,7 @@ def run_theirs(bench: Bench, case: Case) -> Told:
 
 
 def first(case: Case) -> Case:
-    """Return the small scene that comes before the one that counts."""
+    """Return the small scene that is mapped before the measured one."""
     return Case(case.part, case.network, 512)
 
 
@@ -210,7 +212,7 @@ def told(bench: Bench, command: Sequence[object]) -> Told:
 
 
 def figures(case: Case, ours: Sequence[Told], theirs: Sequence[Told]) -> str:
-    """Return a line of the first table: ours, theirs, and how often theirs goes into ours."""
+    """Return a line of the first table: ours, theirs, and the ratio."""
 
     def both(name: str) -> tuple[float, float]:
         return median(told[name] for told in ours), median(told[name] for told in theirs)
@@ -247,7 +249,7 @@ def maps(bench: Bench, case: Case) -> str:
 
 
 def at_border(shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    """Return where the scene's border is at most a halo away."""
+    """Return the mask of pixels within a halo of the scene's border."""
     border = np.ones(shape, bool)
     border[HALO_PX:-HALO_PX, HALO_PX:-HALO_PX] = False
     return border
@@ -261,12 +263,12 @@ def read(path: Path) -> Classes:
 
 
 def load() -> str:
-    """Return the machine's load of the last minute."""
+    """Return the load average of the last minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 
 def say(line: str) -> None:
-    """Print at once: the whole takes minutes."""
+    """Print a line immediately, because the benchmark takes minutes."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""How fast eight jobs' texts grow together: shared passes beside a cache for each text. `python -m benchmarks.texts`.
+"""Token rates of eight concurrent texts: shared passes compared with one cache per text. `python -m benchmarks.texts`.
 
-The two take turns in one run, through the engine, by the same network and prompts. The network has random weights, so
-that no file is needed: what its tokens say does not matter, and every text has the same number of them.
+Both methods alternate in one run, with the engine, the same network and the same prompts. The network has random
+weights, so that no file is needed; every text has the same number of tokens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import transformers
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 
-#: Prompts have 20 to 69 tokens.
+#: Prompt lengths: 20 to 69 tokens.
 JOBS, SHORTEST, LONGER = 8, 20, 7
-#: Sizes by name: width, layers. One whose weights fit into a processor's cache, and one whose do not.
+#: Width and layers by name: weights that fit into the processor's cache, and weights that do not.
 SIZES = {"1 million": (128, 4), "90 million": (768, 12)}
 HOW = {"a cache for each text": {}, "shared passes": {"batching": "continuous"}}
 
@@ -38,9 +38,11 @@ HOW = {"a cache for each text": {}, "shared passes": {"batching": "continuous"}}
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.texts", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=48, help="new ones of each text")
+    parser.add_argument("--tokens", type=int, default=48, help="new tokens per text")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="torch's; several wait for each other where others work")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of torch; several threads wait for each other on a busy machine"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     chosen = parser.parse_args(arguments)
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a token took: by the clock, and of the processor, which moves less where other work runs."""
+    """Seconds per token: wall clock, and processor time, which depends less on other load."""
 
     wall_s: float
     processor_s: float
@@ -68,9 +70,9 @@ class Taken:
 
 
 def rows(name: str, source: Path, chosen: argparse.Namespace) -> Iterator[str]:
-    """Yield a network's lines: medians of the rounds, after one that nobody counts."""
+    """Yield a network's lines: medians of the rounds after a first round that is discarded."""
     models = {how: _model(source, options, chosen) for how, options in HOW.items()}
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         for jobs in (JOBS, 1):
             taken: dict[str, list[Taken]] = {how: [] for how in HOW}
             for _ in range(1 + chosen.rounds):
@@ -130,7 +132,7 @@ def _network(folder: Path, width: int, layers: int) -> Path:
 
 
 def say(line: str) -> None:
-    """Print at once."""
+    """Print a line immediately."""
     print(line, flush=True)  # noqa: T201
 
 

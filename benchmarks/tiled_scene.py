@@ -1,8 +1,8 @@
-"""A scene through TerraTorch's `tiled_inference`: `PYTHON -I benchmarks/tiled_scene.py ORDER`, where ORDER is JSON.
+"""Scene with TerraTorch's `tiled_inference`: `PYTHON -I benchmarks/tiled_scene.py ORDER`, where ORDER is JSON.
 
-Runs in TerraTorch's own environment, so it imports nothing of ours; `-I` keeps this folder off the path, where
-`terratorch.py` is another thing. What the loop around `tiled_inference` does is frugal: it normalises band by band into
-the one array of float32, and lets go of what it read. Prints JSON like `library_scene`.
+Runs in TerraTorch's own environment, so it imports nothing from Penstock. `-I` keeps this folder, with its own
+`terratorch.py`, off the path. The loop around `tiled_inference` saves memory: it normalises band by band into one array
+of float32, and frees the input. Prints JSON like `library_scene`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch  # noqa: E402
 
 _SCALE = 1e-4
 
-# torchvision from PyPI is built for CUDA and does not load its operators beside a torch for the processor; what it says
-# of these two on its import needs them to be there.
+# torchvision from PyPI is built for CUDA and does not load its operators with a CPU build of torch. Its import
+# registers implementations for these two operators, so they must exist.
 _OPERATORS = torch.library.Library("torchvision", "DEF")
 for _name in ("nms", "qnms"):
     _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -39,18 +39,18 @@ class Network:
         self._module, self.tiles = torch.export.load(path).module(), 0
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return what the program answers, as a task of TerraTorch's does: softmax is not taken of logits."""
+        """Return the program's output like a TerraTorch task, without softmax."""
         self.tiles += len(pixels)
         answer: torch.Tensor = self._module(pixels)
         return answer
 
 
 class Windows:
-    """Reads each chip when it is its turn: TerraTorch's `TileSource`. For chips that are not padded and not cropped."""
+    """TerraTorch `TileSource` that reads each chip on demand, for chips without padding and cropping."""
 
     def __init__(self, file: rasterio.DatasetReader, order: dict[str, Any]) -> None:
         self._file, self._order = file, order
-        #: Where the chips that were read hold data.
+        #: Validity masks of the chips that were read.
         self.valid = np.zeros(file.shape, bool)
 
     def __call__(self, chip: InferenceInput) -> torch.Tensor:
@@ -62,7 +62,7 @@ class Windows:
 
 
 def main(order: dict[str, Any]) -> dict[str, float]:
-    """Map a small scene, so that everything has been loaded, and then the one that counts."""
+    """Map a small scene to load everything, and then the measured scene."""
     network = Network(Path(order["program"]))
     out = Path(order["out"])
     _map(network, order, Path(order["first"]), out)
@@ -79,7 +79,7 @@ def _map(network: Network, order: dict[str, Any], scene: Path, out: Path) -> Non
     with rasterio.open(scene) as file:
         profile = file.profile
         if order["windows"]:
-            # Only its shape is looked at.
+            # Only its shape is used.
             pixels, windows = torch.zeros(()).expand(1, file.count, *file.shape), Windows(file, order)
             scores, valid = tiled_inference(network, pixels, source=windows, **order["how"]), windows.valid
         else:
@@ -96,7 +96,7 @@ def _read(file: rasterio.DatasetReader, order: dict[str, Any]) -> tuple[npt.NDAr
 
 
 def _normalised(numbers: npt.NDArray[np.uint16], order: dict[str, Any]) -> npt.NDArray[np.float32]:
-    """Return float32, computed in float64 like ours, so that the networks see the same."""
+    """Return float32, computed in float64 as in Penstock, so that both networks have the same input."""
     pixels = np.empty(numbers.shape, np.float32)
     for band, values in enumerate(numbers):
         pixels[band] = (values.astype(np.float64) * _SCALE - order["mean"]) / order["std"]

@@ -1,10 +1,10 @@
-"""Two tenants, one of which sends a hundred times as much: how long the other waits, and what it costs the service.
+"""Fairness between two tenants, one with a hundred times the load: waiting times and cost for the service.
 
     python -m benchmarks.two_tenants [--posts 10000] [--seconds 10] [--rate 20]
 
-The small one's load runs alone first and then beside the flood; both are sent at fixed times, whether or not answers
-came, each by a process of its own (`flood.py`) and with an API key of its own. Real processes: API, two workers,
-keeper, Valkey. A wait is from the job's creation to its start, by Redis' clock.
+The small load runs first alone and then beside the flood. Both are sent at fixed times, independent of responses, each
+by its own process (`flood.py`) with its own API key. The service has real processes: API, two workers, keeper, Valkey.
+A waiting time is from the job's creation to its start, by Redis' clock.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from redis import Redis
 from benchmarks.flood import Load, Sent, in_a_process
 from tests.chaos.arena import Arena, open_arena, percentile
 
-#: The flood sends so many posts for one of the small tenant's.
+#: Posts of the flood per post of the small tenant.
 RATIO = 100
-#: How long a job works: with four slots 80 a second.
+#: Seconds of work per job: 80 jobs per second with four slots.
 TAKES_S = 0.05
-#: Live jobs of one tenant: past them it is told 429.
+#: Maximum live jobs of one tenant; more are answered 429.
 MAX_TENANT_JOBS = 2000
 #: Connections of each tenant's client.
 SMALL_CONNECTIONS, FLOOD_CONNECTIONS = 32, 256
-#: Between two looks at memory.
+#: Seconds between two memory samples.
 SAMPLE_S = 1.0
 SMALL, FLOOD = "small", "flood"
 
 
 @dataclass
 class Memory:
-    """Bytes of the API and of Valkey, from the beginning on."""
+    """Memory samples of API and Valkey in bytes."""
 
     api: list[int] = field(default_factory=list)
     valkey: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the whole run showed."""
+    """Results of the whole run."""
 
     alone: Sent
     beside: Sent
@@ -57,17 +57,17 @@ class Measured:
     alone_waits_s: Sequence[float]
     beside_waits_s: Sequence[float]
     memory: Memory
-    #: Processor time of the service's processes while both loads were sent.
+    #: Processor time of the service's processes during both loads.
     cpu_s: Mapping[str, float]
 
     @property
     def ratio(self) -> float:
-        """The small tenant's p95 wait beside the flood, by that alone."""
+        """Ratio of the small tenant's p95 wait beside the flood to its wait alone."""
         return percentile(self.beside_waits_s, 0.95) / max(1e-9, percentile(self.alone_waits_s, 0.95))
 
 
 async def measure(arena: Arena, *, posts: int, seconds: float, takes_s: float) -> Measured:
-    """Send both loads and return what came of them; the flood's jobs that still wait then are canceled."""
+    """Send both loads and return the results; waiting jobs of the flood are canceled at the end."""
     few = max(1, posts // (RATIO + 1))
     port, memory = arena.fleet.port, Memory()
     small_load = Load(port, arena.keys[SMALL], few, seconds, SMALL_CONNECTIONS, takes_s)
@@ -123,21 +123,21 @@ def _mb(size_bytes: int) -> str:
 
 
 def _client(arena: Arena, tenant: str) -> httpx.AsyncClient:
-    # The server closes idle connections after 5 s, httpx too: one must be first.
+    # Both server and httpx close idle connections after 5 s, so set a shorter time here.
     headers = {"Authorization": f"Bearer {arena.keys[tenant]}"}
     limits = httpx.Limits(keepalive_expiry=1)
     return httpx.AsyncClient(base_url=arena.fleet.url, headers=headers, timeout=httpx.Timeout(120), limits=limits)
 
 
 async def _ask(client: httpx.AsyncClient, method: str, path: str, **options: Any) -> httpx.Response:
-    """Send a request that is safe to repeat until it is answered: on a busy machine connections end in between."""
+    """Repeat an idempotent request until it succeeds, because connections may end on a busy machine."""
     while True:
         with suppress(httpx.TransportError):
             return await client.request(method, path, **options)
 
 
 async def _waits(client: httpx.AsyncClient, sent: Sent) -> list[float]:
-    """Return how long each accepted job waited for its start, when all are over."""
+    """Return the waiting time of each accepted job after all jobs have ended."""
     return [await _wait(client, job_id) for job_id in sent.accepted]
 
 
@@ -150,7 +150,7 @@ async def _wait(client: httpx.AsyncClient, job_id: str) -> float:
 
 
 def _cpu_s(arena: Arena) -> Mapping[str, float]:
-    """Return the processor time that each of the service's processes has used."""
+    """Return the processor time of each of the service's processes."""
     pids = {kept.name: kept.pid for kept in arena.fleet.kept} | {"valkey": arena.valkey.pid}
     used = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
     return {name: times.user + times.system for name, times in used.items()}
@@ -176,7 +176,7 @@ def run(
     *, posts: int, seconds: float, takes_s: float = TAKES_S, max_tenant_jobs: int = MAX_TENANT_JOBS,
     rate: float | None = None,
 ) -> Measured:  # fmt: skip
-    """Start a service, send both loads, and return what was measured. `rate` is `max_tenant_submissions_per_s`."""
+    """Start a service, send both loads, and return the results. `rate` is `max_tenant_submissions_per_s`."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-tenants-", ignore_cleanup_errors=True) as folder,
         open_arena(
@@ -191,6 +191,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--posts", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--rate", type=float, help="max_tenant_submissions_per_s; without it as many as come")
+    parser.add_argument("--rate", type=float, help="max_tenant_submissions_per_s; default: no limit")
     wanted = parser.parse_args()
     sys.stdout.write(report(run(posts=wanted.posts, seconds=wanted.seconds, rate=wanted.rate)) + "\n")

@@ -1,1 +1,1 @@
-"""IO processors: raw data in, prompts to the engine, outputs back, a finished result out."""
+"""IO processors: turn a job's input into prompts for the engine, and the engine's outputs into a result."""

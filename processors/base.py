@@ -1,13 +1,13 @@
 """The contract between a model's IO processor, the engine and the pipeline.
 
-One idea serves text, images, rasters, audio and embeddings:
+The same contract serves text, images, rasters, audio and embeddings:
 
     request + media --pre_process--> prompts --engine--> outputs --post_process--> result + artifacts
 
-A processor holds no request state: what the second half needs travels in the context that the first half returns.
-Prompts and outputs are streams with a known count, so that memory does not grow with the input. Both halves of a job
-run in the same IO process, the engine in another one: prompts and outputs hold numpy arrays and plain data, never
-objects with code.
+A processor holds no request state: `pre_process` returns a context, and `post_process` receives this context. Prompts
+and outputs are streams with a known count, so that memory does not grow with the input. Both methods of a job run in
+the same IO process, and the engine runs in another one. Prompts and outputs therefore hold numpy arrays and plain
+data, never objects with code.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pydantic import BaseModel
 
 from penstock.models import Limits
 
-#: A tensor as it crosses between processor and engine: a numpy array of booleans or numbers (no objects, no bfloat16).
+#: A tensor between processor and engine: a numpy array of booleans or numbers (no objects, no bfloat16).
 Array = Any
 
-#: What a prompt or an output may hold under a name: an array, or JSON-ready data (text, token ids, chat messages).
+#: A named value of a prompt or an output: an array, or JSON-ready data (text, token ids, chat messages).
 Value = Any
 
-#: What a checkpoint may be called: one or two parts.
+#: Pattern of a checkpoint's name: one or two parts, with a slash between them.
 CHECKPOINT_NAME = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,99}(/[0-9A-Za-z_-][0-9A-Za-z._-]{0,99})?")
 
 RequestT = TypeVar("RequestT", bound=BaseModel, contravariant=True)
@@ -45,32 +45,33 @@ class Prompt:
 
     data: Mapping[str, Value]
     cost: int = 1
-    #: Whose it is. The worker says it, never a processor: what is kept of a prompt is found by the same tenant only.
+    #: The job's tenant, set by the worker and never by a processor. Caches of a prompt are shared within a tenant only.
     tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The engine's answer to one prompt: the model's output names to arrays or plain data, again without a batch axis.
+    """The engine's answer to one prompt.
 
-    A runner of many steps may answer in between: a `partial` output holds everything so far (all tokens, the latest
-    image), not what is new since the last one. Of those that nobody took in time only the latest arrives.
+    `data` maps the model's output names to arrays without a batch axis or to plain data. A runner of many steps may
+    send `partial` outputs before the final one. A partial output holds the whole result so far (all tokens, the latest
+    image), not the difference to the previous one. A slow reader receives only the latest partial output.
     """
 
     data: Mapping[str, Value]
     partial: bool = False
-    #: What the runner counted on the way, such as `encoder_hits`: added up in the job's metrics, kept from processors.
+    #: Counters of the runner, such as `encoder_hits`. They are summed in the job's metrics; processors do not see them.
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """One of the results a processor can make of a forward pass."""
+    """One of the results that a processor can make."""
 
     name: str
     media_type: str
     description: str
-    #: Made when the request does not say.
+    #: Made by default, where the request names no outputs.
     default: bool = True
 
 
@@ -78,9 +79,9 @@ class Media(Protocol):
     """The job's media: every reference in the request was fetched, or the job failed."""
 
     def path(self, reference: str) -> Path:
-        """Return the local file of a media reference exactly as it stands in the request.
+        """Return the local file of a media reference; the reference must be exactly the one in the request.
 
-        The file is alone in its folder and was made by the service; its name keeps the reference's suffix only.
+        The service made the file, and no other file is in its folder. Only the suffix of the name is the reference's.
         """
         ...
 
@@ -89,72 +90,71 @@ class Media(Protocol):
         ...
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:
-        """Return what earlier attempts of this job saved under names with a prefix, as local files by their names.
+        """Return the checkpoints of the job's earlier attempts whose names start with `prefix`: local files by name.
 
-        They may come from another machine or an older release, and from an attempt whose end nobody saw: take a file
-        only if its name and its contents prove that it is what this attempt would make. To be asked for before
-        `pre_process` returns.
+        A checkpoint may come from another machine, an older release or an interrupted attempt. Use a file only if its
+        name and contents prove that this attempt would make the same one. Call this before `pre_process` returns.
         """
         ...
 
 
 class ArtifactSink(Protocol):
-    """Where a processor puts its artifacts: files that are uploaded when they are finished."""
+    """Receiver of a processor's artifacts: files that are uploaded when they are finished."""
 
     def path(self, name: str) -> Path:
         """Return a path in the attempt's scratch folder to write to; nothing is visible until `add`."""
         ...
 
     def add(self, name: str, path: Path, *, media_type: str) -> None:
-        """Hand over a finished file as the artifact `name` (once a name; it may be uploaded at once)."""
+        """Add a finished file as the artifact `name`. Each name can be added once; the upload may start at once."""
         ...
 
     def say(self, text: str) -> None:
-        """Tell the job's followers a further piece of the result's text while it is being made."""
+        """Send the next part of the result's text to the job's followers, while the result is being made."""
         ...
 
     def show(self, name: str, picture: bytes, *, media_type: str) -> None:
-        """Show the job's followers what the artifact `name` looks like so far: a picture of a few kilobytes.
+        """Send the job's followers a preview of the artifact `name`: an image file of a few kilobytes.
 
-        Of those that come quickly one after the other only the latest is told; they are not kept.
+        Previews are not stored. Of several previews in quick succession only the latest is sent.
         """
         ...
 
     def checkpoint(self, name: str, path: Path) -> None:
-        """Save a file for the job's later attempts under a name such as `<what it depends on>/<part>`.
+        """Save a file for the job's later attempts under a name such as `<hash of its inputs>/<part>`.
 
-        It is durable when this returns, and counts as progress: a job that advances by a checkpoint in every attempt is
-        tried again however often its workers die. Where the store does not answer nothing is saved, and nothing fails.
-        The caller may delete the file. Names match `CHECKPOINT_NAME`.
+        The checkpoint is durable when this method returns, and it counts as progress: a job that saves a checkpoint in
+        every attempt is retried however often its workers die. If the store is unavailable, nothing is saved and no
+        error is raised. The caller may delete the file afterwards. Names match `CHECKPOINT_NAME`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[ContextT]):
-    """What `pre_process` returns."""
+    """The result of `pre_process`."""
 
-    #: Drawn lazily while the engine works; making the next prompt may read the media.
+    #: The prompts, read lazily while the engine works. Making the next prompt may read the media.
     prompts: Iterator[Prompt]
-    #: How many prompts there will be, if that is known before they are drawn: the total of the progress.
+    #: Number of prompts, if it is known in advance: the total of the job's progress.
     count: int | None
-    #: The whole job's work in the model's unit.
+    #: Cost of all prompts together, in the model's unit of work.
     cost: int
-    #: Everything `post_process` needs.
+    #: Request state for `post_process`.
     context: ContextT
-    #: What progress counts, in the plural: what a prompt is to the job's owner.
+    #: Unit of the progress, in the plural: the user's word for a prompt.
     unit: str = "prompts"
-    #: How many further prompts need not be drawn, because earlier attempts saved their results: progress begins there.
+    #: Number of further prompts that earlier attempts finished: they are not in `prompts`, and progress starts there.
     done: int = 0
-    #: How many of `unit` one prompt is: of a runner of many steps, which tells how many of them it took.
+    #: Number of `unit` per prompt, for a runner of many steps that reports each step.
     steps: int = 1
-    #: Whether the same request always has the same result; not so where chance decides, without a seed.
+    #: True where the same request always has the same result; False for random results without a seed.
     repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A job's immediate output: text, or JSON-ready data, or both. Artifacts went to the sink."""
+    """A job's immediate output: text, or JSON-ready data, or both. Artifacts go to the sink instead."""
 
     text: str | None = None
     data: Mapping[str, Any] | None = field(default=None)
@@ -162,7 +162,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Dummy:
-    """A request that stands for real ones, with its media: what `IOProcessor.dummy` returns."""
+    """A request for the warm-up, with its media: the result of `IOProcessor.dummy`."""
 
     #: JSON data that `request` accepts.
     request: Mapping[str, Any]
@@ -171,47 +171,47 @@ class Dummy:
 
 
 class IOProcessor(Protocol[RequestT, ContextT]):
-    """Turns a model's raw input into prompts, and its outputs into a finished result.
+    """A processor: turns a model's raw input into prompts, and the model's outputs into a finished result.
 
-    An instance is made once per model and worker as `Processor(model)` from the model's catalogue record
-    (`penstock.models.Model`) and must be safe to use from several threads. `request` is the pydantic model of the
-    job's `input`; media references in it are fields of type `penstock.models.MediaReference`. It lives in a module
-    that imports neither numpy nor the rest, because its JSON Schema is the API's.
+    The worker makes one instance per model as `Processor(model)` from the model's catalogue record
+    (`penstock.models.Model`). The instance must be safe to use from several threads. `request` is the pydantic model
+    of the job's `input`; media references in it are fields of type `penstock.models.MediaReference`. Define `request`
+    in a module that imports neither numpy nor other heavy libraries, because the API publishes its JSON Schema.
 
-    Errors: raise an `InputError` (see `penstock.errors`) for what is wrong with the data; anything else is taken as
-    the processor's own fault.
+    Errors: raise an `InputError` (see `penstock.errors`) for invalid data. Every other exception counts as a failure
+    of the processor.
     """
 
     @property
     def request(self) -> type[BaseModel]:
-        """The model of a job's `input`: an attribute of the class will do."""
+        """The pydantic model of a job's `input`; a class attribute is enough."""
         ...
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """The results that can be made: an attribute will do here too."""
+        """The results that the processor can make; a class attribute is enough."""
         ...
 
     def pre_process(self, request: RequestT, media: Media) -> Prepared[ContextT]:
-        """Return the stream of prompts. No network and no storage: media are local files by now."""
+        """Return the stream of prompts. Use neither network nor storage: all media are local files."""
         ...
 
     def post_process(self, outputs: Iterator[Output], context: ContextT, sink: ArtifactSink) -> Result:
         """Consume the outputs, which arrive in the prompts' order, and return the result.
 
-        Partial outputs come before the output of their prompt; only runners of many steps make them, and
-        `final_outputs` leaves them out. Closing `outputs` ends the work on what is still missing.
+        Only runners of many steps send partial outputs, each before the final output of its prompt. `final_outputs`
+        removes them. Closing `outputs` cancels the engine's work on the remaining prompts.
         """
         ...
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return the largest ordinary request that `limits` allow, with media made in `folder`.
+        """Return the largest ordinary request that `limits` allow, with media files written to `folder`.
 
-        The worker runs it through both halves and the engine before it says that the model is ready.
+        The warm-up: the worker runs this request through the processor and the engine before the model is ready.
         """
         ...
 
 
 def final_outputs(outputs: Iterator[Output]) -> Iterator[Output]:
-    """Yield one output per prompt: leave the partial ones out."""
+    """Yield one output per prompt, without the partial ones."""
     return (output for output in outputs if not output.partial)

@@ -1,7 +1,7 @@
-"""Post-processors: small steps on a network's outputs, named by a model, before its IO processor makes the result.
+"""Post-processors: steps that change a network's outputs before the IO processor makes the result.
 
-A step sees one output and returns one, so that streams stay streams and the order stays. Several are run one after the
-other, in the IO process.
+A model's record names its post-processors. Each receives one output and returns one output, so that the order of the
+stream stays. Several post-processors run one after the other in the IO process.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,48 +19,68 @@ from pydantic import BaseModel
 from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, IOProcessor, Media, Output, OutputSpec, Prepared, Result
+from penstock.processors.exchange import Exchange, declared
 
-#: Entry points of this group name a class that is called with a `Model` and the step's options, and gives a
+#: Group of entry points. Each names a class that is called with a `Model` and the step's options and makes a
 #: `PostProcessor`.
 STEPS = "penstock.post_processors"
 
 
 class PostProcessor(Protocol):
-    """A step on a network's outputs. Made once per model and worker, and safe to use from several threads."""
+    """A step on a network's outputs. There is one instance per model and worker, used from several threads."""
+
+    # Optional, see `Exchange`: `reads`, the values that it needs of an output, and `makes`, those that it adds to it.
 
     def process(self, output: Output) -> Output:
-        """Return the output changed, `partial` as it was: what it holds is a new mapping; arrays may be the same."""
+        """Return the changed output, with the same `partial` and a new mapping. Unchanged arrays may be reused."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """An IO processor that sees outputs after some steps."""
+    """An IO processor that receives the outputs of post-processors."""
 
     processor: IOProcessor[Any, Any]
     steps: Sequence[PostProcessor]
 
     @property
     def request(self) -> type[BaseModel]:
-        """The processor's."""
+        """The inner processor's request model."""
         return self.processor.request
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """The processor's."""
+        """The inner processor's outputs."""
         return self.processor.outputs
 
+    @property
+    def exchanges(self) -> tuple[Exchange, ...] | None:
+        """The inner processor's exchanges, with the outputs that the first post-processor needs of the network."""
+        needed = declared(self.processor)
+        return None if needed is None else tuple(self._before(one) for one in needed)
+
     def pre_process(self, request: Any, media: Media) -> Prepared[Any]:
-        """Return what the processor does."""
+        """Return the prompts of the inner processor."""
         return self.processor.pre_process(request, media)
 
     def post_process(self, outputs: Iterator[Output], context: Any, sink: ArtifactSink) -> Result:
-        """Return what the processor makes of the outputs after all steps; closing it closes the engine's work too."""
+        """Run all steps on the outputs and return the inner processor's result."""
         return self.processor.post_process(self._stepped(outputs), context, sink)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return the processor's."""
+        """Return the inner processor's warm-up request."""
         return self.processor.dummy(limits, folder)
+
+    def _before(self, exchange: Exchange) -> Exchange:
+        """Return an exchange of the inner processor as it is before the steps; a step may make any output."""
+        output = dict(exchange.output)
+        for step in reversed(self.steps):
+            reads: Mapping[str, str] | None = getattr(step, "reads", None)
+            makes: Mapping[str, str] = getattr(step, "makes", {})
+            output = (
+                {} if reads is None else {**reads, **{name: kind for name, kind in output.items() if name not in makes}}
+            )
+        return exchange.model_copy(update={"output": output})
 
     def _stepped(self, outputs: Iterator[Output]) -> Iterator[Output]:
         try:
@@ -74,26 +95,29 @@ class Chain:
 
 
 class Temperature:
-    """Divides `logits` by the option `by`: scores that are as sure as the network is right (Guo et al., 2017).
+    """Temperature scaling: divides `logits` by the option `by`, so that scores are calibrated (Guo et al., 2017).
 
     https://arxiv.org/abs/1706.04599
     """
 
+    reads: Mapping[str, str] = MappingProxyType({"logits": "array"})
+    makes: Mapping[str, str] = MappingProxyType({})
+
     def __init__(self, model: Model, options: Mapping[str, Any]) -> None:
-        """Read the option; raise `ConfigError` for none, for others, and for what is no number above 0."""
+        """Read the option `by`; raise `ConfigError` for other options and unless it is a number above 0."""
         found = options.get("by")
         if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < inf or len(options) > 1:
             raise ConfigError(
-                f"model {model.name!r}: the post-processor 'temperature' has one option, `by`, a number above 0; "
-                f"it has: {dict(options)}"
+                f"model {model.name!r}: wrong options of the post-processor 'temperature': {dict(options)}; "
+                "it takes one option, `by`, a number above 0"
             )
         self._by = np.float32(found)
 
     def process(self, output: Output) -> Output:
-        """Return the output with other logits, float32."""
+        """Return the output with scaled logits, float32."""
         if "logits" not in output.data:
             raise ProcessorFailed(
-                f"the post-processor 'temperature' takes `logits`; there are: {', '.join(output.data)}"
+                f"the post-processor 'temperature' needs the output `logits`; the network has: {', '.join(output.data)}"
             )
         logits = np.asarray(output.data["logits"], np.float32) / self._by
         return Output({**output.data, "logits": logits}, partial=output.partial)

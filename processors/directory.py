@@ -1,4 +1,4 @@
-"""What a model's directory in the format of the Hugging Face hub says beside its weights."""
+"""Configuration files of a model's directory in the format of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.models import Model
 
-#: What the runner `transformers` reads of a model's options.
+#: Options of a model that the runner `transformers` reads.
 RUNNER_OPTIONS = (
     "adapter", "answer", "batching", "cache_tokens", "compile", "encoder_cache_bytes", "normalize", "pooling", "task",
 )  # fmt: skip
 
 
 def read_config(model: Model, name: str = "config.json") -> Mapping[str, Any]:
-    """Return a JSON file of the directory; empty if it is not there. Raises `ModelUnavailable` for a broken one."""
+    """Return the data of a JSON file of the directory or {}; raise `ModelUnavailable` if the file is broken."""
     path = Path(model.source) / name
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -28,12 +28,12 @@ def read_config(model: Model, name: str = "config.json") -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ModelUnavailable(f"model {model.name!r}: {name} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise ModelUnavailable(f"model {model.name!r}: {name} is no JSON object")
+        raise ModelUnavailable(f"model {model.name!r}: {name} is not a JSON object")
     return data
 
 
 def read_labels(model: Model) -> Mapping[int, str]:
-    """Return the classes' names by id: the option `labels` (a list), or `id2label` of `config.json`."""
+    """Return the names of the classes by id: the option `labels` (a list), or `id2label` of `config.json`."""
     try:
         own = {int(number): str(name) for number, name in read_config(model).get("id2label", {}).items()}
     except (AttributeError, ValueError) as error:
@@ -53,11 +53,11 @@ def read_labels(model: Model) -> Mapping[int, str]:
 def check_options(model: Model, *own: str) -> None:
     """Raise `ConfigError` for options that neither the processor nor the runner `transformers` reads.
 
-    Other runners' options are theirs to check.
+    Models of other runners are not checked here: those runners check their options themselves.
     """
     if model.runner != "transformers":
         return
     known = sorted({*own, *RUNNER_OPTIONS})
     unknown = sorted(set(model.options) - set(known))
     if unknown:
-        raise ConfigError(f"model {model.name!r}: unknown options: {', '.join(unknown)}; known are: {', '.join(known)}")
+        raise ConfigError(f"model {model.name!r}: unknown options: {', '.join(unknown)}; known: {', '.join(known)}")

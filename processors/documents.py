@@ -1,4 +1,4 @@
-"""JSON out of foreign files."""
+"""JSON files of users and plugins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.errors import MediaUnreadable
 
 
 def parse_json(text: str, what: str) -> Any:
-    """Return a document's data; raise `MediaUnreadable` for what is no JSON, or too much for one value."""
+    """Return the data of a JSON text; raise `MediaUnreadable` if it is invalid, too deep or has too long a number."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

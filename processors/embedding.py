@@ -1,4 +1,4 @@
-"""What embedding processors share: vectors as JSON, as `.safetensors`, or both."""
+"""Results of the embedding processors: vectors as JSON, as `.safetensors`, or both."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SPECS = (
 )
 
 
-def hand_over(outputs: Iterator[Output], wanted: Collection[str], sink: ArtifactSink) -> dict[str, Any]:
-    """Write the artifact if it is wanted, and return the result's data.
+def embedding_result(outputs: Iterator[Output], wanted: Collection[str], sink: ArtifactSink) -> dict[str, Any]:
+    """Return the result's data, and add the artifact if it is wanted.
 
-    The numbers in JSON are the shortest that give the same float32 back.
+    Numbers in JSON are the shortest decimals that convert back to the same float32.
     """
     vectors = [_vector(output) for output in final_outputs(outputs)]
     if len({len(vector) for vector in vectors}) > 1:

@@ -1,4 +1,4 @@
-"""Input mappers: from a medium's file to what a processor works on, by name."""
+"""Input mappers: functions by name that read a media file for a processor."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 from penstock.errors import ConfigError, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.documents import parse_json
-from penstock.processors.vision.picture import read_picture
+from penstock.processors.vision.image import read_image
 
-#: Reads a file within a model's limits; raises an `InputError` for what is wrong with it.
+#: Reads a file within a model's limits; raises an `InputError` if the file is invalid.
 Mapper = Callable[[Path, Limits], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class InputMappers:
-    """Mappers by name: an immutable value."""
+    """Mappers by name; an instance never changes."""
 
     mappers: Mapping[str, Mapper] = field(default_factory=dict)
 
     def register(self, name: str, mapper: Mapper) -> InputMappers:
-        """Return mappers that have this one too."""
+        """Return a copy with one more mapper."""
         return replace(self, mappers=MappingProxyType({**self.mappers, name: mapper}))
 
     def read(self, name: str, path: Path, limits: Limits) -> Any:
-        """Read a file; raise `ConfigError` with the known names for one that is not known."""
+        """Read a file with a mapper; raise `ConfigError` with the known names for an unknown one."""
         if name not in self.mappers:
-            raise ConfigError(f"there is no input mapper {name!r}; known are: {', '.join(sorted(self.mappers))}")
+            raise ConfigError(f"there is no input mapper {name!r}; known mappers: {', '.join(sorted(self.mappers))}")
         return self.mappers[name](path, limits)
 
 
 def read_text(path: Path, limits: Limits) -> str:  # noqa: ARG001  (mappers share one signature)
-    """Return a UTF-8 file's text, without a byte order mark."""
+    """Return the text of a UTF-8 file, without a byte order mark."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -46,8 +46,9 @@ def read_text(path: Path, limits: Limits) -> str:  # noqa: ARG001  (mappers shar
 
 
 def read_json(path: Path, limits: Limits) -> Any:
-    """Return a JSON file's data."""
+    """Return the data of a JSON file."""
     return parse_json(read_text(path, limits), "file")
 
 
-INPUTS = InputMappers().register("picture", read_picture).register("text", read_text).register("json", read_json)
+INPUTS = InputMappers().register("image", read_image).register("text", read_text).register("json", read_json)
+INPUTS = INPUTS.register("picture", read_image)  # the name of `image` in earlier releases

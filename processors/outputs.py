@@ -1,6 +1,6 @@
-"""Output kinds: how a value becomes an artifact's file, by name. Text is the default.
+"""Output kinds: file formats by name, each with a function that writes a value to a file. Text is the default.
 
-A registry is a value: `OUTPUTS.register("mp4", Kind("video/mp4", ".mp4", write_mp4))` is another one.
+The registry never changes: `OUTPUTS.register("mp4", Kind("video/mp4", ".mp4", write_mp4))` returns a new one.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from penstock.processors.base import ArtifactSink, OutputSpec
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file."""
+    """A file format of artifacts."""
 
     media_type: str
     suffix: str
-    #: Writes a value to a path; raises `TypeError` or `ValueError` for a value that is none of this kind.
+    #: Writes a value to a path; raises `TypeError` or `ValueError` for a value that the format cannot hold.
     write: Callable[[Path, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputKinds:
-    """Kinds by name: an immutable value."""
+    """Kinds by name; an instance never changes."""
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
 
     def register(self, name: str, kind: Kind) -> OutputKinds:
-        """Return kinds that have this one too."""
+        """Return a copy with one more kind."""
         return replace(self, kinds=MappingProxyType({**self.kinds, name: kind}))
 
     def kind(self, name: str) -> Kind:
-        """Return a kind; raise `ConfigError` with the known names for one that is not known."""
+        """Return a kind; raise `ConfigError` with the known names for an unknown one."""
         if name not in self.kinds:
-            raise ConfigError(f"there is no output kind {name!r}; known are: {', '.join(sorted(self.kinds))}")
+            raise ConfigError(f"there is no output kind {name!r}; known kinds: {', '.join(sorted(self.kinds))}")
         return self.kinds[name]
 
     def spec(self, name: str, description: str, *, kind: str = "text", default: bool = True) -> OutputSpec:
-        """Return what a processor says of an output of this kind."""
+        """Return the description of a processor's output of this kind."""
         return OutputSpec(name, self.kind(kind).media_type, description, default)
 
     def put(self, sink: ArtifactSink, name: str, value: Any, *, kind: str = "text") -> None:
-        """Write a value and hand it over as the artifact `name` plus the kind's suffix."""
+        """Write a value to a file and add it as the artifact `name` plus the kind's suffix."""
         made = self.kind(kind)
         file = name + made.suffix
         path = sink.path(file)
@@ -65,7 +65,7 @@ class OutputKinds:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Ids, uint8 (height, width), and the colour of each; `clear` is shown as nothing."""
+    """An image with a palette: ids, uint8 (height, width), and a colour per id. The id `clear` is transparent."""
 
     ids: npt.NDArray[np.uint8]
     colours: Sequence[tuple[int, int, int]]
@@ -74,24 +74,24 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Samples of sound, float32 (frames,) or (frames, channels) from -1 to 1, or int16."""
+    """Audio samples, float32 (frames,) or (frames, channels) from -1 to 1, or int16."""
 
     samples: npt.NDArray[Any]
     rate_hz: int
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8."""
+    """Write a text in UTF-8."""
     path.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON for people and programs."""
+    """Write data as indented JSON."""
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_png(path: Path, value: Indexed | npt.NDArray[Any]) -> None:
-    """Write uint8 (height, width[, 3 or 4]), uint16 (height, width), or ids with their colours."""
+    """Write a PNG: uint8 (height, width[, 3 or 4]), uint16 (height, width), or ids with a palette."""
     if isinstance(value, Indexed):
         image = Image.fromarray(value.ids).convert("L")
         image.putpalette(bytes(part for colour in value.colours for part in colour))
@@ -102,19 +102,19 @@ def write_png(path: Path, value: Indexed | npt.NDArray[Any]) -> None:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays by name."""
+    """Write arrays by name as safetensors."""
     from safetensors.numpy import save_file
 
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path)
 
 
 def write_npy(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array as numpy does."""
+    """Write an array in numpy's .npy format."""
     np.save(path, array, allow_pickle=False)
 
 
 def write_wav(path: Path, sound: Sound) -> None:
-    """Write 16-bit PCM; what is louder than full scale is cut."""
+    """Write a WAV file with 16-bit PCM; values beyond -1 and 1 are clipped."""
     samples = sound.samples
     if samples.dtype != np.int16:
         samples = np.rint(np.clip(samples, -1, 1) * 32767).astype(np.int16)

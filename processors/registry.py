@@ -1,8 +1,8 @@
-"""The IO processors that are installed, by name: a value read once from the entry points of the environment."""
+"""Registry of the installed IO processors, read from the environment's entry points."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -13,11 +13,12 @@ import structlog
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import CatalogueEntry, Model, Output, Step, limited
 from penstock.processors.base import IOProcessor
+from penstock.processors.exchange import Exchange, declared
 
 if TYPE_CHECKING:
     from penstock.processors.chain import PostProcessor
 
-#: Entry points of this group name a class that is called with a `Model` and gives its `IOProcessor`.
+#: Group of entry points. Each names a class that is called with a `Model` and makes an `IOProcessor`.
 GROUP = "penstock.io_processors"
 
 log = structlog.get_logger(__name__)
@@ -25,26 +26,26 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Processor classes by name, and why those that could not be imported are missing."""
+    """Processor classes by name, and the import errors of broken ones by name."""
 
     processors: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def found(cls) -> Registry:
-        """Return every installed processor without importing any: each is imported when it is first asked for."""
+    def installed(cls) -> Registry:
+        """Return a registry that imports each installed processor at its first use."""
         return cls(MappingProxyType({point.name: point for point in entry_points(group=GROUP)}))
 
     @classmethod
-    def installed(cls) -> Registry:
-        """Import every installed processor; one that fails is a problem of its models and of nothing else."""
+    def imported(cls) -> Registry:
+        """Import every installed processor. A processor that fails to import affects only its own models."""
         registry = cls()
         for point in entry_points(group=GROUP):
             registry = registry._with_entry_point(point)
         return registry
 
     def register(self, name: str, processor: Any) -> Registry:
-        """Return a registry that has this processor too."""
+        """Return a copy with one more processor."""
         problems = {known: problem for known, problem in self.problems.items() if known != name}
         return replace(
             self,
@@ -53,9 +54,9 @@ class Registry:
         )
 
     def processor_for(self, model: Model) -> IOProcessor[Any, Any]:
-        """Make the model's processor, behind the post-processors that the model names.
+        """Make the model's processor, with the post-processors that the model names.
 
-        Raises `ModelUnavailable` with what is wrong or which names there are.
+        Raises `ModelUnavailable` with the reason, or with the installed names if the processor is unknown.
         """
         processor = self._processor(model)
         if not model.post_processors:
@@ -64,13 +65,25 @@ class Registry:
 
         return Chain(processor, [_made(step, model) for step in model.post_processors])
 
+    def exchanges(self) -> Mapping[str, tuple[Exchange, ...] | None]:
+        """Return the exchanges that each processor's class declares, None if it declares none; imports all of them.
+
+        A processor that fails to import is left out.
+        """
+        found: dict[str, tuple[Exchange, ...] | None] = {}
+        for name, processor in self.processors.items():
+            known = self._with_entry_point(processor) if isinstance(processor, EntryPoint) else self
+            if name not in known.problems:
+                found[name] = declared(known.processors[name])
+        return found
+
     def _processor(self, model: Model) -> IOProcessor[Any, Any]:
         name = model.processor
         if problem := self.problems.get(name):
             raise ModelUnavailable(f"the processor {name!r}: {problem}")
         if name not in self.processors:
             known = ", ".join(sorted({*self.processors, *self.problems})) or "none"
-            raise ModelUnavailable(f"model {model.name!r} names the processor {name!r}; installed are: {known}")
+            raise ModelUnavailable(f"model {model.name!r}: there is no processor {name!r}; installed: {known}")
         if isinstance(point := self.processors[name], EntryPoint):
             return self._with_entry_point(point)._processor(model)
         try:
@@ -79,7 +92,7 @@ class Registry:
             raise ModelUnavailable(error.detail) from error
         except Exception as error:
             log.exception("processor.broken", processor=name, model=model.name)
-            raise ModelUnavailable(f"the processor {name!r} does not take model {model.name!r}: {error}") from error
+            raise ModelUnavailable(f"the processor {name!r} rejects model {model.name!r}: {error}") from error
         return processor
 
     def _with_entry_point(self, point: EntryPoint) -> Registry:
@@ -92,29 +105,35 @@ class Registry:
 
 
 def _made(step: Step, model: Model) -> PostProcessor:
-    """Make a post-processor of a model; raise `ModelUnavailable` with what is wrong or which names there are."""
+    """Make a post-processor of a model; raise `ModelUnavailable` with the reason or the installed names."""
     from penstock.processors.chain import STEPS
 
     name, points = step.use, {point.name: point for point in entry_points(group=STEPS)}
     if name not in points:
         known = ", ".join(sorted(points)) or "none"
-        raise ModelUnavailable(f"model {model.name!r} names the post-processor {name!r}; installed are: {known}")
+        raise ModelUnavailable(f"model {model.name!r}: there is no post-processor {name!r}; installed: {known}")
     try:
         made: PostProcessor = points[name].load()(model, step.options)
     except PenstockError as error:
         raise ModelUnavailable(error.detail) from error
     except Exception as error:
         log.exception("post_processor.broken", post_processor=name, model=model.name)
-        raise ModelUnavailable(f"the post-processor {name!r} does not take model {model.name!r}: {error}") from error
+        raise ModelUnavailable(f"the post-processor {name!r} rejects model {model.name!r}: {error}") from error
     return made
 
 
-def export(registry: Registry, model: Model) -> CatalogueEntry:
-    """Return the model as the API serves it; what keeps it from being used is its `problem`, not an exception."""
+def export(
+    registry: Registry, model: Model, *, check: Callable[[IOProcessor[Any, Any]], None] = lambda _: None
+) -> CatalogueEntry:
+    """Return the model's catalogue entry for the API; the entry of a broken model has a `problem`.
+
+    `check` raises an error for a processor that cannot be used.
+    """
     common = set(Model.model_fields) & set(CatalogueEntry.model_fields)
     fields = {name: getattr(model, name) for name in common}
     try:
         processor = registry.processor_for(model)
+        check(processor)
         schema = limited(processor.request.model_json_schema(), model.limits)
         outputs = tuple(
             Output(name=o.name, media_type=o.media_type, description=o.description, default=o.default)
@@ -127,7 +146,7 @@ def export(registry: Registry, model: Model) -> CatalogueEntry:
 
 
 def unusable(model: Model, problem: str) -> CatalogueEntry:
-    """Return the entry of a model that cannot be used, with the reason."""
+    """Return the catalogue entry of a model that cannot be used, with the reason."""
     common = set(Model.model_fields) & set(CatalogueEntry.model_fields)
     fields = {name: getattr(model, name) for name in common}
     return CatalogueEntry(**fields, input_schema={}, outputs=(), problem=problem)

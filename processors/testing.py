@@ -1,4 +1,4 @@
-"""The conformance test that authors of IO processors run on their own."""
+"""Conformance tests for IO processors, to be run by their authors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.errors import MediaNotFound
 from penstock.models import Limits, media_references
 from penstock.processors.base import CHECKPOINT_NAME, IOProcessor, Output, Prepared, Prompt, Result
 
-#: Stands in for the engine: gives one output per prompt, in order, and draws the prompts as it goes.
+#: A stand-in for the engine: reads prompts one by one and yields one output per prompt, in order.
 Answer = Callable[[Iterator[Prompt]], Iterator[Output]]
 
-#: How long one of two interleaved jobs waits for the other before it goes on alone.
+#: Seconds that one of two interleaved jobs waits for the other before it continues alone.
 _TURN_S = 30
-#: Kinds of numpy's dtypes that cross to the engine: booleans, whole, real and complex numbers.
+#: Kinds of numpy dtypes that a prompt may hold: booleans, integers, real and complex numbers.
 _NUMBERS = frozenset("biufc")
 _HEAVY = ("numpy", "torch", "PIL", "rasterio", "transformers", "tokenizers")
 
@@ -37,30 +37,30 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Media that are files already."""
+    """Media that are local files."""
 
     files: Mapping[str, Path]
-    #: What earlier attempts saved.
+    #: Checkpoints of earlier attempts.
     saved: Mapping[str, Path] = field(default_factory=dict)
 
     def path(self, reference: str) -> Path:
-        """Return the file of a reference; raise `MediaNotFound` for one that is not known."""
+        """Return the file of a reference; raise `MediaNotFound` for an unknown reference."""
         if reference not in self.files:
-            raise MediaNotFound(f"the processor asked for {reference!r}, which is not in the request")
+            raise MediaNotFound(f"the processor requested {reference!r}, which is not in the request")
         return self.files[reference]
 
     def etag(self, reference: str) -> str | None:  # noqa: ARG002  (the protocol names it)
-        """Files have none."""
+        """Return None: local files have no etag."""
         return None
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:
-        """Return those of the files that are there whose names begin so."""
+        """Return the checkpoints whose names start with `prefix`."""
         return {name: path for name, path in self.saved.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
-    """A sink that keeps what it is given."""
+    """A sink that keeps artifacts, text and checkpoints in memory."""
 
     folder: Path
     artifacts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
@@ -79,26 +79,26 @@ class FolderSink:
         self.artifacts[name] = media_type, path.read_bytes()
 
     def say(self, text: str) -> None:
-        """Keep a piece of text."""
+        """Keep a part of the text."""
         self.said.append(text)
 
     def show(self, name: str, picture: bytes, *, media_type: str) -> None:
-        """Keep nothing: what is shown is no part of the result."""
+        """Ignore the preview: it is no part of the result."""
 
     def checkpoint(self, name: str, path: Path) -> None:
-        """Read the file; raise `ConformanceError` for a name that cannot be one."""
+        """Read the file; raise `ConformanceError` for an invalid name."""
         if not CHECKPOINT_NAME.fullmatch(name):
-            raise ConformanceError(f"{name!r} is no name for a checkpoint")
+            raise ConformanceError(f"{name!r} is not a valid name of a checkpoint")
         self.saved[name] = path.read_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a job left behind: its result, and its artifacts' media types and bytes by name."""
+    """The outcome of a job: its result, and the media type and bytes of each artifact by name."""
 
     result: Result
     artifacts: Mapping[str, tuple[str, bytes]]
-    #: The checkpoints' bytes by name. They are no part of what was made.
+    #: The checkpoints' bytes by name. They are not compared.
     saved: Mapping[str, bytes] = field(default_factory=dict, compare=False)
 
 
@@ -112,17 +112,20 @@ def check_processor(
     limits: Limits | None = None,
     count_is_a_bound: bool = False,
 ) -> Finished:
-    """Run a request through the processor in several ways and return what it made of it.
+    """Run a request through the processor in several ways and return its outcome.
 
-    `request` and `other` are the processor's requests or their JSON data, and `files` has the media of both. Give as
-    `other` a request with different results: without one, state that leaks from job to job may not show. `limits` are
-    the model's, for the dummy. `count_is_a_bound` allows fewer prompts than were announced.
+    `request` and `other` are the processor's requests or their JSON data, and `files` has the media of both. As
+    `other`, give a request with a different result: otherwise state that leaks between jobs may stay undetected.
+    `limits` are the model's, for the warm-up request. `count_is_a_bound` allows fewer prompts than announced.
 
-    Raises `ConformanceError` when prompts hold what cannot cross to the engine, other than the announced number of them
-    comes, they cost more than was announced, they cannot be closed early, partial outputs change the result, an output
-    is left over, a request leaves a trace on the processor, two jobs share a context, results change from run to run or
-    beside another job, a result is not JSON or not what was said of it, checkpoints change the result, whole or
-    damaged, or the dummy is no request that runs.
+    Raises `ConformanceError` if
+
+    * a prompt holds a value that cannot be sent to the engine, or the prompts cannot be closed early;
+    * the number of prompts differs from the announced one, or they cost more than announced;
+    * partial outputs, checkpoints (whole or damaged), a second run or a concurrent job change the result;
+    * outputs are left unread, the processor's state changes, or two jobs share a context;
+    * the result is not JSON, or does not start with the text that was sent with `say`;
+    * the request of `dummy` is invalid or fails.
     """
     run = _Runs(processor, engine, count_is_a_bound)
     mine = processor.request.model_validate(request)
@@ -130,24 +133,24 @@ def check_processor(
     before = dict(vars(processor)) if hasattr(processor, "__dict__") else {}
     alone = run.alone(mine, files)
     if run.alone(mine, files) != alone:
-        raise ConformanceError("the same request gave another result the second time")
+        raise ConformanceError("the same request had a different result the second time")
     if replace(run, engine=_with_partials(engine)).alone(mine, files) != alone:
-        raise ConformanceError("partial outputs changed the result: leave them out with `final_outputs`")
+        raise ConformanceError("partial outputs changed the result: remove them with `final_outputs`")
     other_alone = run.alone(others, files)
     if run.interleaved((mine, others), files) != (alone, other_alone):
-        raise ConformanceError("a job gave another result beside another job than alone")
+        raise ConformanceError("a job had a different result when another job ran at the same time")
     run.closed_early(mine, files)
     run.resumed(mine, files, alone)
     run.dummy(limits or Limits())
     if before != (dict(vars(processor)) if before else {}):
-        raise ConformanceError("a request left a trace on the processor: state belongs into the context")
+        raise ConformanceError("a request changed the processor's attributes: put state into the context")
     return alone
 
 
 def check_request_module(processor: IOProcessor[Any, Any]) -> None:
-    """Import the module of the processor's request in a new interpreter, as whoever validates requests does.
+    """Import the module of the processor's request in a new interpreter, as the API does.
 
-    Raises `ConformanceError` if it cannot be imported or brings numpy, torch or another heavy library with it.
+    Raises `ConformanceError` if the import fails, or also imports numpy, torch or another heavy library.
     """
     module = processor.request.__module__
     program = f"import sys, {module}; print(*sorted(set({_HEAVY!r}) & set(sys.modules)))"
@@ -155,12 +158,14 @@ def check_request_module(processor: IOProcessor[Any, Any]) -> None:
     if done.returncode:
         raise ConformanceError(f"the request's module {module} cannot be imported alone: {done.stderr.strip()}")
     if done.stdout.strip():
-        raise ConformanceError(f"the request's module {module} imports {done.stdout.strip()}: move it to a light one")
+        raise ConformanceError(
+            f"the request's module {module} imports {done.stdout.strip()}: move it to a light module"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The ways in which a processor is run."""
+    """Test runs of a processor."""
 
     processor: IOProcessor[Any, Any]
     engine: Answer
@@ -170,7 +175,7 @@ class _Runs:
         return self._finish(self._prepare(request, files), lambda: None)
 
     def interleaved(self, requests: tuple[Any, Any], files: Mapping[str, Path]) -> tuple[Finished, ...]:
-        """Run two jobs whose outputs are taken in turns."""
+        """Run two jobs whose outputs are read in turns."""
         prepared = [self._prepare(request, files) for request in requests]
         if prepared[0].context is prepared[1].context and prepared[0].context is not None:
             raise ConformanceError("two jobs share one context")
@@ -190,7 +195,7 @@ class _Runs:
             return tuple(pool.map(finish, prepared))
 
     def closed_early(self, request: Any, files: Mapping[str, Path]) -> None:
-        """Draw one prompt of a job that is then canceled; and none."""
+        """Cancel a job after its first prompt, and another before any prompt."""
         for drawn in (1, 0):
             prompts = self._prepare(request, files).prompts
             for _ in range(drawn):
@@ -203,7 +208,7 @@ class _Runs:
                 raise ConformanceError(f"closing the prompts after {drawn} of them failed: {error!r}") from error
 
     def resumed(self, request: Any, files: Mapping[str, Path], alone: Finished) -> None:
-        """Run a job of which earlier attempts saved everything, or the first half, or something that got damaged."""
+        """Run a job with all checkpoints of an earlier attempt, with half of them, and with damaged ones."""
         whole = dict(alone.saved)
         variants = {
             "whole": whole,
@@ -218,10 +223,10 @@ class _Runs:
                     path.write_bytes(saved[name])
                 again = self._finish(self._prepare(request, files, saved=paths), lambda: None)
             if again != alone:
-                raise ConformanceError(f"with {kind} checkpoints of an earlier attempt the result is another")
+                raise ConformanceError(f"with {kind} checkpoints of an earlier attempt the result differs")
 
     def dummy(self, limits: Limits) -> None:
-        """Run the dummy request through everything."""
+        """Run the warm-up request."""
         with TemporaryDirectory() as folder:
             dummy = self.processor.dummy(limits, Path(folder))
             try:
@@ -231,13 +236,13 @@ class _Runs:
             schema = self.processor.request.model_json_schema()
             for pointer, reference in media_references(schema, dict(dummy.request)):
                 if reference not in dummy.files or not dummy.files[reference].is_file():
-                    raise ConformanceError(f"the dummy names {reference!r} at {pointer} and made no file for it")
+                    raise ConformanceError(f"the dummy names {reference!r} at {pointer} but wrote no file for it")
             try:
                 self.alone(request, dummy.files)
             except ConformanceError:
                 raise
             except Exception as error:
-                raise ConformanceError(f"the dummy does not run: {error!r}") from error
+                raise ConformanceError(f"the dummy request fails: {error!r}") from error
 
     def _prepare(
         self, request: Any, files: Mapping[str, Path], saved: Mapping[str, Path] = MappingProxyType({})
@@ -254,7 +259,7 @@ class _Runs:
             sink, outputs = FolderSink(Path(folder)), in_turns()
             result = self.processor.post_process(outputs, prepared.context, sink)
             if next(outputs, None) is not None:
-                raise ConformanceError("post_process left outputs behind: take or close them")
+                raise ConformanceError("post_process left outputs unread: read all of them, or close the iterator")
             _check_result(result, sink)
             return Finished(result, sink.artifacts, sink.saved)
 
@@ -263,19 +268,19 @@ class _Runs:
         for drawn, prompt in enumerate(prepared.prompts, start=1):
             cost += prompt.cost
             if prepared.count is not None and drawn > prepared.count:
-                raise ConformanceError(f"{drawn} prompts came and {prepared.count} were announced")
+                raise ConformanceError(f"there are {drawn} prompts, but {prepared.count} were announced")
             for name, value in prompt.data.items():
                 if problem := _problem(value):
                     raise ConformanceError(f"prompt {drawn} holds under {name!r} {problem}")
             yield prompt
         if prepared.count is not None and drawn < prepared.count and not self.count_is_a_bound:
-            raise ConformanceError(f"{drawn} prompts came and {prepared.count} were announced")
+            raise ConformanceError(f"there are {drawn} prompts, but {prepared.count} were announced")
         if cost > prepared.cost:
             raise ConformanceError(f"the prompts cost {cost} together, more than the announced {prepared.cost}")
 
 
 def _with_partials(engine: Answer) -> Answer:
-    """Return an engine that says everything twice: first as what it has so far."""
+    """Return an engine that sends every output twice: first as a partial one."""
 
     def answer(prompts: Iterator[Prompt]) -> Iterator[Output]:
         for output in engine(prompts):
@@ -287,10 +292,10 @@ def _with_partials(engine: Answer) -> Answer:
 
 
 def _problem(value: Any) -> str:
-    """Say why a value cannot cross to the engine; nothing if it can."""
+    """Return the reason why a value cannot be sent to the engine, or an empty text."""
     kind = getattr(getattr(value, "dtype", None), "kind", None)
     if kind is not None and type(value).__module__ == "numpy":
-        return "" if kind in _NUMBERS else f"an array of {value.dtype}: only booleans and numbers cross to the engine"
+        return "" if kind in _NUMBERS else f"an array of {value.dtype}: only booleans and numbers are possible"
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -306,4 +311,4 @@ def _check_result(result: Result, sink: FolderSink) -> None:
         raise ConformanceError(f"the result is not JSON: {error}") from error
     said = "".join(sink.said)
     if said and not (result.text or "").startswith(said):
-        raise ConformanceError(f"what was said, {said!r}, is not how the result's text begins")
+        raise ConformanceError(f"the text sent with `say`, {said!r}, is not the beginning of the result's text")

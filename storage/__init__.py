@@ -1,1 +1,1 @@
-"""Where jobs and objects live: the job store in Redis, the object store in S3 or a folder, and the media guard."""
+"""The stores: jobs in Redis, objects in S3 or a folder, and the journal that keeps both in agreement."""

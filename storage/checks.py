@@ -1,10 +1,13 @@
-"""Whether a Redis keeps what it answered, and whether an object store gives back what it took."""
+"""Checks of the stores: Redis must be durable, and an object store must return what was put into it."""
 
 from __future__ import annotations
 
+import shutil
+import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -13,35 +16,47 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from penstock.config import Settings
-from penstock.errors import ConfigError, ObjectExists, PenstockError, RedisUnavailable
-from penstock.storage.base import ObjectStore
+from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError
+from penstock.redis_address import connect, without_credentials
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis.scripts import translated
+from penstock.storage.spool import is_full, write_probe
 
-#: Scripts with flags, and AOF of several files: what ours need.
+#: Oldest version with flags of scripts and an AOF of several files, which Penstock needs.
 OLDEST_REDIS = (7, 0)
-#: How long a Redis that is starting is waited for.
+#: Longest wait in seconds for a Redis that is starting.
 PATIENCE_S = 30
 _RETRY_EVERY_S = 0.2
+#: Seconds between two looks at a Redis that loads its data.
+_LOADED_EVERY_S = 1.0
+#: Free bytes of a disk below which a check is doubtful.
+LITTLE_BYTES = 10**9
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and what to do about it where it failed."""
+    """The result of a check, with the remedy where the check failed."""
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
-    #: Whether it works, but perhaps not as it was meant.
+    #: The check passed, but the result may not be what the operator wants.
     doubtful: bool = False
+    #: The server did not let itself be checked.
+    unchecked: bool = False
 
 
 def redis_findings(info: Mapping[str, Any], appendfsync: str | None) -> tuple[Finding, ...]:
-    """Judge a server by its INFO and its setting `appendfsync` (None = it does not tell). Pure."""
+    """Judge a server by its INFO and its setting `appendfsync` (None = unknown). Pure."""
     version = str(info.get("redis_version", "unknown"))  # of a Valkey the Redis that it is compatible with
     valkey = info.get("valkey_version")
     policy = str(info.get("maxmemory_policy", "unknown"))
+    appendonly, unread = str(info.get("aof_enabled", "0")) == "1", appendfsync is None
+    cluster = str(info.get("cluster_enabled", "0")) == "1"
+    vouch = "allow the user of redis_url CONFIG GET, or set redis_durable = true if your provider keeps each write"
     return (
         Finding(
             "redis version",
@@ -50,16 +65,26 @@ def redis_findings(info: Mapping[str, Any], appendfsync: str | None) -> tuple[Fi
             "run Redis 7.0 or newer, or Valkey",
         ),
         Finding(
+            "redis mode",
+            not cluster,
+            "a cluster" if cluster else "one primary",
+            "use one primary, with replicas if you like: a job's keys are on several nodes of a cluster",
+        ),
+        Finding(
             "redis appendonly",
-            str(info.get("aof_enabled", "0")) == "1",
-            "yes" if str(info.get("aof_enabled", "0")) == "1" else "no",
-            "set `appendonly yes`: without it a restart forgets the jobs",
+            appendonly,
+            "yes" if appendonly else "no",
+            vouch if unread else "set `appendonly yes`: without it a restart forgets the jobs",
+            unchecked=unread and not appendonly,
         ),
         Finding(
             "redis appendfsync",
             appendfsync == "always",
             appendfsync or "cannot be read: CONFIG GET is not allowed",
-            "set `appendfsync always`: `everysec` forgets the last second's answers when the server dies",
+            vouch
+            if unread
+            else "set `appendfsync always`: `everysec` forgets the last second's answers when the server dies",
+            unchecked=unread,
         ),
         Finding(
             "redis maxmemory-policy",
@@ -70,47 +95,105 @@ def redis_findings(info: Mapping[str, Any], appendfsync: str | None) -> tuple[Fi
     )
 
 
+def vouched(findings: Iterable[Finding], settings: Settings) -> tuple[Finding, ...]:
+    """Return the findings, of which those that could not be checked pass where `redis_durable` is set. Pure."""
+    return tuple(
+        replace(found, ok=True, doubtful=True, detail=f"{found.detail} (redis_durable is set)")
+        if found.unchecked and settings.redis_durable
+        else found
+        for found in findings
+    )
+
+
 def inspect_redis(url: str, *, patience_s: float = PATIENCE_S) -> tuple[Finding, ...]:
-    """Ask a server and judge it; `RedisUnavailable` if it does not answer, `ConfigError` for what is no address."""
+    """Judge a server; wait as long as it loads its data.
+
+    Raises `JobStoreError` if it does not answer within `patience_s` or refuses, `ConfigError` for a malformed address.
+    """
     failures = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError)
     retry = Retry(ConstantBackoff(_RETRY_EVERY_S), int(patience_s / _RETRY_EVERY_S), supported_errors=failures)
     try:
-        with redis.Redis.from_url(
-            url, decode_responses=True, socket_timeout=5, socket_connect_timeout=2, retry=Retry(ConstantBackoff(0), 0)
-        ) as client:
+        quick = {"socket_timeout": 5, "socket_connect_timeout": 2, "retry": Retry(ConstantBackoff(0), 0)}
+        with connect(url, decode_responses=True, **quick) as client:
             info = retry.call_with_retry(client.info, lambda _: None)
+            while str(info.get("loading", "0")) == "1":
+                log.warning("redis.loading", left_s=info.get("loading_eta_seconds"))
+                time.sleep(_LOADED_EVERY_S)
+                info = client.info()
             return redis_findings(info, _appendfsync(client))
     except ValueError as error:
         raise ConfigError(f"redis_url is not an address of a Redis: {error}") from error
     except redis.RedisError as error:
-        raise RedisUnavailable(f"the Redis of redis_url does not answer: {error}") from error
+        found = translated(error)
+        raise type(found)(f"redis_url: {found.detail} ({error})") from error
+
+
+def inspect_redis_access(url: str) -> Finding:
+    """Judge who reaches a server: on a network address it must demand a password. Errors as of `inspect_redis`."""
+    name, remedy = "redis access", "set a password (`requirepass` or an ACL) and put it into redis_url"
+    try:
+        anybody = without_credentials(url)
+        if anybody is None:
+            return Finding(name, ok=True, detail="by a Unix socket")
+        with connect(anybody, socket_timeout=5, socket_connect_timeout=2) as client:
+            client.ping()
+    except (redis.AuthenticationError, redis.ResponseError):
+        return Finding(name, ok=True, detail="with a password")
+    except ValueError as error:
+        raise ConfigError(f"redis_url is not an address of a Redis: {error}") from error
+    except redis.RedisError as error:
+        raise translated(error) from error
+    detail = "it answers without a password: whoever reaches its port reads and changes every tenant's jobs"
+    return Finding(name, ok=False, detail=detail, remedy=remedy)
 
 
 def require_durable_redis(settings: Settings) -> None:
-    """Return if the settings' Redis keeps what it answered; raise `ConfigError`, or warn under `dev`."""
-    failed = [finding for finding in inspect_redis(settings.redis_address) if not finding.ok]
+    """Return if the settings' Redis is durable; raise `ConfigError`, or warn under `dev`."""
+    findings = vouched(inspect_redis(settings.redis_address), settings)
+    failed = [finding for finding in findings if not finding.ok]
+    access = inspect_redis_access(settings.redis_address)
+    if settings.with_keys and not access.ok:
+        log.warning("redis.open", found=access.detail, remedy=access.remedy)
     if failed and not settings.dev:
-        said = "; ".join(f"{finding.name} is {finding.detail}: {finding.remedy}" for finding in failed)
-        raise ConfigError(f"this Redis may lose jobs: {said} (PENSTOCK_DEV=true makes this a warning)")
-    for finding in failed:
+        problems = "; ".join(f"{finding.name} is {finding.detail}: {finding.remedy}" for finding in failed)
+        raise ConfigError(f"this Redis may lose jobs: {problems} (PENSTOCK_DEV=true makes this a warning)")
+    for finding in (finding for finding in findings if not finding.ok or finding.unchecked):
         log.warning("redis.unsafe", check=finding.name, found=finding.detail, remedy=finding.remedy)
 
 
 def inspect_object_store(store: ObjectStore, address: str) -> Finding:
-    """Put, read and delete a small object of our own in the store at this address."""
+    """Put, read and delete a small object in the store at this address."""
     name, key, body = "object store", f"checks/{uuid.uuid4().hex}", uuid.uuid4().bytes
     try:
         store.put_bytes(key, body, content_type="application/octet-stream")
         same = store.get_bytes(key, limit_bytes=len(body)) == body
         first_wins = _first_wins(store, key)
         store.delete(key)
+    except ObjectStoreFull as error:
+        return Finding(name, ok=False, detail=error.detail, remedy=f"free space at {address}, or raise its quota")
     except PenstockError as error:
         return Finding(name, ok=False, detail=error.detail, remedy="check `object_store`, `s3` and the credentials")
     if not first_wins:
-        remedy = "take a store with If-None-Match on put, or set durability = 'redis'"
-        return Finding(name, ok=False, detail="it overwrites what may only be written once", remedy=remedy)
-    detail = f"put, get and delete work at {address}" if same else "it gives back other bytes than it was given"
+        remedy = "use a store with If-None-Match on put, or set durability = 'redis'"
+        return Finding(name, ok=False, detail="it overwrites objects that may only be written once", remedy=remedy)
+    detail = f"put, get and delete work at {address}" if same else "it returns other bytes than were put"
     return Finding(name, same, detail, "check `object_store`")
+
+
+def inspect_disk(name: str, folder: Path) -> Finding:
+    """Write a small file into a folder, or into the nearest folder above that exists, and report the free space."""
+    place = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
+    free_bytes = shutil.disk_usage(place).free
+    detail = f"{free_bytes / 1e9:.1f} GB free at {folder}"
+    remedy = f"free space on the disk of {folder}"
+    try:
+        write_probe(place)
+    except OSError as error:
+        if is_full(error):
+            return Finding(name, ok=False, detail=f"{folder} is full ({error.strerror})", remedy=remedy)
+        detail = f"{folder} cannot be written ({error.strerror})"
+        return Finding(name, ok=False, detail=detail, remedy=f"allow this user to write to {folder}")
+    return Finding(name, ok=True, detail=detail, remedy=remedy, doubtful=free_bytes < LITTLE_BYTES)
 
 
 def _first_wins(store: ObjectStore, key: str) -> bool:

@@ -1,4 +1,4 @@
-"""An SQS queue that tells of objects, on boto3. Its errors end here, as `EventQueueUnavailable`."""
+"""An SQS queue of bucket events, on boto3. Errors of boto3 become `EventQueueUnavailable`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.config import Settings
 from penstock.errors import EventQueueUnavailable
-from penstock.storage.credentials import credentials_sought
+from penstock.storage.objects.credentials import credentials_sought
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-#: Of one request, which is the most that SQS allows.
+#: Messages in one request: the maximum of SQS.
 MESSAGES = 10
-#: How long a request waits for the first message, which is the longest that SQS allows: fewer requests cost less.
+#: Seconds that a request waits for the first message: the maximum of SQS, because fewer requests cost less.
 WAIT_S = 20
 CONNECT_S = 3
 TRIES = 3
@@ -31,7 +31,7 @@ _REGION = re.compile(r"(?:^|\.)([a-z]{2}(?:-[a-z]+)+-\d)\.(?:[a-z]+\.)?amazonaws
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message, which comes again after the queue's visibility timeout unless it is deleted."""
+    """A message. Unless it is deleted, it comes again after the queue's visibility timeout."""
 
     id: str
     receipt: str
@@ -39,14 +39,14 @@ class Message:
 
 
 class EventQueue:
-    """A queue at its address. Safe to share between threads."""
+    """The queue at an address. Safe to share between threads."""
 
     def __init__(self, client: SQSClient, url: str) -> None:
         self.url = url
         self._client = client
 
     def receive(self, *, wait_s: int = WAIT_S) -> tuple[Message, ...]:
-        """Return at most `MESSAGES` messages, none where none came within `wait_s`."""
+        """Return at most `MESSAGES` messages, or none after `wait_s` without one."""
         with self._translated():
             answer = self._client.receive_message(
                 QueueUrl=self.url, MaxNumberOfMessages=MESSAGES, WaitTimeSeconds=wait_s
@@ -54,14 +54,14 @@ class EventQueue:
         return tuple(Message(m["MessageId"], m["ReceiptHandle"], m["Body"]) for m in answer.get("Messages", ()))
 
     def delete(self, messages: Sequence[Message]) -> None:
-        """Delete messages that were received together."""
+        """Delete messages of one `receive`."""
         if messages:
             rows = [{"Id": str(i), "ReceiptHandle": message.receipt} for i, message in enumerate(messages)]
             with self._translated():
                 self._client.delete_message_batch(QueueUrl=self.url, Entries=rows)  # type: ignore[arg-type]
 
     def ping(self) -> int:
-        """Return how many messages wait, about."""
+        """Return the approximate number of waiting messages."""
         with self._translated():
             answer = self._client.get_queue_attributes(
                 QueueUrl=self.url, AttributeNames=["ApproximateNumberOfMessages"]
@@ -70,20 +70,20 @@ class EventQueue:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        asked = f"asked in region {self._client.meta.region_name}"
+        region = f"called in region {self._client.meta.region_name}"
         try:
             with credentials_sought(EventQueueUnavailable):
                 yield
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "an error")
-            raise EventQueueUnavailable(f"the queue answers {code}, {asked}") from error
-        # An answer that was cut off in its head is taken for a success without what it should say.
+            raise EventQueueUnavailable(f"the queue answers {code}, {region}") from error
+        # boto3 treats an answer that was cut off in its head as a success without its fields.
         except (BotoCoreError, KeyError) as error:
-            raise EventQueueUnavailable(f"the queue of bucket events does not answer, {asked}") from error
+            raise EventQueueUnavailable(f"the queue of bucket events does not answer, {region}") from error
 
 
 def open_queue(url: str, settings: Settings) -> EventQueue:
-    """Return the queue at an address, asked with the credentials of `s3`; nothing is asked of it yet."""
+    """Return the queue at an address, with the credentials of `s3`; sends no request."""
     parts, s3 = urlsplit(url), settings.s3
     with credentials_sought(EventQueueUnavailable):
         client = boto3.session.Session().client(
@@ -103,6 +103,6 @@ def open_queue(url: str, settings: Settings) -> EventQueue:
 
 
 def region_of(host: str) -> str | None:
-    """Return the region that AWS names in a queue's host: `sqs.eu-central-1.amazonaws.com`."""
+    """Return the region in the host of an AWS queue: `sqs.eu-central-1.amazonaws.com`."""
     found = _REGION.search(host)
     return found.group(1) if found else None

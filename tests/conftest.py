@@ -1,19 +1,18 @@
-"""What all tests share: one real S3 server per run."""
+"""Fixtures of all tests: one real S3 server per run."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
-import tempfile
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator, Mapping
 
 import pytest
 import structlog
+from _pytest.mark import ParameterSet
 from hypothesis import settings
 
-from tests.ceph import Ceph, missing_binaries, start_ceph
+from tests.support.ceph import Ceph, missing_binaries, shared_ceph
 
 #: `pytest --hypothesis-profile=nightly`: many more examples of everything.
 settings.register_profile("nightly", max_examples=2000, deadline=None)
@@ -30,8 +29,33 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Remove the mark `breadth` from the parameters that `make test` runs too.
+
+    `@pytest.mark.breadth(but=("id",))` names them; with `@pytest.mark.breadth(every=4)` they are each fourth.
+    """
+    item.own_markers = [mark for mark in item.own_markers if mark.name != "breadth" or not _is_core(item, mark)]
+
+
+def _is_core(item: pytest.Item, mark: pytest.Mark) -> bool:
+    case = getattr(item, "callspec", None)
+    if case is None:
+        return False
+    # Of a grid each row and each column stays, where `every` is not larger than the shorter of them.
+    place = sum(_place(grid, case.params) for grid in item.iter_markers("parametrize"))
+    return case.id in mark.kwargs.get("but", ()) or ("every" in mark.kwargs and place % mark.kwargs["every"] == 0)
+
+
+def _place(grid: pytest.Mark, params: Mapping[str, object]) -> int:
+    """Return the place of a case's values in the list of a `parametrize`."""
+    names = grid.args[0].replace(",", " ").split() if isinstance(grid.args[0], str) else grid.args[0]
+    rows = [row.values if isinstance(row, ParameterSet) else row if len(names) > 1 else (row,) for row in grid.args[1]]
+    return next(place for place, row in enumerate(rows) if row[0] is params[names[0]])
+
+
 def pytest_collection_finish() -> None:
     """Keep what was imported and collected from the garbage collector: it stays until the end, and there is much."""
+    gc.set_threshold(50_000)
     gc.collect()
     gc.freeze()
 
@@ -53,17 +77,24 @@ def logs_as_before() -> Iterator[None]:
         structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def frozen_imports() -> Iterator[None]:
+    """Keep what a module of tests imported from the garbage collector too, which took a third of the time otherwise."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
-def ceph() -> Iterator[Ceph]:
+def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
     """Return the run's S3 server. Without its programs the test is skipped, and fails in CI."""
     missing = missing_binaries()
     if missing:
         reason = f"needs Ceph, the S3 server of the tests (infra/apt.txt): no {', '.join(missing)}"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="ceph-", ignore_cleanup_errors=True) as folder:
-        cluster = start_ceph(Path(folder))
+    own = tmp_path_factory.getbasetemp()  # beside those of the run's other processes, where there are any
+    with shared_ceph(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) as cluster:
         yield cluster
-        cluster.stop()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

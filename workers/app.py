@@ -1,52 +1,59 @@
-"""The worker process: Celery brings hints, slots claim and run jobs, and SIGTERM gives back what is not done."""
+"""The worker process: Celery delivers hints, slots claim and run jobs, and SIGTERM requeues unfinished jobs."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import structlog
 from celery import Celery
 from celery.worker import state
 
 from penstock.config import Settings
+from penstock.intake.guard import GuardedClient
 from penstock.log import configure
 from penstock.models import Catalogue, Model, read_catalogue
 from penstock.queue import HintSender, celery_queue, celery_settings, visibility_timeout_s
-from penstock.signals import LOOK_EVERY_S, Signals
-from penstock.storage import records
-from penstock.storage.base import ObjectStore
-from penstock.storage.guard import GuardedClient
-from penstock.storage.objects import open_store
+from penstock.signals import POLL_EVERY_S, Signals
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_own_store, open_store
+from penstock.storage.redis import records
 from penstock.storage.spool import own_folder
 from penstock.workers.attempts import Heartbeat
 from penstock.workers.description import describing
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
+from penstock.workers.lookout import Lookout
 from penstock.workers.pipeline import Pipeline
+from penstock.workers.preparation import CHECKS, Localise, Preparation
 from penstock.workers.processing import Processing
-from penstock.workers.serving import Shelf
+from penstock.workers.rooms import Rooms
+from penstock.workers.served_models import ServedModels
 from penstock.workers.slots import END_S, Slots
-from penstock.workers.stocking import CHECKS, Localise, Stocking
+from penstock.workers.stalls import Stalls
+from penstock.workers.store_waits import StoreWaits
 from penstock.workers.tasks import register
 
-#: How often the worker looks whether it is still of use.
+#: Seconds between two health checks of the worker.
 WATCH_EVERY_S = 1.0
-#: A worker that has a free slot and did not even try to claim for so long is stuck.
+#: Seconds without a claim attempt, with a free slot, after which a worker counts as stuck; its stalls do not count.
 SILENT_S = 60.0
-#: An attempt that goes on for so long after its job was lost or timed out hangs, and so does a device that works for so
-#: long on prompts of jobs that are over.
+#: Seconds after which a lost or timed-out attempt counts as hung, and a device that still computes prompts of ended
+#: jobs counts as stuck.
 STUCK_S = 60.0
-#: What a job may take to notice that the worker drains.
+#: Seconds that the jobs have to notice that the worker drains.
 GIVE_BACK_S = 10.0
 
 log = structlog.get_logger(__name__)
@@ -54,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What runs in the process, apart from Celery."""
+    """The parts of a worker process, apart from Celery."""
 
     settings: Settings
     slots: Slots
@@ -62,19 +69,21 @@ class Worker:
     engine: BatchingEngine
     #: Set when the last job has ended.
     ended: threading.Event = field(default_factory=threading.Event)
+    #: Times in which this process did not run, counted by `watch`.
+    stalls: Stalls = field(default_factory=lambda: Stalls(WATCH_EVERY_S))
 
-    def drain_when(self, asked: Callable[[], bool], *, stop: Callable[[], None]) -> None:
-        """Wait until somebody `asked` for the end; then drain and call `stop`."""
-        while not self.ended.wait(LOOK_EVERY_S):
-            if asked():
+    def drain_when(self, stop_requested: Callable[[], bool], *, stop: Callable[[], None]) -> None:
+        """Wait until `asked` returns True; then drain and call `stop`."""
+        while not self.ended.wait(POLL_EVERY_S):
+            if stop_requested():
                 self.drain()
                 stop()
                 return
 
     def drain(self) -> None:
-        """Stop claiming, give the running jobs `drain_s`, then have them given back to the queue.
+        """Stop claiming, let the running jobs continue for `drain_s`, then return the rest to the queue.
 
-        Not for signal handlers: it takes locks.
+        Not for signal handlers: `drain` takes locks.
         """
         log.info("worker.draining", grace_s=self.settings.drain_s)
         self.slots.drain()
@@ -86,32 +95,39 @@ class Worker:
         self.heartbeat.drain()
         if self.ended.wait(GIVE_BACK_S):
             return
-        # A download or a device that does not come back must not cost the job an attempt.
+        # A hanging download or device must not cost the job an attempt.
         log.warning("worker.stuck", released=self.heartbeat.release_left())
         os._exit(1)
 
     def trouble(self) -> str | None:
-        """Say why this process is of no more use, if it is not: the supervisor starts a fresh one."""
+        """Return the reason why this process must be replaced, or None. The supervisor starts a new process.
+
+        Only time in which the process ran counts: a machine that stalls makes every thread late.
+        """
         if self.engine.lost:
             return "device_lost"
-        if self.engine.stuck_s() > STUCK_S:
+        if self._lived_s(self.engine.stuck_s()) > STUCK_S:
             return "device_stuck"
-        if self.heartbeat.stuck_s() > STUCK_S:
+        if self._lived_s(self.heartbeat.stuck_s()) > STUCK_S:
             return "attempt_stuck"
-        if self.slots.silent_s() > SILENT_S:
+        if self._lived_s(self.slots.silent_s()) > SILENT_S:
             return "claims_nothing"
         return None
 
     def watch(self, *, end: Callable[[], None], kill: Callable[[], None]) -> None:
-        """Call `end` when there is trouble, and `kill` if the process is still there after the time for an end."""
+        """Call `end` at the first trouble, and `kill` if the process still runs after the drain time and `END_S`."""
         while not self.ended.wait(WATCH_EVERY_S):
+            self.stalls.tick(time.monotonic())
             if (reason := self.trouble()) is not None:
-                log.error("worker.useless", reason=reason)
+                log.error("worker.unhealthy", reason=reason)
                 after = threading.Timer(self.settings.drain_s + END_S, kill)
                 after.daemon = True
                 after.start()
                 end()
                 return
+
+    def _lived_s(self, seconds: float) -> float:
+        return self.stalls.lived_s(seconds, at=time.monotonic())
 
 
 @contextmanager
@@ -124,38 +140,45 @@ def open_worker(
     objects: ObjectStore | None = None,
     hint: Callable[[str], object] | None = None,
 ) -> Iterator[Worker]:
-    """Assemble a worker; leaving the block waits for its jobs, which `drain` made short.
+    """Assemble a worker. Leaving the block waits for its jobs, which `drain` makes short.
 
-    It serves the models of the settings, runs their processors in IO processes and keeps objects in the settings'
-    store, unless it is given others; they are closed with it. `hint` tells other slots of jobs that wait.
+    By default the worker serves the models of the settings, runs their processors in IO processes and keeps objects
+    in the settings' store. It closes `processing`, also one passed in. `hint` notifies other slots of waiting jobs.
     """
     processing = processing or io_pool(settings)
-    engine = BatchingEngine(FACTORIES, memory_bytes=settings.engine_memory_bytes)
-    heartbeat, shelf = Heartbeat(store), Shelf()
+    engine = BatchingEngine(Runners.installed(), memory_bytes=settings.engine_memory_bytes)
+    heartbeat, served = Heartbeat(store), ServedModels()
+    objects = objects or open_own_store(settings)
+    waits = StoreWaits(objects, settings.store_wait_s)
     with own_folder(settings.spool_dir) as spool:
         pipeline = Pipeline(
             settings=settings,
             store=store,
-            objects=objects or open_store(settings.store_url, settings),
+            objects=objects,
             guard=GuardedClient(settings),
             processing=processing,
             engine=engine,
             heartbeat=heartbeat,
-            shelf=shelf,
-            spool=spool,
+            served=served,
+            rooms=Rooms(spool, shared=settings.io_reuse == "tenant"),
+            waits=waits,
         )
-        slots = Slots(settings, store, shelf, pipeline.run, describing(settings, shelf, engine), hint)
-        stocking = Stocking(
-            shelf, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
+        described = describing(settings, served, engine)
+        slots = Slots(settings, store, served, pipeline.run, described, hint, store_away=waits.away)
+        preparation = Preparation(
+            served, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
         )
-        stocking.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
+        preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
+        lookout = Lookout(store, settings.queues, slots.notice)
         slots.start()
+        lookout.start()
         try:
             yield worker
         finally:
+            lookout.close()
             slots.drain()
-            stocking.end()
+            preparation.end()
             slots.join()
             worker.ended.set()
             heartbeat.close()
@@ -164,9 +187,23 @@ def open_worker(
 
 
 def io_pool(settings: Settings) -> IOPool:
-    """Return the IO processes that the settings ask for."""
-    options = ForkOptions(settings.io_memory_bytes, preload=settings.io_preload, log_level=settings.log_level)
-    return IOPool(settings.slots + 1 + CHECKS, options)  # more than jobs: for a warm-up and checks beside them
+    """Return the IO processes that the settings request."""
+    options = ForkOptions(
+        settings.io_memory_bytes,
+        file_bytes=settings.io_file_bytes,
+        preload=settings.io_preload,
+        log_level=settings.log_level,
+        reuse=settings.io_reuse == "tenant",
+        programs=settings.io_programs,
+        private=private_folders(settings),
+    )
+    return IOPool(settings.slots + 1 + CHECKS, options)  # one per job, one for a warm-up, and one per model check
+
+
+def private_folders(settings: Settings) -> list[Path]:
+    """Return the folders of the service, which no processor may read."""
+    store = urlsplit(settings.store_url)
+    return [settings.data, settings.spool_dir, *([Path(unquote(store.path))] if store.scheme == "file" else [])]
 
 
 def _localiser(settings: Settings) -> Localise:
@@ -183,7 +220,7 @@ def main(settings: Settings) -> int:
 
 
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
-    """Run a worker on a job store, which is closed at the end; `others` are those of `open_worker`."""
+    """Run a worker on a job store and close the store at the end; `others` are arguments of `open_worker`."""
     configure(settings.log_level)
     app, hint = Celery("penstock"), HintSender(settings.redis_address).send
     with Signals() as signals, open_worker(settings, store, hint=hint, **others) as worker:
@@ -206,11 +243,11 @@ def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
 
 
 def _no_handlers(_worker: object) -> None:
-    """Stand in for Celery's own signal handlers, which take locks: two SIGTERMs in a row may deadlock them."""
+    """Replace Celery's own signal handlers, which take locks: two SIGTERMs in a row may deadlock them."""
 
 
 def _stop() -> None:
-    """Have Celery end, as its own handler would."""
+    """Stop Celery, as its own signal handler would."""
     state.should_stop = 0
 
 

@@ -1,4 +1,4 @@
-"""The sink that processors write to, and how its files become a visible result."""
+"""The sink that processors write artifacts to, and the upload of these artifacts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from penstock.errors import ObjectExists, ProcessorFailed
+from penstock.intake.media import safe_name
 from penstock.jobs import Artifact, Claim
 from penstock.processors.base import CHECKPOINT_NAME
-from penstock.storage.base import ObjectStore
-from penstock.storage.media import safe_name
+from penstock.storage.objects.base import ObjectStore
 
 MANIFEST = "manifest.json"
 
@@ -28,22 +28,22 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an artifact looks like so far."""
+    """An image of an unfinished artifact."""
 
     name: str
     media_type: str
-    picture: bytes
+    image: bytes
 
 
-#: Told of what is to be shown to a job's followers.
+#: Receives the previews for a job's followers.
 Show = Callable[[Preview], None]
 
-#: Of a preview: events are for looking at, artifacts for keeping.
+#: Bytes of one preview: events are for viewing, artifacts for keeping.
 MAX_PREVIEW_BYTES = 64_000
 
 
-def unseen(_: Preview) -> None:
-    """Show nobody anything."""
+def discard_preview(_: Preview) -> None:
+    """Discard a preview."""
 
 
 class Sink:
@@ -55,9 +55,9 @@ class Sink:
         *,
         say: Callable[[str], None] = lambda _: None,
         save: Callable[[str, Path], None] = lambda _, __: None,
-        show: Show = unseen,
+        show: Show = discard_preview,
     ) -> None:
-        """Collect in a folder, which is made; `say` gets the partial text, `show` pictures and `save` checkpoints."""
+        """Create `folder` and collect files there; `say` gets partial text, `show` previews and `save` checkpoints."""
         self._folder = folder
         self._say = say
         self._save = save
@@ -75,32 +75,32 @@ class Sink:
         return self._folder / safe_name(name)
 
     def add(self, name: str, path: Path, *, media_type: str) -> None:
-        """Hand over a finished file as the artifact `name`."""
+        """Add a finished file as the artifact `name`."""
         if name in self._files or name == MANIFEST or name != safe_name(name):
-            raise ProcessorFailed(f"the processor may not name an artifact {name!r} (again)")
+            raise ProcessorFailed(f"the processor used an invalid or duplicate artifact name: {name!r}")
         self._files[name] = Finished(path, media_type)
 
     def say(self, text: str) -> None:
-        """Pass a further piece of the result's text on."""
+        """Stream a further part of the result's text."""
         self._say(text)
 
-    def show(self, name: str, picture: bytes, *, media_type: str) -> None:
-        """Pass a picture of what an artifact looks like so far on."""
-        if len(picture) > MAX_PREVIEW_BYTES:
-            raise ProcessorFailed(f"a picture to be shown has at most {MAX_PREVIEW_BYTES} bytes, not {len(picture)}")
-        self._show(Preview(name, media_type, picture))
+    def show(self, name: str, image: bytes, *, media_type: str) -> None:
+        """Show an image of an unfinished artifact."""
+        if len(image) > MAX_PREVIEW_BYTES:
+            raise ProcessorFailed(f"the preview has {len(image)} bytes; at most {MAX_PREVIEW_BYTES} are allowed")
+        self._show(Preview(name, media_type, image))
 
     def checkpoint(self, name: str, path: Path) -> None:
         """Save a file for the job's later attempts."""
         if not CHECKPOINT_NAME.fullmatch(name):
-            raise ProcessorFailed(f"the processor may not name a checkpoint {name!r}")
+            raise ProcessorFailed(f"the processor used an invalid checkpoint name: {name!r}")
         self._save(name, path)
 
 
 def upload(objects: ObjectStore, claim: Claim, files: Mapping[str, Finished]) -> tuple[Artifact, ...]:
-    """Put the files under the attempt's own prefix, the manifest last, and return the artifacts.
+    """Upload the files under the attempt's own prefix, the manifest last, and return the artifacts.
 
-    Nothing is visible yet: only completing the job names this prefix.
+    Nothing is visible yet: the artifacts become visible when the job is completed with this prefix.
     """
     artifacts = tuple(_upload_one(objects, claim, name, file) for name, file in files.items())
     manifest = {"job": claim.key.id, "attempt": claim.attempt, "artifacts": [asdict(a) for a in artifacts]}
@@ -115,7 +115,7 @@ def _upload_one(objects: ObjectStore, claim: Claim, name: str, file: Finished) -
     try:
         size_bytes = objects.put_file(key, file.path, content_type=file.media_type, if_absent=True).size_bytes
     except ObjectExists:
-        # Only this attempt writes here: an earlier try of this very put arrived and its answer was lost.
+        # Only this attempt writes here: an earlier try of the same put succeeded, and its response was lost.
         size_bytes = objects.head(key).size_bytes
     return Artifact(name, file.media_type, size_bytes, sha256, key)
 

@@ -1,87 +1,106 @@
-"""The attempts that run in this worker: what each is doing, and the one thread that keeps their leases."""
+"""The attempts that run in this worker, and the one thread that renews their leases."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
 
-from penstock.errors import Canceled, Drained, Fenced, Interruption, RedisUnavailable
-from penstock.jobs import Claim, JobKey, Phase, Progress
-from penstock.storage import records
+from penstock.errors import Canceled, Drained, Fenced, Interruption, JobStoreError
+from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, Usage
+from penstock.storage.redis import records
 from penstock.workers.artifacts import Preview
 
-#: Between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
+#: Seconds between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
 BEAT_S = 1.0
-#: What followers are told of a job's text, at most; whatever its length, the result has all of it.
-MAX_TOLD_CHARS = 4_000_000
-#: What is told of a job's text at a time, at most: 64 kB as JSON, unless it is full of rare characters.
-PIECE_CHARS = 16_000
-#: What followers are shown of a job's pictures on their way, at most: Redis keeps it for as long as the job.
-MAX_SHOWN_BYTES = 2_000_000
-#: So that a twentieth, added twenty times, is one.
+#: Characters of partial text sent to a job's followers, at most. The result always holds the whole text.
+MAX_SENT_CHARS = 4_000_000
+#: Characters of partial text sent at once, at most: 64 kB as JSON, unless most characters need escapes.
+PART_CHARS = 16_000
+#: Bytes of previews sent for one job, at most: Redis keeps them for as long as the job.
+MAX_PREVIEWS_BYTES = 2_000_000
+#: Message of the progress of an attempt that waits.
+STORE_AWAY = "waiting for the object store"
+#: Rounding tolerance in units of progress: a sum of shares in floats may lie slightly below a whole number.
 _ROUNDING = 1e-6
-#: A new phase is told sooner, but not sooner than this: short jobs would do little else.
+#: Shortest time between two heartbeats, in seconds: a short job changes its phase often.
 SOON_S = 0.25
 
 log = structlog.get_logger(__name__)
 
 
 class Attempt:
-    """One claimed job on its way. Written by its own thread, read by the heartbeat's."""
+    """One claimed job while it runs, shared by the threads of its slot, of the engine and of the heartbeat.
+
+    `_lock` guards the times, the batches, the counts, the unsent text, the preview and each advance of the progress.
+    """
 
     def __init__(self, claim: Claim, *, on_news: Callable[[], None] = lambda: None) -> None:
-        """Begin an attempt; `on_news` is called when it enters a phase or says something."""
+        """Begin an attempt; `on_news` is called when the attempt enters a phase or streams text."""
         self.claim = claim
         self._phase = Phase.LOADING
         self._on_news = on_news
         self.progress = Progress()
-        #: What this attempt stored so that the next one need not do it again.
+        #: Number of checkpoints that this attempt stored for the next one.
         self.checkpoints = 0
-        #: Whether the job has anything saved, by this attempt or another.
+        #: True when the job has checkpoints, of this attempt or an earlier one.
         self.has_saved = False
-        #: Of its result, if later jobs may have that too.
-        self.mark: str | None = None
-        #: When it was told to stop, by the monotonic clock.
+        #: Fingerprint of the result, if later jobs may reuse the result.
+        self.fingerprint: str | None = None
+        #: Time of the request to stop, by the monotonic clock.
         self.stopped_at: float | None = None
-        #: Several threads measure: the one that draws prompts and the one that takes outputs.
+        #: Seconds by metric, added by the thread that draws prompts and the thread that reads outputs.
         self._seconds: dict[str, float] = {}
-        #: Of what was fetched.
+        #: Bytes of fetched media.
         self._input_bytes = 0
-        #: The device's batches that had prompts of this attempt, and all prompts in them.
-        self._batches, self._batched = 0, 0
-        #: What runners and caches counted.
+        #: Number of device batches with prompts of this attempt.
+        self._batches = 0
+        #: Number of all prompts in these batches, of all jobs.
+        self._batched = 0
+        #: Counts from runners and caches, by name.
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._stop: Interruption | None = None
-        #: Text that the job's followers were not told yet, and where it stands in the whole.
-        self._untold = ""
-        #: Held by whoever tells it: pieces must come in their order.
-        self.telling = threading.Lock()
-        self._told_chars = 0
-        #: Before this attempt, in prompts; how many prompts it is further; and how much of the unit each counts for.
-        self._before, self._further, self._steps = 0, 0.0, 1
+        #: Set when the attempt is asked to stop.
+        self._stopping = threading.Event()
+        #: Seconds of ended waits for the object store, and the beginning of the present wait by the monotonic clock.
+        self._waited_s = 0.0
+        self._waiting_since: float | None = None
+        self._wait_budget_s = math.inf
+        #: Text not sent to the job's followers yet.
+        self._unsent = ""
+        #: Number of characters sent to the job's followers.
+        self._sent_chars = 0
+        #: Held while text is sent: parts must arrive in order.
+        self.sending = threading.Lock()
+        #: Prompts done by earlier attempts.
+        self._done_before = 0
+        #: Prompts done by this attempt, with the finished shares of the others.
+        self._done_here = 0.0
+        #: Units of progress per prompt.
+        self._steps = 1
         self._preview: Preview | None = None
-        self._shown_bytes = 0
+        self._previews_bytes = 0
 
     @property
     def phase(self) -> Phase:
-        """What the attempt is doing."""
+        """The attempt's current phase."""
         return self._phase
 
     def enter(self, phase: Phase) -> None:
-        """Go into a phase, or stay in it."""
+        """Enter a phase, or stay in it."""
         if phase is not self._phase:
             self._phase = phase
             self._on_news()
 
     def check(self) -> None:
-        """Raise the `Interruption` that ends this attempt, if there is one."""
+        """Raise the `Interruption` that ends this attempt, if one was requested."""
         if self._stop is not None:
             raise self._stop
 
@@ -90,64 +109,96 @@ class Attempt:
         if self._stop is None:
             self._stop = reason
             self.stopped_at = time.monotonic()
+            self._stopping.set()
+
+    def rest(self, seconds: float) -> None:
+        """Return after some seconds, or as soon as the attempt is asked to stop."""
+        self._stopping.wait(seconds)
+
+    def begin_wait(self, begun_s: float, *, budget_s: float) -> None:
+        """Begin to wait for the object store, since `begun_s` by the monotonic clock; waits count up to a budget."""
+        with self._lock:
+            self._waiting_since, self._wait_budget_s = begun_s, budget_s
+        self._on_news()
+
+    def end_wait(self) -> None:
+        """End the wait for the object store."""
+        with self._lock:
+            if self._waiting_since is not None:
+                self._waited_s += time.monotonic() - self._waiting_since
+            self._waiting_since = None
+        self._on_news()
+
+    @property
+    def waits(self) -> bool:
+        """True while the attempt waits for the object store."""
+        return self._waiting_since is not None
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds that this attempt waited for the object store; they do not count as execution time."""
+        with self._lock:
+            since = self._waiting_since
+            waited_s = self._waited_s + (0.0 if since is None else time.monotonic() - since)
+            return min(self._wait_budget_s, waited_s)
 
     @property
     def lost(self) -> bool:
-        """Whether the attempt is not its job's any more: whatever it still does is for nothing."""
+        """True when the job no longer belongs to this attempt: its results will be discarded."""
         return isinstance(self._stop, Fenced)
 
     def plan(self, done: int, total: int | None, unit: str, *, steps: int) -> None:
-        """Say how many prompts are done and how many there are, and how many of the unit each counts for."""
-        self._before, self._steps = done, steps
+        """Set how many prompts are done, how many there are, and how many units of progress each counts for."""
+        self._done_before, self._steps = done, steps
         self.progress = Progress(done * steps, None if total is None else total * steps, unit)
 
     def advance(self, done: int) -> None:
-        """Say how many prompts are done."""
+        """Set how many prompts are done."""
         with self._lock:
             self._count(done * self._steps)
 
     def saved(self, count: int) -> None:
-        """Count checkpoints; 0 says that there are some of earlier attempts."""
+        """Add to the number of checkpoints that this attempt stored; 0 if only earlier attempts stored checkpoints."""
         self.checkpoints += count
         self.has_saved = True
 
     def say(self, text: str) -> None:
-        """Take a further piece of the result's text for the job's followers, who get it with the next beat."""
+        """Queue a further part of the result's text; the next heartbeat sends it to the job's followers."""
         with self._lock:
-            more = text[: max(0, MAX_TOLD_CHARS - self._told_chars - len(self._untold))]
-            self._untold += more
+            more = text[: max(0, MAX_SENT_CHARS - self._sent_chars - len(self._unsent))]
+            self._unsent += more
         if more:
             self._on_news()
 
-    def piece(self) -> tuple[int, str]:
-        """Return the next piece of text to tell and where it stands in the whole, in characters; it may be empty."""
+    def next_text(self) -> tuple[int, str]:
+        """Return the next part of the unsent text and its offset in the whole text in characters; it may be empty."""
         with self._lock:
-            return self._told_chars, self._untold[:PIECE_CHARS]
+            return self._sent_chars, self._unsent[:PART_CHARS]
 
-    def told(self, piece: str) -> None:
-        """Note that a piece was told."""
+    def sent(self, text: str) -> None:
+        """Mark a part of the text as sent."""
         with self._lock:
-            self._told_chars += len(piece)
-            self._untold = self._untold[len(piece) :]
+            self._sent_chars += len(text)
+            self._unsent = self._unsent[len(text) :]
 
     def show(self, preview: Preview) -> None:
-        """Take what an artifact looks like so far for the job's followers, who see the latest with the next beat."""
+        """Queue a preview of an artifact; the next heartbeat sends the latest one to the job's followers."""
         with self._lock:
-            if self._shown_bytes + len(preview.picture) > MAX_SHOWN_BYTES:
+            if self._previews_bytes + len(preview.image) > MAX_PREVIEWS_BYTES:
                 return
             self._preview = preview
         self._on_news()
 
     def preview(self) -> Preview | None:
-        """Return what is to be shown and was not yet; from now on it was."""
+        """Return the queued preview and remove it from the queue."""
         with self._lock:
             preview, self._preview = self._preview, None
-            self._shown_bytes += len(preview.picture) if preview else 0
+            self._previews_bytes += len(preview.image) if preview else 0
             return preview
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Add the block's seconds to a metric."""
+        """Add the block's duration in seconds to a metric."""
         begun = time.monotonic()
         try:
             yield
@@ -155,30 +206,33 @@ class Attempt:
             self.add_seconds(what, time.monotonic() - begun)
 
     def add_seconds(self, what: str, seconds: float) -> None:
-        """Add to a metric."""
+        """Add seconds to a metric."""
         with self._lock:
             self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
     def fetched(self, size_bytes: int) -> None:
-        """Count a file that was fetched."""
+        """Count the bytes of a fetched file."""
         self._input_bytes += size_bytes
 
-    def batched(self, prompts: int, further: float) -> None:
-        """Count a batch of so many prompts, of this job and of others, and how many prompts this job is further."""
+    def batched(self, prompts: int, progress: float) -> None:
+        """Count a batch with so many prompts, of all jobs; it advanced this job by `progress` prompts."""
         with self._lock:
             self._batches, self._batched = self._batches + 1, self._batched + prompts
-            self._further += further
-            if self._steps > 1:  # else what counts is taken by the processor, too
-                self._count(int((self._before + self._further) * self._steps + _ROUNDING))
+            self._done_here += progress
+            if self._steps > 1:  # with one step per prompt, `advance` counts the progress
+                self._count(int((self._done_before + self._done_here) * self._steps + _ROUNDING))
 
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to what is counted, by name."""
+        """Add to the counts, by name."""
         with self._lock:
             self._counts.update(counts)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics so far: `fetch_ms`, `preprocess_ms`, ..., `input_bytes` of media, and how many `batches`
-        of the device it shared, with how many prompts in each on average: `batch_size`; and what was counted."""
+        """Return the metrics so far, by name.
+
+        They are times (`fetch_ms`, `preprocess_ms`, ...), `input_bytes` of media, the number of device `batches` with
+        prompts of this attempt, the mean number of prompts in each (`batch_size`), and what the runners counted.
+        """
         with self._lock:
             found: dict[str, float] = {f"{what}_ms": round(s * 1000, 1) for what, s in self._seconds.items()}
             if self._input_bytes:
@@ -187,13 +241,17 @@ class Attempt:
                 found |= {"batches": self._batches, "batch_size": round(self._batched / self._batches, 2)}
             return found | self._counts
 
+    def usage(self, artifacts: Sequence[Artifact]) -> Usage:
+        """Return the counted resources of the attempt, whose result has these artifacts."""
+        return Usage(bytes_in=self._input_bytes, bytes_out=sum(artifact.size_bytes for artifact in artifacts))
+
     def _count(self, done: int) -> None:
-        """Note progress, which never gets less. The lock must be held."""
+        """Set the progress, which never decreases. The lock must be held."""
         self.progress = replace(self.progress, done=max(done, self.progress.done))
 
 
 class Heartbeat:
-    """Renews the leases of all attempts from one thread, and tells each when it is canceled or lost."""
+    """Renews the leases of all attempts from one thread, and stops attempts that are canceled or lost."""
 
     def __init__(self, store: records.Runs) -> None:
         self._store = store
@@ -207,7 +265,7 @@ class Heartbeat:
 
     @contextmanager
     def watching(self, attempt: Attempt) -> Iterator[None]:
-        """Keep the attempt's lease inside the block."""
+        """Renew the attempt's lease while the block runs."""
         name = (attempt.claim.key, attempt.claim.fence)
         with self._lock:
             self._attempts[name] = attempt
@@ -218,54 +276,54 @@ class Heartbeat:
                 del self._attempts[name]
 
     def hasten(self) -> None:
-        """Beat soon: there is news."""
+        """Send the next heartbeat soon: an attempt has news."""
         self._news.set()
 
-    def tell(self, attempt: Attempt) -> None:
-        """Tell the job's followers what its result's text is so far; without Redis they get it at the end.
+    def send_news(self, attempt: Attempt) -> None:
+        """Send the unsent text and the latest preview to the job's followers.
 
-        And show them the latest picture of it, if there is a new one; without Redis they do not see it.
+        Without Redis, followers get the text at the end, and no preview.
         """
-        with attempt.telling:
+        with attempt.sending:
             if (preview := attempt.preview()) is not None:
-                self._show(attempt, preview)
-            while (piece := attempt.piece())[1]:
-                if not self._tell(attempt, *piece):
+                self._send_preview(attempt, preview)
+            while (part := attempt.next_text())[1]:
+                if not self._send_text(attempt, *part):
                     return
 
     def beat(self, attempt: Attempt) -> None:
-        """Renew an attempt's lease now, and store how far it got."""
+        """Renew an attempt's lease now, and store its progress."""
         if not attempt.lost:
             self._beat(attempt)
 
     def drain(self) -> None:
-        """Stop every attempt: their jobs go back to the queue."""
+        """Stop every attempt; their jobs return to the queue."""
         self._draining.set()
         for attempt in self._running():
             attempt.stop(Drained())
 
     def stuck_s(self) -> float:
-        """Return for how long the most stubborn attempt has ignored that it lost its job: a device may hang."""
+        """Return the longest time, in seconds, that an attempt has run on since it lost its job."""
         now = time.monotonic()
         lost = [a.stopped_at for a in self._running() if a.lost and a.stopped_at is not None]
         return max((now - at for at in lost), default=0.0)
 
     def release_left(self) -> int:
-        """Give back the jobs of attempts that do not end by themselves; return how many. Their fence is then stale."""
+        """Put the jobs of all running attempts back into their queues; return the number of these attempts."""
         left = self._running()
         for attempt in left:
             try:
                 self._store.run(records.release(attempt.claim))
-            except RedisUnavailable:
-                log.warning("release.unanswered", job=str(attempt.claim.key))  # the lease ends by itself
+            except JobStoreError:
+                log.warning("release.failed", job=str(attempt.claim.key))  # the lease ends by itself
         return len(left)
 
     def wait_for_drain(self, timeout_s: float) -> bool:
-        """Wait for at most this long; True once the worker drains."""
+        """Wait for at most `timeout_s`; return True once the worker drains."""
         return self._draining.wait(timeout_s)
 
     def close(self) -> None:
-        """Stop renewing."""
+        """Stop renewing leases."""
         self._ended.set()
         self._news.set()
         self._thread.join()
@@ -281,29 +339,29 @@ class Heartbeat:
             for attempt in self._running():
                 self.beat(attempt)
                 if not attempt.lost:
-                    self.tell(attempt)
+                    self.send_news(attempt)
 
-    def _tell(self, attempt: Attempt, at: int, piece: str) -> bool:
+    def _send_text(self, attempt: Attempt, at: int, text: str) -> bool:
         try:
-            held = self._store.run(records.say(attempt.claim, piece, at=at))
-        except RedisUnavailable:
-            log.warning("say.unanswered", job=str(attempt.claim.key))
+            held = self._store.run(records.stream_text(attempt.claim, text, at=at))
+        except JobStoreError:
+            log.warning("text.not_sent", job=str(attempt.claim.key))
             return False
-        attempt.told(piece)
+        attempt.sent(text)
         return held
 
-    def _show(self, attempt: Attempt, preview: Preview) -> None:
+    def _send_preview(self, attempt: Attempt, preview: Preview) -> None:
         try:
-            self._store.run(records.show(attempt.claim, preview.name, preview.media_type, preview.picture))
-        except RedisUnavailable:
-            log.warning("show.unanswered", job=str(attempt.claim.key))
+            self._store.run(records.show_preview(attempt.claim, preview.name, preview.media_type, preview.image))
+        except JobStoreError:
+            log.warning("preview.not_sent", job=str(attempt.claim.key))
 
     def _beat(self, attempt: Attempt) -> None:
         try:
             answer = self._store.run(_state(attempt))
-        except RedisUnavailable:
-            # The lease may run out meanwhile; if it does, the fence refuses what we write later.
-            log.warning("heartbeat.unanswered", job=str(attempt.claim.key))
+        except JobStoreError:
+            # The lease may expire meanwhile; then the fence rejects later writes of this attempt.
+            log.warning("heartbeat.failed", job=str(attempt.claim.key))
             return
         if answer == "cancel":
             attempt.stop(Canceled())
@@ -312,4 +370,7 @@ class Heartbeat:
 
 
 def _state(attempt: Attempt) -> records.Command[str]:
-    return records.heartbeat(attempt.claim, attempt.phase, attempt.progress, checkpoints=attempt.checkpoints)
+    progress = replace(attempt.progress, message=STORE_AWAY) if attempt.waits else attempt.progress
+    return records.heartbeat(
+        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s
+    )

@@ -1,7 +1,7 @@
-"""What a job's attempts save for each other: files beside its artifacts, until it is over.
+"""Checkpoints: files that a job's attempts save for the next attempt; they are deleted when the job ends.
 
-A successor on any machine finds them, whoever made them. They are no artifacts: nobody sees them, and what is in them
-is for the processor to judge.
+A later attempt on any machine finds them. Checkpoints are no artifacts: users never see them, and only the processor
+interprets their contents.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import structlog
 from penstock.errors import ObjectNotFound, ObjectStoreUnavailable
 from penstock.jobs import JobKey
 from penstock.processors.base import CHECKPOINT_NAME
-from penstock.storage.base import DEFAULT_CONTENT_TYPE, ObjectStore
+from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE, ObjectStore
 
-#: Of one file.
+#: Bytes of one checkpoint.
 MAX_BYTES = 2**33
 
 log = structlog.get_logger(__name__)
@@ -28,17 +28,17 @@ class Checkpoints(Protocol):
     """The checkpoints of one job, as an attempt sees them."""
 
     def found(self, prefix: str) -> Mapping[str, Path]:
-        """Return those whose names have a prefix, as local files; raise `ObjectStoreUnavailable`."""
+        """Return the checkpoints whose names start with a prefix, as local files; raise `ObjectStoreUnavailable`."""
         ...
 
     def save(self, name: str, path: Path) -> None:
-        """Save a file under a name that matches `CHECKPOINT_NAME`: durable when this returns, if the store answers."""
+        """Save a file under a name that matches `CHECKPOINT_NAME`; it is durable afterwards if the store responds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NoCheckpoints:
-    """Of a run that nobody would continue."""
+    """Checkpoints of a run that is never resumed."""
 
     def found(self, prefix: str) -> Mapping[str, Path]:  # noqa: ARG002  (the protocol names it)
         """Return nothing."""
@@ -54,24 +54,27 @@ class StoredCheckpoints:
 
     objects: ObjectStore
     key: JobKey
-    #: Where to put what is found; made when it is needed.
+    #: Folder for fetched checkpoints, created when needed.
     folder: Path
-    #: Called with how many were just saved, or with 0 when some were found.
+    #: Called with the number of checkpoints just saved, or with 0 when some were found.
     on_news: Callable[[int], None]
+    #: The same object store for reading, whose calls may wait while it is away; None = `objects`.
+    patiently: ObjectStore | None = None
 
     def found(self, prefix: str) -> Mapping[str, Path]:
-        """Fetch those whose names have a prefix."""
+        """Fetch the checkpoints whose names start with a prefix."""
         files: dict[str, Path] = {}
-        for info in self.objects.list(self.key.checkpoints + prefix):
+        objects = self.patiently or self.objects
+        for info in objects.list(self.key.checkpoints + prefix):
             name = info.key.removeprefix(self.key.checkpoints)
             path = self.folder / str(len(files))
             if not CHECKPOINT_NAME.fullmatch(name) or info.size_bytes > MAX_BYTES:
                 continue
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
-                self.objects.get_file(info.key, path, limit_bytes=MAX_BYTES)
+                objects.get_file(info.key, path, limit_bytes=MAX_BYTES)
             except ObjectNotFound:
-                continue  # the job has just ended, and this attempt does not know
+                continue  # the job has just ended, and this attempt was not notified yet
             files[name] = path
         if files:
             log.info("checkpoints.found", count=len(files))
@@ -79,7 +82,7 @@ class StoredCheckpoints:
         return files
 
     def save(self, name: str, path: Path) -> None:
-        """Put a file. Later ones of the same name replace it: it is the same work."""
+        """Upload a file. A later file of the same name replaces it: both hold the same work."""
         try:
             self.objects.put_file(self.key.checkpoints + name, path, content_type=DEFAULT_CONTENT_TYPE)
         except ObjectStoreUnavailable:
@@ -89,8 +92,8 @@ class StoredCheckpoints:
 
 
 def forget_checkpoints(objects: ObjectStore, key: JobKey) -> None:
-    """Delete what a job's attempts saved; where the store does not answer, the keeper does it later."""
+    """Delete a job's checkpoints; if the store does not respond, the keeper deletes them later."""
     try:
         objects.delete_prefix(key.checkpoints)
     except ObjectStoreUnavailable:
-        log.warning("checkpoints.left", job=str(key))
+        log.warning("checkpoints.not_deleted", job=str(key))

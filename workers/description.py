@@ -1,4 +1,4 @@
-"""A worker's description of itself, for people who look: `penstock watch`."""
+"""A worker's description of itself, shown by `penstock watch`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 
 from penstock.config import Settings
-from penstock.storage.workers import ServedModel, WorkerState
+from penstock.storage.redis.workers import ServedModel, WorkerState
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.memory import device_name
-from penstock.workers.serving import Shelf
+from penstock.workers.served_models import ServedModels
 
 
-def describing(settings: Settings, shelf: Shelf, engine: BatchingEngine) -> Callable[[bool], WorkerState]:
-    """Return what says how a worker is; it is told whether the worker drains."""
+def describing(settings: Settings, served: ServedModels, engine: BatchingEngine) -> Callable[[bool], WorkerState]:
+    """Return a function that describes the worker's state; its argument is True while the worker drains."""
     started_s = time.time()
 
     def describe(draining: bool) -> WorkerState:
@@ -30,7 +30,7 @@ def describing(settings: Settings, shelf: Shelf, engine: BatchingEngine) -> Call
                 ServedModel(
                     entry.name, entry.ready, entry.name in loaded, batches.get(entry.name), kept.get(entry.name)
                 )
-                for entry in sorted(shelf.entries(), key=lambda entry: entry.name)
+                for entry in sorted(served.entries(), key=lambda entry: entry.name)
                 if entry.problem is None
             ),
         )

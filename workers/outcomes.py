@@ -1,12 +1,11 @@
-"""What an attempt's error means for its job. Pure: the same error, attempt and draw give the same outcome."""
+"""The outcome of an attempt that raised an error. Pure: the same error, attempt and draw give the same outcome."""
 
 from __future__ import annotations
 
-import errno
-
-from penstock.errors import Canceled, InputError, OutOfMemory, OutOfSpace, PenstockError, ProcessorFailed
+from penstock.errors import Canceled, InputError, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.jobs import State
-from penstock.storage.records import Outcome
+from penstock.storage.redis.records import Outcome
+from penstock.storage.spool import FULL, out_of_space
 
 MAX_RETRY_DELAY_S = 300.0
 
@@ -16,19 +15,19 @@ def retry_delay_s(attempt: int, draw: float) -> float:
     return draw * min(MAX_RETRY_DELAY_S, 2.0 * 2.0**attempt)
 
 
-def blame(error: BaseException) -> PenstockError:
-    """Return the error as one of ours; what no library boundary translated is the processor's failure."""
+def to_penstock_error(error: BaseException) -> PenstockError:
+    """Return the error as a `PenstockError`; an error that no library boundary translated is `ProcessorFailed`."""
     if isinstance(error, PenstockError):
         return error
     if isinstance(error, MemoryError):
         return OutOfMemory("the worker ran out of memory")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OutOfSpace()
+    if isinstance(error, OSError) and error.errno in FULL:
+        return out_of_space(error)
     return ProcessorFailed(f"the model's processor failed on this input ({type(error).__name__})")
 
 
 def outcome_of(error: PenstockError, *, attempt: int, draw: float) -> Outcome:
-    """Return how an attempt ends that raised this error. The store fails a retry after the last attempt."""
+    """Return the outcome of an attempt that raised this error. The store fails a retry after the last attempt."""
     report = error.report()
     if isinstance(error, Canceled):
         return Outcome(State.CANCELED)

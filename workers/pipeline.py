@@ -1,9 +1,8 @@
-"""One claimed job from its references to its visible result: fetch, prepare, infer, finish, store, complete."""
+"""The steps of one claimed job: fetch media, prepare prompts, infer, finish, store artifacts, complete."""
 
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -23,26 +22,29 @@ from penstock.errors import (
     PenstockError,
     ProcessorFailed,
 )
+from penstock.intake.guard import GuardedClient
+from penstock.intake.media import LocalMedia, fetch_media
+from penstock.intake.references import pointing_to
+from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
 from penstock.models import media_references
 from penstock.processors.base import Output, Prompt
-from penstock.storage import journal, records
-from penstock.storage.base import ObjectStore
-from penstock.storage.guard import GuardedClient
-from penstock.storage.journal import Ended, Journal
-from penstock.storage.media import LocalMedia, fetch_media
-from penstock.storage.references import pointing_to
-from penstock.storage.submissions import check_tensors
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Ended, Journal
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis import records
 from penstock.workers.artifacts import upload
 from penstock.workers.attempts import Attempt, Heartbeat
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.engine.base import Engine
-from penstock.workers.outcomes import blame, outcome_of
+from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
-from penstock.workers.results import Results, mark_of
-from penstock.workers.serving import Serving, Shelf
+from penstock.workers.result_cache import ResultCache, fingerprint_of
+from penstock.workers.rooms import Rooms
+from penstock.workers.served_models import RunnableModel, ServedModels
+from penstock.workers.store_waits import StoreWaits
 
-#: Between two tries to tell Redis how an attempt ended. The result is in the store: only the word is missing.
+#: Seconds between two tries to report an attempt's outcome to Redis. The artifacts are stored by then.
 COMPLETE_RETRY_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -50,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What every attempt needs."""
+    """The services that every attempt needs, and the steps of an attempt."""
 
     settings: Settings
     store: records.Runs
@@ -59,34 +61,36 @@ class Pipeline:
     processing: Processing
     engine: Engine
     heartbeat: Heartbeat
-    shelf: Shelf
-    #: This worker's scratch folder.
-    spool: Path
+    served: ServedModels
+    #: Scratch folders of attempts.
+    rooms: Rooms
+    waits: StoreWaits
 
     @property
     def journal(self) -> Journal:
-        """What ends attempts, in both stores."""
+        """The journal, which commits outcomes to Redis and the object store."""
         return Journal(self.store, self.objects)
 
     @property
-    def results(self) -> Results:
-        """What finds the results of earlier jobs."""
-        return Results(self.journal, self.settings.retention_s)
+    def results(self) -> ResultCache:
+        """The cache of results of earlier jobs."""
+        return ResultCache(self.journal, self.settings.retention_s)
 
     def run(self, claim: Claim) -> None:
         """Run one attempt to its end. Never raises."""
         attempt = Attempt(claim, on_news=self.heartbeat.hasten)
-        folder = self.spool / f"{claim.key.id}-{claim.fence}"
         ids = claim.submission.log_ids
-        with self.heartbeat.watching(attempt), structlog.contextvars.bound_contextvars(**ids):
+        with (
+            self.heartbeat.watching(attempt),
+            structlog.contextvars.bound_contextvars(**ids),
+            self.rooms.folder(claim) as folder,
+        ):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
             try:
                 self._run(attempt, folder)
-            except Exception as error:  # whatever it is, it would come again: a lease that ends would only repeat it
-                log.exception("attempt.broken")
+            except Exception as error:  # whatever it is, a retry would repeat it: an expired lease would cause one
+                log.exception("attempt.crashed")
                 self._fail(attempt, error)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _run(self, attempt: Attempt, folder: Path) -> None:
         try:
@@ -97,66 +101,70 @@ class Pipeline:
             self._end(attempt, outcome)
 
     def _fail(self, attempt: Attempt, error: Exception) -> None:
-        """End an attempt whose outcome could not even be told, with nothing but the reason."""
-        reason = ProcessorFailed(f"what the job made cannot be stored ({type(error).__name__})")
+        """End the job with the error alone, after its outcome could not be stored."""
+        reason = ProcessorFailed(f"the job's result cannot be stored ({type(error).__name__})")
         try:
             self._end(attempt, records.Outcome(State.FAILED, error=reason.report()))
-        except Exception:  # the lease ends by itself
-            log.exception("attempt.left")
+        except Exception:  # the lease expires by itself
+            log.exception("attempt.not_ended")
 
     def _outcome(self, attempt: Attempt, folder: Path) -> records.Outcome:
         try:
             outcome = self._result(attempt, folder)
         except (Fenced, Drained):
             raise
-        except Exception as error:  # whatever a processor, a decoder or a network does ends this attempt only
-            known = blame(error)
+        except Exception as error:  # a fault of a processor, a decoder or a network ends this attempt only
+            known = to_penstock_error(error)
             if not isinstance(known, Canceled):
                 log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
             outcome = outcome_of(known, attempt=attempt.claim.attempt, draw=random.random())  # noqa: S311
-        return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress)
+        usage = attempt.usage(outcome.artifacts)
+        return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress, usage=usage)
 
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
-        if attempt.claim.crashes and self.journal.run(journal.adopt(attempt.claim.key)) is not None:
-            raise Fenced("a lost attempt had ended the job, and nobody had told Redis")
-        serving = self.shelf.serving().get(attempt.claim.submission.model)
-        if serving is None:
-            raise Drained("the model is not served here any more")
-        # Again: a job may come from a drop rule, or its tenant may have lost the right since.
-        asked, tenant = attempt.claim.submission.input, attempt.claim.key.tenant
-        check_tensors(serving.schema, asked, tenant=tenant, settings=self.settings)
+        objects = self.waits.store(attempt)
+        if attempt.claim.crashes and Journal(self.store, objects).run(journal.adopt(attempt.claim.key)) is not None:
+            raise Fenced("a lost attempt had already ended the job, but Redis did not record this")
+        runnable = self.served.runnable().get(attempt.claim.submission.model)
+        if runnable is None:
+            raise Drained("this worker no longer serves the model")
+        # Checked again: a job may come from a drop rule, or its tenant may have lost the permission since.
+        request, tenant = attempt.claim.submission.input, attempt.claim.key.tenant
+        check_tensors(runnable.schema, request, tenant=tenant, settings=self.settings)
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
-            media = self._fetch(attempt, serving, folder / "media")
-        processed = self._known(attempt, serving, media, folder / "known")
+            media = self._fetch(attempt, runnable, folder / "media")
+        processed = self._known(attempt, runnable, media, folder / "known")
         if processed is None:
             attempt.enter(Phase.LOADING)
             with attempt.timed("cold_start"):
-                self.engine.load(serving.model, check=attempt.check)
-            work = Work(serving.model, attempt.claim.submission.input, media, folder / "artifacts")
+                self.engine.load(runnable.model, check=attempt.check)
+            work = Work(
+                runnable.model, attempt.claim.submission.input, media, folder / "artifacts", tenant, folder.parent
+            )
             processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
         attempt.check()
         attempt.enter(Phase.UPLOADING)
         with attempt.timed("upload"):
-            artifacts = upload(self.objects, attempt.claim, processed.files)
+            artifacts = upload(objects, attempt.claim, processed.files)
         result = processed.result
         return records.Outcome(State.SUCCEEDED, text=result.text, data=result.data, artifacts=artifacts)
 
     def _known(
-        self, attempt: Attempt, serving: Serving, media: dict[str, LocalMedia], folder: Path
+        self, attempt: Attempt, runnable: RunnableModel, media: dict[str, LocalMedia], folder: Path
     ) -> Processed | None:
-        """Return the result that another job had, if the model has a cache and there is one."""
-        if not serving.model.cache:
+        """Return the result of an earlier, equal job, if the model has a cache and such a job exists."""
+        if not runnable.model.cache:
             return None
         with attempt.timed("fetch"):
-            attempt.mark = mark_of(attempt.claim, serving, media, check=attempt.check)
-            found = self.results.find(attempt.claim.key.tenant, attempt.mark, folder, check=attempt.check)
+            attempt.fingerprint = fingerprint_of(attempt.claim, runnable, media, check=attempt.check)
+            found = self.results.find(attempt.claim.key.tenant, attempt.fingerprint, folder, check=attempt.check)
         attempt.count({"cached": int(found is not None)})
         return found
 
-    def _fetch(self, attempt: Attempt, serving: Serving, folder: Path) -> dict[str, LocalMedia]:
+    def _fetch(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> dict[str, LocalMedia]:
         files: dict[str, LocalMedia] = {}
-        references = media_references(serving.schema, dict(attempt.claim.submission.input))
+        references = media_references(runnable.schema, dict(attempt.claim.submission.input))
         for number, (place, reference) in enumerate(references):
             attempt.check()
             if reference not in files:
@@ -164,11 +172,11 @@ class Pipeline:
                     files[reference] = fetch_media(
                         reference,
                         folder / str(number),
-                        store=self.objects,
+                        store=self.waits.store(attempt),
                         tenant=attempt.claim.key.tenant,
                         settings=self.settings,
                         guard=self.guard,
-                        limit_bytes=serving.model.limits.max_bytes or self.settings.max_upload_bytes,
+                        limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
                         check=attempt.check,
                     )
                 attempt.fetched(files[reference].path.stat().st_size)
@@ -178,9 +186,9 @@ class Pipeline:
         def on_news(count: int) -> None:
             attempt.saved(count)
             if count:
-                self.heartbeat.beat(attempt)  # at once: from here on a crash of ours is the job's first again
+                self.heartbeat.beat(attempt)  # at once: a stored checkpoint restarts the count of the job's crashes
 
-        return StoredCheckpoints(self.objects, attempt.claim.key, folder, on_news)
+        return StoredCheckpoints(self.objects, attempt.claim.key, folder, on_news, patiently=self.waits.store(attempt))
 
     def _infer(self, attempt: Attempt, work: Work, checkpoints: StoredCheckpoints) -> Processed:
         attempt.enter(Phase.PREPROCESSING)
@@ -191,7 +199,7 @@ class Pipeline:
                 )
                 session = stack.enter_context(opened)
             if not session.repeatable:
-                attempt.mark = None
+                attempt.fingerprint = None
             total = None if session.count is None else session.done + session.count
             attempt.plan(session.done, total, session.unit, steps=session.steps)
             prompts = _timed_prompts(attempt, session.prompts)
@@ -201,37 +209,52 @@ class Pipeline:
             )
             outputs = stack.enter_context(closing(outputs))
             processed = session.finish(_counted_outputs(attempt, outputs, session.done))
-        self.heartbeat.tell(attempt)
+        self.heartbeat.send_news(attempt)
         waited = attempt.metrics().get("inference_ms", 0.0) / 1000
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited))
         return processed
 
     def _end(self, attempt: Attempt, outcome: records.Outcome) -> None:
-        """Tell both stores until they answer, and delete what will never be visible.
+        """Commit the outcome in both stores, retrying until they respond, and delete artifacts that stay invisible.
 
-        Only an answer to this very call says whose result is visible. Without one the artifacts stay: the call may
-        have arrived, and the keeper collects what nobody names.
+        Only the response to this call shows whose result is visible. Without a response the artifacts stay, since the
+        call may have arrived; the keeper deletes artifacts that no job names.
         """
-        while (ended := self._complete(attempt.claim, outcome)) is None:
-            if self.heartbeat.wait_for_drain(COMPLETE_RETRY_S):
-                log.warning("attempt.unanswered", state=outcome.state.value)
-                return
+        try:
+            ended = self._commit(attempt, outcome)
+        except Interruption as reason:
+            log.warning("attempt.outcome_unknown", state=outcome.state.value, reason=reason.code)
+            return
         log.info("attempt.ended", state=outcome.state.value, answer=ended.answer, visible=ended.visible)
         if not ended.visible:
             self._delete_artifacts(attempt.claim)
-        elif attempt.mark is not None:
-            self.results.remember(attempt.claim.key, attempt.mark)
+        elif attempt.fingerprint is not None:
+            self.results.store_result(attempt.claim.key, attempt.fingerprint)
         if attempt.has_saved and outcome.state in TERMINAL and ended.answer != "fenced":
             forget_checkpoints(self.objects, attempt.claim.key)
 
-    def _complete(self, claim: Claim, outcome: records.Outcome) -> Ended | None:
+    def _commit(self, attempt: Attempt, outcome: records.Outcome) -> Ended:
+        """Commit the outcome, retrying until both stores respond; `Fenced` or `Drained` if this takes too long."""
+        with self.waits.wait(attempt) as wait:
+            while True:
+                lost = attempt.lost
+                ended = self._complete(attempt.claim, outcome)
+                if isinstance(ended, Ended):
+                    return ended
+                pause_s = wait.failed(ended) if isinstance(ended, ObjectStoreUnavailable) else COMPLETE_RETRY_S
+                if lost:
+                    raise Fenced
+                if self.heartbeat.wait_for_drain(pause_s):
+                    raise Drained
+
+    def _complete(self, claim: Claim, outcome: records.Outcome) -> Ended | PenstockError:
         try:
             return self.journal.run(journal.complete(claim, outcome))
         except JobGone:
             return Ended("fenced", visible=False)
         except PenstockError as error:
-            log.warning("attempt.untold", code=error.code)
-            return None
+            log.warning("attempt.not_committed", code=error.code)
+            return error
 
     def _abandon(self, attempt: Attempt, reason: Interruption) -> None:
         log.info("attempt.abandoned", reason=reason.code)
@@ -240,17 +263,17 @@ class Pipeline:
             try:
                 self.journal.run(journal.release(attempt.claim))
             except PenstockError:
-                log.warning("release.unanswered")  # the lease ends by itself
+                log.warning("release.failed")  # the lease expires by itself
 
     def _delete_artifacts(self, claim: Claim) -> None:
         try:
             self.objects.delete_prefix(claim.prefix)
         except ObjectStoreUnavailable:
-            log.warning("artifacts.left", prefix=claim.prefix)
+            log.warning("artifacts.not_deleted", prefix=claim.prefix)
 
 
 def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
-    """Draw prompts and say whose they are, adding up the time that making them takes; close them at the end."""
+    """Yield prompts with their tenant, measure the time to make them, and close `prompts` at the end."""
     try:
         while True:
             with attempt.timed("preprocess"):
@@ -265,7 +288,7 @@ def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prom
 
 
 def _counted_outputs(attempt: Attempt, outputs: Iterator[Output], done: int) -> Iterator[Output]:
-    """Pass outputs on, counting them from `done` on and adding up the time spent waiting for them."""
+    """Yield outputs, count them from `done` on, and measure the time spent waiting for them."""
     while True:
         with attempt.timed("inference"):
             output = next(outputs, None)

@@ -1,7 +1,7 @@
-"""Where a job's IO processor works: the seam between a job's thread, its processor and the engine.
+"""The seam between a job's thread, its IO processor and the engine.
 
-`InThread` runs it in the calling thread, for `penstock run`, for tests and for debugging. Workers use IO processes
-(`penstock.workers.io`), where a decoder that crashes, hangs or eats memory ends one attempt and nothing else.
+`InThread` runs the processor in the calling thread, for `penstock run`, tests and debugging. Workers use IO processes
+(`penstock.workers.io`), where a decoder that crashes, hangs or exhausts memory ends one attempt and nothing else.
 """
 
 from __future__ import annotations
@@ -17,43 +17,50 @@ from pydantic import ValidationError
 
 from penstock.documents import issues
 from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.intake.media import LocalMedia
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
-from penstock.processors.registry import Registry, export
-from penstock.storage.media import LocalMedia
-from penstock.workers.artifacts import Finished, Show, Sink, unseen
+from penstock.processors.registry import Registry
+from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints, NoCheckpoints
 from penstock.workers.engine.base import Check
+from penstock.workers.engine.runners import Runners
+from penstock.workers.pairs import checked_entry
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a job asks of its processor."""
+    """A job's input for its processor."""
 
-    #: Its `source` is a local path.
+    #: The model; its `source` is a local path.
     model: Model
     #: The job's `input`, not yet validated against the processor's `request`.
     input: Mapping[str, Any]
     #: The local file of every media reference in the input.
     media: Mapping[str, LocalMedia]
-    #: Scratch space for artifacts; made if it is missing, removed by the caller.
+    #: Scratch space for artifacts; created if missing, removed by the caller.
     folder: Path
+    #: The tenant whose job it is. Processes never see data of two tenants.
+    tenant: str = ""
+    #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files.
+    #: None = `folder` alone.
+    room: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What a processor made of a job: its result, and its artifacts as files by name."""
+    """A processor's result for a job, and its artifacts as files by name."""
 
     result: Result
     files: Mapping[str, Finished]
 
 
-#: A run that nobody would continue.
+#: Checkpoints of a run that is never resumed.
 NO_CHECKPOINTS: Checkpoints = NoCheckpoints()
 
 
 class Session(Protocol):
-    """A job whose first half is done."""
+    """A job whose first half, `pre_process`, is done."""
 
     @property
     def count(self) -> int | None:
@@ -87,11 +94,11 @@ class Session(Protocol):
 
     @property
     def prompts(self) -> Iterator[Prompt]:
-        """The prompts, to be drawn by any one thread while another one waits in `finish`; has `close()`."""
+        """The prompts. Any single thread may read them while another one waits in `finish`; has `close()`."""
         ...
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
-        """Run the second half on the prompts' outputs. Whatever `outputs` raises is raised again from here."""
+        """Run the second half, `post_process`, on the prompts' outputs. Errors of `outputs` are raised again here."""
         ...
 
 
@@ -100,27 +107,29 @@ class Processing(Protocol):
 
     def open(
         self, work: Work, *, check: Check, say: Callable[[str], None], checkpoints: Checkpoints = NO_CHECKPOINTS,
-        show: Show = unseen,
+        show: Show = discard_preview,
     ) -> AbstractContextManager[Session]:  # fmt: skip
-        """Run the first half of a job and return its session; leaving the block frees whatever it holds.
+        """Run the first half of a job and return its session; leaving the block frees all its resources.
 
-        `check` is called again and again while the processor is waited for; `say` gets its partial text, `show` its
-        previews, and `checkpoints` is asked for what the job's attempts saved. Raises what these raise, an `InputError`
-        for what is wrong with the job's data, `ModelUnavailable`, or what else the processor raised: its own fault.
+        `check` is called repeatedly while the processor works; `say` gets its partial text, `show` its previews;
+        `checkpoints` finds what earlier attempts saved. Raises the errors of these four, an `InputError` for invalid
+        data of the job, `ModelUnavailable`, or the processor's own error.
         """
         ...
 
     def dummy(self, model: Model, folder: Path) -> Work:
-        """Return the processor's dummy request for the model's limits as a job's work: its media lie in `folder`.
+        """Return the processor's dummy request for the model's limits as work; the media files lie in `folder`.
 
-        Raises what the processor raised.
+        Raises the processor's errors.
         """
         ...
 
     def entry(self, model: Model, *, check: Check = lambda: None) -> CatalogueEntry:
-        """Return the model as the API serves it; what keeps its processor from being used is the entry's `problem`.
+        """Return the model's catalogue entry; its `problem` says why the model's processor cannot be used.
 
-        Raises what `check` raises, which is called as in `open`.
+        That includes a processor that the model's runner cannot serve; see `checked_entry`.
+
+        Calls `check` as `open` does, and raises its errors.
         """
         ...
 
@@ -145,7 +154,7 @@ class Files:
         return self.files[reference].etag
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:
-        """Return what earlier attempts saved."""
+        """Return the checkpoints of earlier attempts whose names start with a prefix."""
         return self.found(prefix)
 
 
@@ -199,16 +208,19 @@ class ThreadSession:
 
 
 class InThread:
-    """Runs processors in the calling thread, without any protection from what they do."""
+    """Runs processors in the calling thread, without isolation."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, runners: Runners | None = None) -> None:
+        """Use the processors of a registry, for models of these runners [the installed ones]."""
         self._registry = registry
-        self._processors: dict[tuple[str, str], IOProcessor[Any, Any]] = {}
+        self._runners = runners or Runners.installed()
+        #: Processors by their models' records: a warm-up makes one with small limits.
+        self._processors: dict[str, IOProcessor[Any, Any]] = {}
 
     @contextmanager
     def open(
         self, work: Work, *, check: Check, say: Callable[[str], None], checkpoints: Checkpoints = NO_CHECKPOINTS,
-        show: Show = unseen,
+        show: Show = discard_preview,
     ) -> Iterator[Session]:  # fmt: skip
         """Run the first half here; see `Processing.open`. `check` is called once: threads cannot be interrupted."""
         check()
@@ -222,27 +234,27 @@ class InThread:
                 close()
 
     def dummy(self, model: Model, folder: Path) -> Work:
-        """Make the processor's dummy request here; see `Processing.dummy`."""
+        """Create the processor's dummy request here; see `Processing.dummy`."""
         return dummy_work(self._processor(model), model, folder)
 
     def entry(self, model: Model, *, check: Check = lambda: None) -> CatalogueEntry:
         """Import the processor here; see `Processing.entry`."""
         check()
-        return export(self._registry, model)
+        return checked_entry(self._registry, self._runners, model)
 
     def close(self) -> None:
-        """Forget the processors."""
+        """Drop the loaded processors."""
         self._processors.clear()
 
     def _processor(self, model: Model) -> IOProcessor[Any, Any]:
-        key = model.name, model.revision
+        key = repr(model)
         if key not in self._processors:
             self._processors[key] = self._registry.processor_for(model)
         return self._processors[key]
 
 
 def parse(processor: IOProcessor[Any, Any], work: Work) -> Any:
-    """Return the job's request as the processor takes it; raise `InvalidInput` with every place that does not fit."""
+    """Return the job's request as the processor's type; raise `InvalidInput` with every invalid place."""
     try:
         return processor.request.model_validate(dict(work.input))
     except ValidationError as error:
@@ -251,9 +263,9 @@ def parse(processor: IOProcessor[Any, Any], work: Work) -> Any:
 
 
 def checked_result(text: Any, data: Any) -> Result:
-    """Return a processor's result as it will be stored; raise `ProcessorFailed` unless it is a text and JSON."""
+    """Return a processor's result as JSON values; raise `ProcessorFailed` unless it is a text and a JSON object."""
     if not isinstance(text, str | None) or not isinstance(data, Mapping | None):
-        raise ProcessorFailed("the processor's result is not JSON: a text and an object, or None in place of either")
+        raise ProcessorFailed("the processor's result is not JSON: it must be a text and an object, or None for either")
     said = {"text": text, "data": None if data is None else dict(data)}
     try:
         plain = json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
@@ -263,7 +275,7 @@ def checked_result(text: Any, data: Any) -> Result:
 
 
 def dummy_work(processor: IOProcessor[Any, Any], model: Model, folder: Path) -> Work:
-    """Return a processor's dummy request as work, with media and scratch space in `folder`, which is made."""
+    """Return a processor's dummy request as work; creates `folder` with media and scratch space."""
     media, scratch = folder / "media", folder / "artifacts"
     media.mkdir(parents=True)
     dummy = processor.dummy(model.limits, media)

@@ -1,4 +1,4 @@
-"""A worker's slots: each claims a job, runs it, and claims again until nothing waits."""
+"""A worker's slots: each claims a job, runs it, and claims again until no job waits."""
 
 from __future__ import annotations
 
@@ -10,57 +10,65 @@ from collections.abc import Callable
 import structlog
 
 from penstock.config import Settings
-from penstock.errors import RedisUnavailable
+from penstock.errors import JobStoreError
 from penstock.jobs import Claim
-from penstock.storage import catalogues, queues, records, workers
-from penstock.workers.serving import Shelf
+from penstock.storage.redis import catalogues, queues, records, workers
+from penstock.workers.served_models import ServedModels
 
-#: A worker counts for so many polls, and a little more, after its last one.
-SEEN_POLLS, SEEN_MARGIN_S = 3, 2.0
-
-#: What the end of a worker takes beside its drain.
+#: Polls that a worker may miss before it counts as gone.
+SEEN_POLLS = 3
+#: Further seconds before a worker counts as gone.
+SEEN_MARGIN_S = 2.0
+#: Seconds that a worker needs to end after its drain time.
 END_S = 30.0
 
 log = structlog.get_logger(__name__)
 
 
 class Slots:
-    """At most `settings.slots` jobs at a time, whoever asks: a Celery task on a hint, or the poll without one."""
+    """Runs at most `settings.slots` jobs at once, for Celery tasks (hints) and for the poll without hints."""
 
     def __init__(
         self,
         settings: Settings,
         store: records.Runs,
-        shelf: Shelf,
+        served: ServedModels,
         run: Callable[[Claim], None],
         describe: Callable[[bool], workers.WorkerState] | None = None,
         hint: Callable[[str], object] | None = None,
+        *,
+        store_away: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take what runs a job, what describes the worker, told whether it drains, and what sends a hint."""
+        """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
+
+        While `store_away` returns True, nothing is claimed.
+        """
         self.worker = uuid.uuid4().hex
         self._settings = settings
         self._store = store
-        self._shelf = shelf
+        self._served = served
         self._run = run
         self._describe = describe
         self._hint = hint
+        self._store_away = store_away
         self._free = threading.BoundedSemaphore(settings.slots)
-        #: Held while claiming, so that no slot claims beside one that claims a job on its last chance.
+        #: Held while claiming: a job on its last chance must run alone in this worker.
         self._claiming = threading.Lock()
         self._running = 0
         self._alone = False
         self._draining = threading.Event()
         self._news = threading.Event()
-        self._heard_at = time.monotonic()
+        self._claimed_at = time.monotonic()
         self._polled: list[threading.Thread] = []
+        self._starting = threading.Lock()
         self._poller = threading.Thread(target=self._poll_until_drained, name="poll", daemon=True)
 
     def start(self) -> None:
-        """Begin to look for work without a hint."""
+        """Start to poll for jobs without hints."""
         self._poller.start()
 
     def work(self, queue: str) -> int:
-        """Run jobs of a queue until none waits or the worker drains; return how many. At once 0 if no slot is free."""
+        """Run jobs of a queue until none waits or the worker drains; return their number (0 if no slot is free)."""
         if not self._free.acquire(blocking=False):
             return 0
         try:
@@ -69,31 +77,39 @@ class Slots:
                 done += self._run_all(claims)
             return done
         finally:
-            self._heard_at = time.monotonic()
+            self._claimed_at = time.monotonic()
             self._free.release()
 
     def silent_s(self) -> float:
-        """Return for how long a slot was free and nobody asked for work: more than a poll or two, and we are stuck."""
+        """Return the seconds since the last claim while a slot was free; more than a few polls mean a stuck worker."""
         if self._draining.is_set() or not self._free.acquire(blocking=False):
             return 0.0
         self._free.release()
-        return time.monotonic() - self._heard_at
+        return time.monotonic() - self._claimed_at
+
+    def notice(self, queue: str) -> None:
+        """Claim waiting jobs of a queue from a thread of their own, if a slot is free."""
+        if self._free.acquire(blocking=False):
+            self._free.release()
+            self._work_aside(queue)
 
     def wake(self) -> None:
-        """Look for work now: there is a model that was not ready before."""
+        """Poll now: another model has become ready."""
         self._news.set()
 
     def drain(self) -> None:
-        """Claim nothing more."""
+        """Stop claiming jobs."""
         self._draining.set()
         self._news.set()
 
     def join(self) -> None:
         """Wait for the jobs that the poll started."""
         self._poller.join()
-        for thread in self._polled:
+        with self._starting:
+            polled = self._polled
+        for thread in polled:
             thread.join()
-        self._say_how(draining=True, alive_s=0)
+        self._publish_state(draining=True, alive_s=0)
 
     def _run_all(self, claims: tuple[Claim, ...]) -> int:
         try:
@@ -106,17 +122,20 @@ class Slots:
         return len(claims)
 
     def _claim(self, queue: str) -> tuple[Claim, ...]:
-        """Claim a job, unless one on its last chance runs here: what it takes down is itself alone."""
+        """Claim a job, unless the object store is away.
+
+        Claim none beside a job on its last chance: if that job crashes the worker, it harms no other.
+        """
         with self._claiming:
-            claims = () if self._alone else self._ask(queue, dry=self._running == 0)
+            claims = () if self._alone or self._store_away() else self._claim_one(queue, dry=self._running == 0)
             self._running += len(claims)
             self._alone = self._alone or any(claim.last_chance for claim in claims)
-            self._heard_at = time.monotonic()
+            self._claimed_at = time.monotonic()
         if self._hint is not None and any(claim.more for claim in claims):
             self._hint(queue)
         return claims
 
-    def _ask(self, queue: str, *, dry: bool) -> tuple[Claim, ...]:
+    def _claim_one(self, queue: str, *, dry: bool) -> tuple[Claim, ...]:
         command = records.claim(
             queue,
             slot=f"{self.worker}:{threading.get_ident()}",
@@ -125,55 +144,60 @@ class Slots:
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
-            models=self._shelf.ready(),
+            models=self._served.ready(),
             dry=dry,
             running_caps=self._settings.running_caps,
         )
         try:
             return self._store.run(command)
-        except RedisUnavailable:
-            log.warning("claim.unanswered", queue=queue)
+        except JobStoreError:
+            log.warning("claim.failed", queue=queue)
             return ()
 
     def _poll_until_drained(self) -> None:
         while not self._draining.is_set():
             self._news.clear()
-            self._say_seen()
-            self._polled = [thread for thread in self._polled if thread.is_alive()]
-            # As many as there are slots: a fresh worker must not wait for a hint for each of them.
+            self._publish_presence()
+            # One thread per slot: a fresh worker must not wait for a hint for each of its slots.
             for queue in self._settings.queues * self._settings.slots:
-                thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
-                thread.start()
-                self._polled.append(thread)
+                self._work_aside(queue)
             if not self._draining.is_set():
                 self._news.wait(self._settings.poll_s)
-        self._say_left()
+        self._withdraw_presence()
 
-    def _say_seen(self) -> None:
+    def _work_aside(self, queue: str) -> None:
+        thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
+        with self._starting:
+            if self._draining.is_set():
+                return
+            thread.start()
+            self._polled = [*(each for each in self._polled if each.is_alive()), thread]
+
+    def _publish_presence(self) -> None:
         try:
-            alive_s, served = SEEN_POLLS * self._settings.poll_s + SEEN_MARGIN_S, self._settings.queues
-            for queue in served:
+            alive_s = SEEN_POLLS * self._settings.poll_s + SEEN_MARGIN_S
+            for queue in self._settings.queues:
                 self._store.run(queues.seen(queue, self.worker, self._settings.slots, alive_s=alive_s))
-            # Again and again: Redis may have been emptied.
-            entries = self._shelf.entries()
-            self._store.run(catalogues.publish(entries, worker=self.worker, queues=served, alive_s=alive_s))
-            self._say_how(draining=False, alive_s=alive_s)
-        except RedisUnavailable:
-            log.warning("seen.unanswered")
+            # Published on every poll: Redis may have been emptied.
+            entries, names = self._served.entries(), self._settings.queues
+            self._store.run(catalogues.publish(entries, worker=self.worker, queues=names, alive_s=alive_s))
+            self._publish_state(draining=False, alive_s=alive_s)
+        except JobStoreError:
+            log.warning("presence.not_published")
 
-    def _say_how(self, *, draining: bool, alive_s: float) -> None:
-        """Describe this worker to people; nobody waits for it."""
+    def _publish_state(self, *, draining: bool, alive_s: float) -> None:
+        """Publish this worker's state for `penstock watch`."""
         if self._describe is None:
             return
         try:
-            self._store.run(workers.say(self.worker, self._describe(draining), alive_s=alive_s))
-        except RedisUnavailable:
-            log.warning("state.unanswered")
+            self._store.run(workers.report(self.worker, self._describe(draining), alive_s=alive_s))
+        except JobStoreError:
+            log.warning("state.not_published")
 
-    def _say_left(self) -> None:
+    def _withdraw_presence(self) -> None:
         try:
             for queue in self._settings.queues:
                 self._store.run(queues.leave(queue, self.worker))
-            self._say_how(draining=True, alive_s=self._settings.drain_s + END_S)
-        except RedisUnavailable:
-            log.warning("leave.unanswered")  # they find out by themselves
+            self._publish_state(draining=True, alive_s=self._settings.drain_s + END_S)
+        except JobStoreError:
+            log.warning("presence.not_removed")  # the worker's entry expires by itself

@@ -1,4 +1,4 @@
-"""The Celery side: one task, named by hints, that gives its thread to the slots."""
+"""The Celery task: a hint names it, and it lends its thread to the slots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.workers.slots import Slots
 
 
 def register(app: Celery, slots: Slots) -> None:
-    """Make the app answer hints with the slots' work."""
+    """Register the task that runs the slots' work on each hint."""
 
     @app.task(name=TASK)  # type: ignore[untyped-decorator]  # Celery has no types
     def work(queue: str) -> int:

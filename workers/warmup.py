@@ -1,7 +1,7 @@
-"""Before a model's jobs are claimed its processor's dummy request goes all the way: pre_process, engine, post_process.
+"""Warm-up: a model's dummy request runs through pre_process, engine and post_process before jobs are claimed.
 
-It loads the weights and compiles what compiles, finds how many of its prompts fit on the device at once, and shows what
-is wrong with a model before a job does.
+The warm-up loads the weights, compiles what needs compiling, finds the largest batch that fits on the device, and
+finds faults of a model before a job does.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from penstock.errors import ExecutionTimeout, Interruption, PenstockError
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Check, Engine
-from penstock.workers.outcomes import blame
+from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import Processing
 
-#: What a dummy is limited to on a CPU.
-MODEST = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
+#: Limits of a dummy request on a CPU.
+CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
-    """What a warm-up found."""
+class WarmUpReport:
+    """The measurements of a warm-up."""
 
-    #: Loading the weights.
+    #: Seconds for loading the weights.
     load_s: float
-    #: Everything after that.
+    #: Seconds for everything after loading.
     warm_up_s: float
-    #: How many of the dummy's prompts share a batch.
+    #: Number of the dummy's prompts that fit in one batch.
     largest_batch: int
 
 
@@ -52,10 +52,10 @@ def warm_up(
     failed: Callable[[str, PenstockError], None],
     check: Check = lambda: None,
 ) -> None:
-    """Warm models up one after the other and say by name which are ready and which failed, and why.
+    """Warm models up one after the other; call `ready` or `failed` for each by name.
 
-    Models that want no warm-up are ready at once, before the others. `folder` is for the dummies' media and results,
-    which are removed. Ends early, without a word on the models that are left, when `check` raises an `Interruption`.
+    Models without a warm-up are ready at once, before the others. `folder` holds the dummies' media and results, which
+    are removed. Ends early, without a call for the remaining models, when `check` raises an `Interruption`.
     """
     models = list(models)
     for model in models:
@@ -68,46 +68,46 @@ def warm_up(
             warmth = warm(model, processing, engine, folder / model.name, check=check)
         except Interruption:
             return
-        except Exception as error:  # a processor's or a runner's own fault must not keep the others from serving
-            ours = blame(error)
+        except Exception as error:  # a fault of a processor or a runner must not keep the other models from serving
+            ours = to_penstock_error(error)
             fields = {"model": model.name, "code": ours.code, "detail": ours.detail}
             log.warning("model.warm_up_failed", **fields, exc_info=ours is not error)
             failed(model.name, ours)
         else:
-            log.info("model.warm", model=model.name, **asdict(warmth))
+            log.info("model.warmed_up", model=model.name, **asdict(warmth))
             ready(model.name)
 
 
-def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, check: Check) -> Warmth:
-    """Run a model's dummy request through everything, and then as many of its largest prompt as fit in a batch.
+def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, check: Check) -> WarmUpReport:
+    """Run a model's dummy request, then find how many of its largest prompt fit in a batch.
 
-    Raises what goes wrong on the way, and `ExecutionTimeout` after a job's time. `folder` is made and removed.
+    Raises every error on the way, and `ExecutionTimeout` after a job's time. `folder` is created and removed.
     """
     check = _until(time.monotonic() + model.execution_timeout_s, check)
     try:
         load_s = engine.load(model, check=check)
-        work = replace(processing.dummy(_modest(model), folder), model=model)
+        work = replace(processing.dummy(_with_small_limits(model), folder), model=model)
         begun = time.monotonic()
-        largest = Largest()
+        largest = LargestPrompt()
         with processing.open(work, check=check, say=lambda _: None) as session:
             prompts = largest.watch(session.prompts)
             with closing(engine.run(model, prompts, check=check, cost=session.cost)) as outputs:
                 session.finish(outputs)
         batch = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
-        return Warmth(round(load_s, 3), round(time.monotonic() - begun, 3), batch)
+        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), batch)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _modest(model: Model) -> Model:
-    """Return the model with limits that make its dummy small, unless a device's memory is to be tried out with it.
+def _with_small_limits(model: Model) -> Model:
+    """Return the model with limits for a small dummy, unless the device is a GPU, whose memory must be tried out.
 
-    A CPU compiles nothing and has no batch to be found: there the dummy only shows that every part works.
+    A CPU compiles nothing and needs no batch size: there the dummy only shows that every part works.
     """
-    torch = sys.modules.get("torch")  # imported by now, where there is anything to ask it
+    torch = sys.modules.get("torch")  # imported by now if any model uses it
     if torch is not None and model.device != "cpu" and torch.cuda.is_available():
         return model
-    limits = {name: min(getattr(model.limits, name) or most, most) for name, most in MODEST.items()}
+    limits = {name: min(getattr(model.limits, name) or most, most) for name, most in CPU_LIMITS.items()}
     return model.model_copy(update={"limits": model.limits.model_copy(update=limits)})
 
 
@@ -115,14 +115,14 @@ def _until(ends_s: float, check: Check) -> Check:
     def checked() -> None:
         check()
         if time.monotonic() > ends_s:
-            raise ExecutionTimeout("the warm-up took longer than a job may")
+            raise ExecutionTimeout("the warm-up took longer than a job may take")
 
     return checked
 
 
 @dataclass(slots=True)
-class Largest:
-    """Remembers the prompt with the greatest cost of those that pass."""
+class LargestPrompt:
+    """Keeps the prompt with the greatest cost of an iterator."""
 
     prompt: Prompt | None = field(default=None)
 
@@ -140,6 +140,6 @@ class Largest:
 
 
 def _copy(prompt: Prompt) -> Prompt:
-    """Copy the arrays: they may lie in memory that is used again once they were answered."""
+    """Copy the arrays: their memory may be reused once the prompts were answered."""
     copies = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in prompt.data.items()}
     return replace(prompt, data=copies)

@@ -1,0 +1,1 @@
+"""Facades: other APIs over the same jobs."""

@@ -1,33 +1,35 @@
-"""A call of a facade: the job it becomes, waited for, and canceled when the client leaves.
+"""Facade calls: submit a job, wait for its end, and cancel the job when the client disconnects.
 
-A job whose request had an `Idempotency-Key` goes on without its client: the same request finds it again.
+A job whose request has an `Idempotency-Key` is not canceled, because a repeated request finds the job again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import structlog
 from fastapi import Depends, Header, Request
 
-from penstock.api import jobs
-from penstock.api.auth import Admission, Caller
+from penstock.api.auth import Caller, Principal
 from penstock.api.body import read_json
+from penstock.api.connection import while_connected
 from penstock.api.errors import error_of
-from penstock.api.facades.abilities import Ability, able
+from penstock.api.facades.capabilities import Capability, require_capability
+from penstock.api.routes import jobs
 from penstock.api.services import Api, Services
 from penstock.api.tracing import traceparent
-from penstock.documents import fingerprint
+from penstock.documents import Document
 from penstock.errors import ClientLeft, NotReady, StateConflict, Unauthorized, WaitOver
+from penstock.intake.submissions import Origin
 from penstock.jobs import Job, State
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
-from penstock.storage import catalogues, journal
-from penstock.storage.submissions import Origin
+from penstock.storage.journal import journal
+from penstock.storage.redis import catalogues
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -35,87 +37,79 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to a facade, and what its route works with."""
+    """A request to a facade, with its services and caller."""
 
     request: Request
     api: Services
-    caller: Admission
+    caller: Principal
     idempotency_key: str | None
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The tenant of the caller."""
         return self.caller.tenant
 
     @property
     def origin(self) -> Origin:
-        """What its headers say of where it comes from."""
+        """The trace context and idempotency key from the headers."""
         return Origin(traceparent(self.request.headers), self.idempotency_key)
 
-    async def body(self) -> Any:
-        """Return the JSON that was sent; raises what `read_json` does."""
-        return await read_json(self.request, settings=self.api.settings)
+    async def read(self, read: Callable[[Any], T]) -> Document[T]:
+        """Return the JSON body as `read` returns it; raise the errors of `read_json`. The fingerprint is the call's."""
+        return await read_json(self.request, self.api, read, path=self.request.url.path)
 
-    async def model(self, name: str, ability: Ability) -> CatalogueEntry:
-        """Return the model that is asked for; raises what `able` does."""
+    async def model(self, name: str, capability: Capability) -> CatalogueEntry:
+        """Return the requested model; raise the errors of `require_capability`."""
         catalogue = await self.api.jobs.run(catalogues.catalogue())
-        return able(catalogue, name, ability)
+        return require_capability(catalogue, name, capability)
 
-    async def submit(self, body: Any, wanted: JobRequest) -> Job:
-        """Make the call a job. `body` is what was sent: another one under the same key is refused."""
+    async def submit(self, identity: str, wanted: JobRequest) -> Job:
+        """Submit the call's job. A different identity under the same idempotency key is rejected."""
         key = jobs.new_key(self.tenant, self.idempotency_key)
-        mark = fingerprint({"path": self.request.url.path, "body": body})
         repeatable = self.idempotency_key is not None
-        return (await jobs.accept(self.api, key, wanted, mark, repeatable=repeatable, origin=self.origin)).job
+        submitted = await jobs.submit(
+            self.request, self.api, key, wanted, identity, repeatable=repeatable, origin=self.origin
+        )
+        return submitted.job
 
-    async def ended(self, job: Job) -> Job:
-        """Return the job when it is over, or as it is when `facade_wait_s` is.
+    async def wait_for_end(self, job: Job) -> Job:
+        """Return the job when it has ended or after `facade_wait_s`.
 
-        Raises `ClientLeft`, and `Unauthorized` when the API key ended meanwhile.
+        Raises `ClientLeft`, and `Unauthorized` when the API key becomes invalid.
         """
-        return await self.unless_left(job, self._over(job))
+        return await self.while_connected(job, self._wait(job))
 
-    async def succeeded(self, job: Job) -> Job:
-        """Return the job when it has its result.
+    async def wait_for_result(self, job: Job) -> Job:
+        """Return the job when it has succeeded.
 
-        Raises the job's own error, `StateConflict` where somebody canceled it, `WaitOver` where it is not over in time,
-        and what `ended` does.
+        Raises the job's error, `StateConflict` where the job was canceled, `WaitOver` after `facade_wait_s`, and the
+        errors of `wait_for_end`.
         """
-        return require_success(await self.ended(job))
+        return require_success(await self.wait_for_end(job))
 
-    async def unless_left(self, job: Job, work: Awaitable[T]) -> T:
-        """Return what `work` gives; when the client leaves before, end the job and raise `ClientLeft`."""
-        working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(self._left())
+    async def while_connected(self, job: Job, work: Awaitable[T]) -> T:
+        """Return the result of `work`; when the client disconnects first, cancel the job and raise `ClientLeft`."""
         try:
-            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-        except asyncio.CancelledError as error:  # the server stops, and its patience with us is over
+            return await while_connected(self.request, work)
+        except asyncio.CancelledError as error:  # the server stops and cancels open requests
             raise NotReady("the service is stopping", retry_after_s=1) from error
-        finally:
-            working.cancel()
-            leaving.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
-        await self.give_up(job)
-        raise ClientLeft
+        except ClientLeft:
+            await self.abandon(job)
+            raise
 
-    async def give_up(self, job: Job) -> None:
-        """End the job of a client that left, unless it may come back for it."""
+    async def abandon(self, job: Job) -> None:
+        """Cancel the job of a disconnected client, unless the request has an idempotency key."""
         if self.idempotency_key is None:
-            log.info("call.left", job=str(job.key))
+            log.info("call.disconnected", job=str(job.key))
             await self.api.journal.run(journal.cancel(job.key))
 
-    async def _over(self, job: Job) -> Job:
-        ends = time.monotonic() + self.api.settings.facade_wait_s
-        while not job.status.terminal and (left := ends - time.monotonic()) > 0:
-            if not await self.caller.lasts(self.api):
-                raise Unauthorized("the API key is not valid any more")
-            job = await jobs.wait_for_end(self.api, job.key, left)
+    async def _wait(self, job: Job) -> Job:
+        deadline = time.monotonic() + self.api.settings.facade_wait_s
+        while not job.status.terminal and (left_s := deadline - time.monotonic()) > 0:
+            if not await self.caller.is_valid(self.api):
+                raise Unauthorized("the API key is no longer valid")
+            job = await jobs.wait_for_end(self.api, job.key, left_s)
         return job
-
-    async def _left(self) -> None:
-        while (await self.request.receive())["type"] != "http.disconnect":
-            pass
 
 
 async def _call(
@@ -124,15 +118,15 @@ async def _call(
     return Call(request, api, caller, idempotency_key)
 
 
-TheCall = Annotated[Call, Depends(_call)]
+CurrentCall = Annotated[Call, Depends(_call)]
 
 
 def require_success(job: Job) -> Job:
-    """Return a job that has its result; raise why it has none: its own error, `StateConflict` or `WaitOver`."""
+    """Return a succeeded job; otherwise raise its error, `StateConflict` or `WaitOver`."""
     if job.state is State.SUCCEEDED:
         return job
     if not job.status.terminal:
-        raise WaitOver(f"the job {job.key.id} is not over yet and goes on: GET /v1/jobs/{job.key.id}")
+        raise WaitOver(f"the job {job.key.id} is still running; read its result with GET /v1/jobs/{job.key.id}")
     if job.error is None:
         raise StateConflict(f"the job {job.key.id} was {job.status}")
     raise error_of(job.error)

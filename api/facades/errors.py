@@ -1,6 +1,6 @@
-"""Errors as the clients of others' interfaces know them: OpenAI's below `/openai`, vLLM's at `/pooling`.
+"""Error formats of the facades: OpenAI's below `/openai`, vLLM's at `/pooling`.
 
-A request that does not fit is 400 there (422 is for problems of our own API), and an unknown model 404.
+In these formats an invalid request is 400 (422 in the native API) and an unknown model is 404.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 from fastapi.responses import JSONResponse
 
-from penstock.api.errors import Shape
+from penstock.api.errors import ErrorFormat
 from penstock.errors import IdempotencyMismatch, UnknownModel
 from penstock.reports import ErrorReport, Issue, with_places
 
-#: Our codes that OpenAI has a word of its own for.
+#: Penstock's error code -> OpenAI's, where they differ.
 _OPENAI_CODES: Mapping[str, str] = MappingProxyType(
     {
         "unknown_model": "model_not_found",
@@ -33,7 +33,7 @@ _OPENAI_TYPES: Mapping[int, str] = MappingProxyType(
 _VLLM_TYPES: Mapping[int, str] = MappingProxyType(
     {400: "BadRequestError", 404: "NotFoundError", 499: "Client Closed Request", 500: "InternalServerError"}
 )
-#: Fields of our models' input that the interfaces call otherwise.
+#: Field of a model's input -> the interface's name.
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "audio": "file",
@@ -46,14 +46,14 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "steps": "num_inference_steps",
     }
 )
-#: What our models say in the words of their own input, as OpenAI's interface has it.
+#: A processor's message that names its own input, and the replacement for OpenAI's clients.
 _WITHOUT_TEMPLATE = re.compile(r"has no chat template: give `prompt`")
-_COMPLETES = "has no chat template, so it does not chat: POST /openai/v1/completions has it continue a `prompt`"
+_USE_COMPLETIONS = "has no chat template; send a `prompt` to POST /openai/v1/completions instead"
 _INPUT = re.compile(r"/input/(?!\d)")
 
 
 def facade_status(report: ErrorReport, status: int) -> int:
-    """Return the HTTP status that a facade gives a report which is of this status in our own API."""
+    """Return the facade's HTTP status for a report and its status in the native API."""
     if report.code == UnknownModel.code:
         return HTTPStatus.NOT_FOUND
     if report.code == IdempotencyMismatch.code or status != HTTPStatus.UNPROCESSABLE_ENTITY:
@@ -63,8 +63,8 @@ def facade_status(report: ErrorReport, status: int) -> int:
 
 def openai_error(report: ErrorReport, status: int) -> dict[str, object]:
     """Return a report as OpenAI's error object. `status` is the facade's."""
-    said = [Issue(issue.pointer, _without_template(issue.detail)) for issue in report.errors]
-    report = replace(report, detail=_without_template(report.detail), errors=tuple(said))
+    issues = [Issue(issue.pointer, _without_template(issue.detail)) for issue in report.errors]
+    report = replace(report, detail=_without_template(report.detail), errors=tuple(issues))
     fallback = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     return {
         "message": message(report),
@@ -85,22 +85,22 @@ def vllm_error(report: ErrorReport, status: int) -> dict[str, object]:
 
 
 def message(report: ErrorReport) -> str:
-    """Return the sentence of a report with what is wrong and where, in the words of the interface."""
+    """Return a report as one message, with the interface's field names."""
     places = [type(issue)(_named(issue.pointer), issue.detail) for issue in report.errors]
     return with_places(report.detail, places)
 
 
 def param(report: ErrorReport) -> str | None:
-    """Return the parameter that a report is about first, or None."""
+    """Return the parameter of a report's first issue, or None."""
     return next((_named(issue.pointer) for issue in report.errors if issue.pointer), None)
 
 
-def _without_template(said: str) -> str:
-    return _WITHOUT_TEMPLATE.sub(_COMPLETES, said)
+def _without_template(detail: str) -> str:
+    return _WITHOUT_TEMPLATE.sub(_USE_COMPLETIONS, detail)
 
 
 def _named(pointer: str) -> str:
-    """Return a JSON pointer as `messages[0].content`, with the names of our models' input translated."""
+    """Return a JSON pointer in the form `messages[0].content`, with translated input names."""
     first, *rest = _INPUT.sub("/", pointer, count=1).removeprefix("/").split("/")
     if _INPUT.match(pointer):
         first = _NAMES.get(first, first)
@@ -109,9 +109,9 @@ def _named(pointer: str) -> str:
 
 def _as_openai(report: ErrorReport, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
     status = facade_status(report, status)
-    # What OpenAI's clients go by before anything else: they would repeat a job that fails for good.
-    told = {"x-should-retry": "true" if report.retryable else "false"}
-    return JSONResponse({"error": openai_error(report, status)}, status, {**(headers or {}), **told})
+    # OpenAI's clients follow this header first. Without it they would retry a permanent failure.
+    retry = {"x-should-retry": "true" if report.retryable else "false"}
+    return JSONResponse({"error": openai_error(report, status)}, status, {**(headers or {}), **retry})
 
 
 def _as_vllm(report: ErrorReport, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -119,28 +119,28 @@ def _as_vllm(report: ErrorReport, status: int, headers: Mapping[str, str] | None
     return JSONResponse({"error": vllm_error(report, status)}, status, headers)
 
 
-_OPENAI_IS_AT = "OpenAI's interface is below /openai/v1: that is the end of its clients' base URL."
+_WRONG_BASE_HINT = "OpenAI's interface is under /openai/v1; end the client's base URL with /openai/v1."
 OPENAI_BASE = "/openai/v1"
-#: Those that there are; a test holds them against the routes.
+#: The routes below `OPENAI_BASE`; a test compares them with the app.
 OPENAI_ROUTES = (
     "/models", "/chat/completions", "/completions", "/embeddings", "/images/generations", "/audio/transcriptions",
     "/audio/translations", "/files", "/batches",
 )  # fmt: skip
-_NOT_OURS = ("/responses", "/moderations")
-#: Those that are OpenAI's alone: what our own interface calls alike is not told where OpenAI's is.
-_ASKED_ELSEWHERE = (*(route for route in OPENAI_ROUTES if route not in ("/models", "/batches")), *_NOT_OURS)
-#: Paths that OpenAI's clients ask for with another base URL.
-_WRONG_BASE = frozenset(f"{base}{route}" for base in ("", "/v1", "/openai") for route in _ASKED_ELSEWHERE)
-#: By the prefix of their paths. OpenAI's clients show nobody what an error of another shape says.
-SHAPES: Mapping[str, Shape] = MappingProxyType(
+_UNSUPPORTED = ("/responses", "/moderations")
+#: Routes of OpenAI's interface only. `/models` and `/batches` also exist in the native API.
+_OPENAI_ONLY = (*(route for route in OPENAI_ROUTES if route not in ("/models", "/batches")), *_UNSUPPORTED)
+#: Paths that OpenAI's clients request with a wrong base URL.
+_WRONG_BASE = frozenset(f"{base}{route}" for base in ("", "/v1", "/openai") for route in _OPENAI_ONLY)
+#: Path prefix -> error format. OpenAI's clients show only errors in OpenAI's format.
+ERROR_FORMATS: Mapping[str, ErrorFormat] = MappingProxyType(
     {"/openai": _as_openai, "/pooling": _as_vllm, **dict.fromkeys(sorted(_WRONG_BASE), _as_openai)}
 )
 
 
-def elsewhere(path: str) -> str | None:
-    """Say of a path that is not there where OpenAI's interface is, or below it which routes there are."""
+def not_found_hint(path: str) -> str | None:
+    """Return the hint for an unknown path: the address of OpenAI's interface, or its routes."""
     if path in _WRONG_BASE:
-        return _OPENAI_IS_AT
+        return _WRONG_BASE_HINT
     if f"{path}/".startswith(f"{OPENAI_BASE}/"):
-        return f"This service has no such route; below {OPENAI_BASE} there are {', '.join(OPENAI_ROUTES)}."
+        return f"This service has no such route; the routes below {OPENAI_BASE} are {', '.join(OPENAI_ROUTES)}."
     return None

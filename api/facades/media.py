@@ -1,4 +1,4 @@
-"""Media that come inside a request, as base64: they become uploads, which a job then names."""
+"""Inline media: stores base64 from a request as an upload, which the job then names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import uuid_utils
 
 from penstock.api.services import Services
 from penstock.errors import InvalidRequest, MediaTooLarge
+from penstock.intake.media import upload_key
 from penstock.reports import Issue
-from penstock.storage.media import upload_key
 
 _NO_BREAKS = str.maketrans("", "", "\r\n")
 
 
-def decoded(text: str, place: str) -> bytes:
-    """Return the bytes of base64, with or without line breaks, which `base64 FILE` writes.
+def decode_base64(text: str, place: str) -> bytes:
+    """Return the bytes of base64, with or without line breaks (`base64 FILE` writes some).
 
-    Raises `InvalidRequest` that points to the place where it is none, or is empty.
+    Raises an `InvalidRequest` that points to `place` for invalid or empty base64.
     """
     try:
         data = base64.b64decode(text.translate(_NO_BREAKS), validate=True)
@@ -30,11 +30,11 @@ def decoded(text: str, place: str) -> bytes:
     return data
 
 
-async def take_in(api: Services, tenant: str, data: bytes, name: str, content_type: str) -> str:
+async def store_upload(api: Services, tenant: str, data: bytes, name: str, content_type: str) -> str:
     """Store bytes as an upload and return its reference; raise `MediaTooLarge` past the tenant's limit."""
     limit_bytes = api.settings.upload_limit_bytes(tenant)
     if len(data) > limit_bytes:
-        raise MediaTooLarge(f"an upload may have {limit_bytes} bytes")
+        raise MediaTooLarge(f"the medium exceeds the limit of {limit_bytes} bytes")
     upload_id = str(uuid_utils.uuid7())
     key = upload_key(tenant, upload_id, name)
     await asyncio.to_thread(api.objects.put_bytes, key, data, content_type=content_type)

@@ -1,1 +1,1 @@
-"""What the documentation's pages hold that is made from the code, each time the site is built."""
+"""Parts of the documentation that are generated from the code at each build of the site."""

@@ -1,4 +1,4 @@
-"""What the code says beside an attribute: its `#:` comment or its docstring."""
+"""Documentation of attributes in the code: their `#:` comments or docstrings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Undocumented(Exception):
-    """Something that users meet has no description."""
+    """A public setting, field, route or error has no description."""
 
 
 @cache
@@ -24,7 +24,7 @@ def _package() -> griffe.Module:
 
 
 def comments_of(cls: type) -> Mapping[str, str]:
-    """Return the comment of each attribute of a class of ours that has one, those of its bases included."""
+    """Return the comments of all documented attributes of a penstock class, including those of its bases."""
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if each.__module__.partition(".")[0] == "penstock":

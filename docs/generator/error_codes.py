@@ -1,4 +1,4 @@
-"""The table of error codes, from the tree of errors and the API's table of statuses."""
+"""Tables of error codes, from the error tree and the API's table of HTTP statuses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock import errors
 from penstock.api.errors import status_of
 from penstock.errors import PenstockError
 
-#: Of the tree's branches: what a client sees of them, in the order of the page.
+#: Branches of the error tree and their headings, in page order.
 _BRANCHES: tuple[tuple[type[PenstockError], str], ...] = (
-    (errors.RequestError, "The request was refused; there is no job"),
-    (errors.InputError, "The job's data; a job that fails so is not tried again"),
-    (errors.ServiceError, "The service's part"),
-    (PenstockError, "A bug, or the operator's; clients do not meet them where the service runs as it should"),
+    (errors.RequestError, "Rejected requests: no job was created"),
+    (errors.InputError, "Errors of the input: the job fails and is not retried"),
+    (errors.ServiceError, "Errors of the service"),
+    (PenstockError, "Bugs and operator errors: not expected in a correctly configured service"),
 )
 
 
@@ -26,19 +26,19 @@ class _Code:
 
 
 def tables() -> str:
-    """Return a table for each branch of the tree, with every code once."""
-    told: set[str] = set()
-    return "\n".join(_table(branch, heading, told) for branch, heading in _BRANCHES)
+    """Return one table for each branch of the tree; every code appears once."""
+    listed: set[str] = set()
+    return "\n".join(_table(branch, heading, listed) for branch, heading in _BRANCHES)
 
 
-def _table(branch: type[PenstockError], heading: str, told: set[str]) -> str:
+def _table(branch: type[PenstockError], heading: str, listed: set[str]) -> str:
     codes: dict[str, _Code] = {}
     for cls in _tree(branch):
-        if cls.code not in told:
+        if cls.code not in listed:
             code = codes.setdefault(cls.code, _Code((cls.__doc__ or "").strip()))
             code.retryable = cls.retryable
             code.statuses += [status for status in [status_of(cls())] if status not in code.statuses]
-    told |= set(codes)
+    listed |= set(codes)
     rows = [_row(name, code) for name, code in sorted(codes.items())]
     head = [f"## {heading}", "", "| code | status | retryable | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *rows, ""])

@@ -1,4 +1,4 @@
-"""The routes that `docs/openapi.json` leaves to the makers of their interfaces: a table, from the routes themselves."""
+"""Table of the facade routes, which `docs/openapi.json` omits because other projects define these interfaces."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from fastapi.routing import APIRoute
 
 from docs.generator.comments import Undocumented
 from penstock.api.access import scope_of
-from penstock.api.facades import pooling
 from penstock.api.facades.openai import audio, batches, files, routes
+from penstock.api.facades.pooling import routes as pooling
 
 
 def table() -> str:
-    """Return the table; raise `Undocumented` for a route that does not say what it does."""
+    """Return the table. Raises `Undocumented` for a route without a docstring."""
     head = ["| request | scope | |", "| --- | --- | --- |"]
     return "\n".join([*head, *sorted(_row(route) for route in facade_routes())]) + "\n"
 
 
 def facade_routes() -> Iterator[APIRoute]:
-    """Yield the routes of the facades that are not in the document."""
+    """Yield the facade routes that are not in `docs/openapi.json`."""
     for router in (pooling.router, routes.router, audio.router, files.router, batches.router):
         yield from (route for route in router.routes if isinstance(route, APIRoute))
 

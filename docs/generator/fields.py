@@ -1,4 +1,4 @@
-"""The fields of a pydantic model as a page's sections: name, what it takes, default, and what the code says of it."""
+"""Sections for the fields of a pydantic model: name, type, default and description."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from docs.generator.schema import Schema, words
 
 @dataclass(frozen=True)
 class Sections:
-    """How the fields of a model are told."""
+    """Renderer of a model's fields as sections."""
 
-    #: `validation` for what users write, `serialization` for what they are told.
+    #: `validation` for input of users, `serialization` for output.
     mode: Literal["validation", "serialization"] = "validation"
-    #: Of environment variables; None where a field is not set by one.
+    #: Prefix of environment variables; None for fields without one.
     env_prefix: str | None = None
-    #: In front of each name and anchor: `s3.`.
+    #: Prefix of each name and anchor, such as `s3.`.
     prefix: str = ""
     level: int = 3
-    #: Of the models that have sections of their own on the page: name -> anchor.
+    #: Anchors of models with their own sections on the page, by name.
     links: Mapping[str, str] | None = None
 
     def of(self, model: type[BaseModel]) -> str:
-        """Return the sections of a model's fields, in order; raise `Undocumented` for one without a description."""
+        """Return the sections of a model's fields, in order. Raises `Undocumented` for a field without description."""
         return "\n".join(self._section(model, name, field) for name, field in model.model_fields.items())
 
     def _section(self, model: type[BaseModel], name: str, field: FieldInfo) -> str:
@@ -37,9 +37,9 @@ class Sections:
         text = comments_of(model).get(name) or field.description
         if not text:
             raise Undocumented(f"{model.__name__}.{name} has no description: give it a `#:` comment")
-        called = self.prefix + (field.serialization_alias or name)
+        label = self.prefix + (field.serialization_alias or name)
         facts = " · ".join(self._facts(name, field, schema))
-        return f"{'#' * self.level} `{called}` {{ #{called} }}\n\n{facts}  \n{text}\n"
+        return f"{'#' * self.level} `{label}` {{ #{label} }}\n\n{facts}  \n{text}\n"
 
     def _facts(self, name: str, field: FieldInfo, schema: Schema) -> Iterator[str]:
         yield words(schema["properties"][name], self._named, schema.get("$defs", {}))

@@ -1,4 +1,4 @@
-"""MkDocs calls this while it builds the site: pages are filled, links led, figures and the repository's pages added."""
+"""MkDocs hooks: add figures and repository pages, insert generated parts, and adapt links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = get_plugin_logger("generator")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List every decision at its place in the navigation."""
+    """Add every decision to the navigation."""
     notes = sorted(f"decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("0*.md"))
     for section in config.nav or ():
         if isinstance(section, dict) and "Project" in section:
@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the figures, and the pages that lie at the top of the repository."""
+    """Add the figures, and the pages from the top of the repository."""
     for name, figure in FIGURES.items():
         files.append(File.generated(config, name, content=figure()))
     for source, page in PAGES.items():
@@ -40,7 +40,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Fill a page's places and lead its links."""
+    """Insert the generated parts of a page and adapt its links."""
     try:
         made = filled(markdown)
     except Undocumented as error:

@@ -1,4 +1,4 @@
-"""The HTTP API as a page, from `docs/openapi.json`: each operation, and each object that an answer holds."""
+"""The HTTP API reference, from `docs/openapi.json`: all operations, and all objects in responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from docs.generator.comments import ROOT, Undocumented
 from docs.generator.schema import Schema, words
 
 Operation = Mapping[str, Any]
-#: Statuses are texts in OpenAPI: `404`, `4XX`, `default`.
+#: First digit of error statuses, which are strings in OpenAPI: `404`, `4XX`, `default`.
 _REFUSED = "4"
 
 
@@ -23,16 +23,16 @@ def _document() -> dict[str, Any]:
 
 
 def operations() -> str:
-    """Return every operation, by tag; raise `Undocumented` for one that does not say what it does."""
+    """Return all operations by tag. Raises `Undocumented` for an operation without description."""
     tags: dict[str, list[str]] = {}
     for path, verbs in _document()["paths"].items():
         for verb, operation in verbs.items():
             tags.setdefault(operation.get("tags", ["other"])[0], []).append(_operation(verb, path, operation))
-    return "\n".join(f"## {tag.capitalize()}\n\n" + "\n".join(told) for tag, told in sorted(tags.items()))
+    return "\n".join(f"## {tag.capitalize()}\n\n" + "\n".join(parts) for tag, parts in sorted(tags.items()))
 
 
 def objects() -> str:
-    """Return every object of the answers with its fields."""
+    """Return all response objects with their fields."""
     return "\n".join(_object(name, schema) for name, schema in sorted(_schemas().items()) if "properties" in schema)
 
 
@@ -52,8 +52,8 @@ def _operation(verb: str, path: str, operation: Operation) -> str:
 
 
 def _scope(operation: Operation) -> str:
-    scopes = [scope for asked in operation.get("security", ()) for scopes in asked.values() for scope in scopes]
-    return f"Scope: `{', '.join(scopes)}`" if scopes else "No key is asked for."
+    scopes = [scope for required in operation.get("security", ()) for scopes in required.values() for scope in scopes]
+    return f"Scope: `{', '.join(scopes)}`" if scopes else "No API key required."
 
 
 def _parameters(operation: Operation) -> str:
@@ -83,7 +83,7 @@ def _answers(operation: Operation) -> str:
 
 
 def _meaning(answer: Mapping[str, Any]) -> str:
-    """Return what an answer means; nothing where FastAPI put a word of its own."""
+    """Return the description of a response; empty for FastAPI's default text."""
     text = str(answer.get("description", ""))
     return "" if text == "Successful Response" else text
 
@@ -111,7 +111,7 @@ def _words(schema: Schema, root: Schema | None = None) -> str:
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    """Return a table without the columns in which nothing stands; nothing without rows."""
+    """Return a table without its empty columns; an empty text without rows."""
     lines = [[_cell(cell) for cell in row] for row in rows]
     used = [column for column in range(len(head)) if any(line[column] for line in lines)]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Which place of a page is filled by what: `<!-- made: NAME -->` on a line of its own."""
+"""Generated parts of pages, inserted at `<!-- made: NAME -->` on a separate line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from docs.generator import commands, error_codes, facades, http_api, states, tiling
 from docs.generator.comments import Undocumented
 from docs.generator.fields import Sections
-from penstock.api.schemas import ArtifactView, ErrorView, JobView, LinksView, OutputView, ProgressView
+from penstock.api.schemas.jobs import ArtifactView, ErrorView, JobLinksView, JobView, OutputView, ProgressView
 from penstock.config import S3, DropRule, Settings, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
@@ -18,15 +18,15 @@ _PLACE = re.compile(r"^<!-- made: ([a-z0-9-]+) -->$", re.M)
 _IN_SETTINGS = {"S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs"}
 _IN_A_JOB = {
     "ProgressView": "progress.done", "OutputView": "output.text", "ArtifactView": "artifacts.name",
-    "ErrorView": "error.code", "LinksView": "links.self",
+    "ErrorView": "error.code", "JobLinksView": "links.self",
 }  # fmt: skip
 
 
-def _told(prefix: str = "", level: int = 3) -> Sections:
+def _output(prefix: str = "", level: int = 3) -> Sections:
     return Sections("serialization", prefix=prefix, level=level, links=_IN_A_JOB)
 
 
-#: What fills each place.
+#: Generator of each part, by name.
 MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "settings": lambda: Sections(env_prefix="PENSTOCK_", links=_IN_SETTINGS).of(Settings),
@@ -38,12 +38,12 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
         "step": lambda: Sections(prefix="post_processors.").of(Step),
         "job-request": lambda: Sections(prefix="request.", links={"WebhookRequest": "webhook.url"}).of(JobRequest),
         "job-request-webhook": lambda: Sections(prefix="webhook.").of(WebhookRequest),
-        "job": lambda: _told().of(JobView),
-        "job-progress": lambda: _told("progress.").of(ProgressView),
-        "job-output": lambda: _told("output.").of(OutputView),
-        "job-artifact": lambda: _told("artifacts.").of(ArtifactView),
-        "job-error": lambda: _told("error.").of(ErrorView),
-        "job-links": lambda: _told("links.").of(LinksView),
+        "job": lambda: _output().of(JobView),
+        "job-progress": lambda: _output("progress.").of(ProgressView),
+        "job-output": lambda: _output("output.").of(OutputView),
+        "job-artifact": lambda: _output("artifacts.").of(ArtifactView),
+        "job-error": lambda: _output("error.").of(ErrorView),
+        "job-links": lambda: _output("links.").of(JobLinksView),
         "error-codes": error_codes.tables,
         "operations": http_api.operations,
         "facades": facades.table,
@@ -51,7 +51,7 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
         "commands": commands.commands,
     }
 )
-#: Pictures of the site, by their paths on it.
+#: Figures, by their paths on the site.
 FIGURES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "explanation/states.svg": states.figure,
@@ -62,11 +62,11 @@ FIGURES: Mapping[str, Callable[[], str]] = MappingProxyType(
 
 
 def filled(markdown: str) -> str:
-    """Return a page with its places filled; raise `Undocumented` for what has no description."""
+    """Return a page with its generated parts. Raises `Undocumented` for anything without a description."""
     return _PLACE.sub(lambda found: _made(found[1]), markdown)
 
 
 def _made(name: str) -> str:
     if name not in MADE:
-        raise Undocumented(f"nothing makes {name!r}; there are {', '.join(MADE)}")
+        raise Undocumented(f"there is no generated part {name!r}; known parts: {', '.join(MADE)}")
     return MADE[name]()

@@ -1,4 +1,4 @@
-"""Links between the site's pages and the rest of the repository, which read the same on both."""
+"""Links between pages of the site and files of the repository, adapted so that they work on GitHub and on the site."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-#: Of the repository's own pages: where each lies on the site.
+#: Paths on the site of the repository's own pages.
 PAGES: Mapping[str, str] = MappingProxyType(
     {
         "README.md": "project/readme.md",
@@ -21,17 +21,19 @@ PAGES: Mapping[str, str] = MappingProxyType(
 )
 _SOURCES = MappingProxyType({page: source for source, page in PAGES.items()})
 _CODE = re.compile(r"^(```.*?^```$|(?:    .*\n)+)", re.M | re.S)
-_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)")
 
 
 def relinked(markdown: str, page: str, root: Path, complain: Callable[[str], None]) -> str:
-    """Return a page whose links to the repository's files lead to pages of the site.
+    """Return a page with links to repository files replaced by links to pages of the site.
 
-    What is no page is named instead of linked: the site may be anywhere. `complain` is told of links to nothing.
+    A link to a file without a page becomes the file's path as text. `complain` is called for broken links.
     """
 
     def relink(found: re.Match[str]) -> str:
-        return _relinked(found[1], found[2], page, root, complain)
+        if found[1] and not (root / posixpath.dirname(_source(page)) / found[3]).is_file():
+            return found[0]  # an image that is drawn while the site is built
+        return found[1] + _relinked(found[2], found[3], page, root, complain)
 
     parts = _CODE.split(markdown)
     return "".join(part if _CODE.match(part) else _LINK.sub(relink, part) for part in parts)
@@ -43,7 +45,7 @@ def _relinked(text: str, target: str, page: str, root: Path, complain: Callable[
         return f"[{text}]({target})"
     file = posixpath.normpath(posixpath.join(posixpath.dirname(_source(page)), path))
     if file.startswith("..") or not (root / file).exists():
-        complain(f"{_source(page)} links to {target}, which is not there")
+        complain(f"{_source(page)} links to {target}, which does not exist")
         return text
     found = PAGES.get(file) or (file.removeprefix("docs/") if _is_on_the_site(file, root) else None)
     if found is None:

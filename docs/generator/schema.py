@@ -1,4 +1,4 @@
-"""JSON Schema in words: what a value may be, told to people."""
+"""JSON Schema as readable text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Schema = Mapping[str, Any]
-#: Returns how a text names an object of the schema's definitions: a link, where it has a place of its own.
+#: Function from the name of a schema definition to its text, which is a link if it has its own section.
 Name = Callable[[str], str]
 
 _TYPES = {
@@ -25,11 +25,11 @@ _BOUNDS = {
 
 
 def words(schema: Schema, name: Name, definitions: Mapping[str, Schema]) -> str:
-    """Return what a value of this schema is: `whole number, above 0, or null`."""
+    """Return the schema as text, such as `whole number, above 0, or null`."""
     if "$ref" in schema:
-        called = schema["$ref"].rpartition("/")[2]
-        named = definitions.get(called, {})
-        return words(named, name, definitions) if "enum" in named else name(called)
+        definition = schema["$ref"].rpartition("/")[2]
+        named = definitions.get(definition, {})
+        return words(named, name, definitions) if "enum" in named else name(definition)
     if "enum" in schema or "const" in schema:
         return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     for union in ("anyOf", "oneOf", "allOf"):

@@ -1,4 +1,4 @@
-"""The figure of a job's states, drawn from the table that the service works by."""
+"""Figure of a job's states, generated from the transition table of the service."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from docs.generator.comments import Undocumented
-from docs.generator.svg import BLUE, GREEN, GREY, PALE, box, path, picture, text
+from docs.generator.svg import BLUE, GREEN, GREY, PALE, box, drawing, path, text
 from penstock.jobs import TERMINAL, TRANSITIONS, State
 
 _WIDTH, _HEIGHT = 110, 36
-#: The middle of each state's box.
+_KNOWN = tuple(state for state in State if state is not State.OTHER)
+#: Centre of each state's box.
 _PLACES: Mapping[State, tuple[float, float]] = MappingProxyType(
     {
         State.RESERVED: (70, 70), State.QUEUED: (250, 70), State.RUNNING: (460, 70), State.DELAYED: (385, 220),
         State.SUCCEEDED: (690, 70), State.FAILED: (690, 150), State.CANCELED: (690, 330), State.EXPIRED: (250, 330),
     }
 )  # fmt: skip
-#: Of each pair of states: the line between them, and where its words stand.
+#: Line between each pair of states, and position and alignment of its label.
 _LINES: Mapping[tuple[State, State], tuple[str, float, float, str]] = MappingProxyType(
     {
         (State.RESERVED, State.QUEUED): ("M125 70H193", 159, 60, "middle"),
@@ -39,18 +40,18 @@ _LINES: Mapping[tuple[State, State], tuple[str, float, float, str]] = MappingPro
 
 
 def figure() -> str:
-    """Return the figure as SVG; raise `Undocumented` for a state or a way that it does not know."""
-    ways: dict[tuple[State, State], list[str]] = {}
+    """Return the figure as SVG. Raises `Undocumented` for a state or transition without a position."""
+    transitions: dict[tuple[State, State], list[str]] = {}
     for (before, event), after in TRANSITIONS.items():
-        ways.setdefault((before, after), []).append(event.value.replace("_", " "))
-    if lost := (set(ways) - set(_LINES)) | {(state, state) for state in set(State) - set(_PLACES)}:
+        transitions.setdefault((before, after), []).append(event.value.replace("_", " "))
+    if lost := (set(transitions) - set(_LINES)) | {(state, state) for state in set(_KNOWN) - set(_PLACES)}:
         raise Undocumented(f"the figure of states lacks {sorted(lost)}")
-    marks = [mark for way, events in ways.items() for mark in _way(way, events)]
-    return picture(770, 408, "The states of a job", *marks, *(_state(state) for state in State))
+    marks = [mark for transition, events in transitions.items() for mark in _transition(transition, events)]
+    return drawing(770, 408, "The states of a job", *marks, *(_state(state) for state in _KNOWN))
 
 
-def _way(way: tuple[State, State], events: Iterable[str]) -> list[str]:
-    line, x, y, at = _LINES[way]
+def _transition(transition: tuple[State, State], events: Iterable[str]) -> list[str]:
+    line, x, y, at = _LINES[transition]
     return [path(line, tip=True), text(x, y, ", ".join(events), at=at, size=13)]
 
 

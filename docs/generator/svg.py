@@ -1,4 +1,4 @@
-"""A few marks of SVG: what the figures are drawn with. Lengths are in units of the view box."""
+"""SVG elements of the figures. Lengths are in units of the view box."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ FONT = "system-ui, sans-serif"
 INK, PALE, BLUE, ORANGE, GREEN, GREY = "#1f2933", "#f5f7fa", "#2f6f9f", "#c8661b", "#3c7d4e", "#9aa5b1"
 
 
-def picture(width: int, height: int, title: str, *marks: str) -> str:
-    """Return a whole picture on a light ground, which reads on dark pages too."""
+def drawing(width: int, height: int, title: str, *marks: str) -> str:
+    """Return a complete SVG drawing on a light background, readable on dark pages too."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" font-family="{FONT}" '
         f'font-size="14" fill="{INK}"><title>{escape(title)}</title>'
@@ -34,11 +34,11 @@ def box(
 
 
 def text(x: float, y: float, words: str, *, at: str = "middle", colour: str = INK, size: float = 14) -> str:
-    """Return a line of text; `at` says which part of it lies at x: `start`, `middle` or `end`."""
+    """Return a line of text; `at` is its anchor at x: `start`, `middle` or `end`."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" fill="{colour}" font-size="{size:g}">{escape(words)}</text>'
 
 
 def path(d: str, *, colour: str = INK, tip: bool = False, thick: float = 1.4) -> str:
-    """Return a line along an SVG path, with an arrow's tip at its end if it has a direction."""
+    """Return a line along an SVG path, with an arrowhead at its end if `tip`."""
     end = ' marker-end="url(#tip)"' if tip else ""
     return f'<path d="{d}" fill="none" stroke="{colour}" stroke-width="{thick:g}"{end}/>'

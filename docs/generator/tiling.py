@@ -1,19 +1,19 @@
-"""The figures of tiling, drawn from the plans that scenes are really cut by."""
+"""Figures of tiling, generated from real tiling plans."""
 
 from __future__ import annotations
 
-from docs.generator.svg import BLUE, GREEN, GREY, INK, ORANGE, PALE, box, path, picture, text
-from penstock.processors.geo.plan import Box, Tile, make_plan
+from docs.generator.svg import BLUE, GREEN, GREY, INK, ORANGE, PALE, box, drawing, path, text
+from penstock.processors.geo.tiling.plan import Box, Tile, make_plan
 
-#: A scene of 1000 x 620 px, cut as a network with a reach of 24 px would have it. Its north-western corner lies outside
-#: of the swath.
+#: Scene of 1000 x 620 px, tiled for a network with a receptive radius of 24 px. Its north-western corner is outside the
+#: swath.
 _HEIGHT, _WIDTH = 620, 1000
 _SCALE, _LEFT, _TOP = 0.5, 30, 30
 _EMPTY = Box(0, 0, 180, 230)
 
 
 def halo_figure() -> str:
-    """Return a scene with its tiles: cores, one window with its halo, one strip, and a tile that is never sent."""
+    """Return the figure of a scene with tiles: cores, one window with its halo, one strip, tiles without data."""
     plan = make_plan(
         _HEIGHT, _WIDTH, tile_px=180, halo_px=24, stride_px=8, pixel_bytes=24, strip_bytes=1 << 30
     )  # fmt: skip
@@ -28,12 +28,12 @@ def halo_figure() -> str:
         _rectangle(chosen.core, fill=BLUE, opacity=0.35, line=BLUE, thick=2),
         *_legend(),
     ]  # fmt: skip
-    return picture(780, 370, "A scene cut into tiles with a halo", *marks)
+    return drawing(780, 370, "A scene cut into tiles with a halo", *marks)
 
 
 def hann_figure() -> str:
-    """Return windows along a row of pixels, and each one's share in the mean at each pixel."""
-    from penstock.processors.geo.stitch import shares
+    """Return the figure of overlapping windows along a row of pixels, and their weights at each pixel."""
+    from penstock.processors.geo.tiling.stitch import window_weights
 
     plan = make_plan(
         256, 640, tile_px=256, halo_px=0, stride_px=1, pixel_bytes=24, strip_bytes=1 << 30, overlap_px=128
@@ -41,20 +41,22 @@ def hann_figure() -> str:
     cuts = plan.panels[0]
     colours = (BLUE, ORANGE, GREEN, GREY)
     marks: list[str] = []
-    for number, (start, share) in enumerate(shares(cuts).items()):
+    for number, (start, weights) in enumerate(window_weights(cuts).items()):
         colour = colours[number % len(colours)]
-        points = " ".join(f"{_x(start + i):.1f},{220 - 120 * value:.1f}" for i, value in enumerate(share) if i % 4 == 0)
+        points = " ".join(
+            f"{_x(start + i):.1f},{220 - 120 * value:.1f}" for i, value in enumerate(weights) if i % 4 == 0
+        )
         marks += [
             path(f"M{points}", colour=colour, thick=2.4),
-            box(_x(start), 244 + 22 * number, 1.1 * len(share), 16, fill=colour, line="none", opacity=0.6),
+            box(_x(start), 244 + 22 * number, 1.1 * len(weights), 16, fill=colour, line="none", opacity=0.6),
             text(_x(start) + 8, 257 + 22 * number, f"window {number + 1}", at="start", size=12),
         ]  # fmt: skip
     axis = [
         path(f"M{_x(0)} 220H{_x(plan.width)}"),
         text(_x(0) - 8, 224, "0", at="end"), text(_x(0) - 8, 105, "1", at="end"),
-        text(_x(plan.width / 2), 60, "share of each window in the mean, by pixel: at every pixel they add up to 1"),
+        text(_x(plan.width / 2), 60, "weight of each window at each pixel; the weights of all windows add up to 1"),
     ]  # fmt: skip
-    return picture(780, 340, "Windows that overlap by half, and their weights", *axis, *marks)
+    return drawing(780, 340, "Windows that overlap by half, and their weights", *axis, *marks)
 
 
 def _core(tile: Tile) -> str:
@@ -67,7 +69,7 @@ def _core(tile: Tile) -> str:
 
 def _legend() -> list[str]:
     rows = (
-        (BLUE, "core: where its answer counts"), (ORANGE, "window: the core and its halo"),
+        (BLUE, "core: the part whose output is used"), (ORANGE, "window: the core and its halo"),
         (GREEN, "strip: a row of tiles"), (GREY, "tile without data: never sent"),
     )  # fmt: skip
     return [

@@ -1,14 +1,15 @@
-"""What all models share that make a map of a scene: the scene into prompts, answers into finished rasters.
+"""Common part of all processors that map a scene: from the scene to prompts, from outputs to finished rasters.
 
-    scene -> plan -> prompts -> engine -> stitched pieces -> encoded rasters -> written, and saved strip by strip
+    scene -> plan -> prompts -> engine -> stitched pixels -> encoded rasters -> written, and saved strip by strip
 
-A strip that an earlier attempt saved is neither read nor inferred again: its rasters are written from its file, in its
-place, so that the results are the same bytes.
+A strip that an earlier attempt saved is neither read nor inferred again. Its rasters are written from the checkpoint in
+the same order, so that the result has the same bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -23,85 +24,119 @@ import penstock
 from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, final_outputs
-from penstock.processors.geo import strips
-from penstock.processors.geo.coordinates import Coordinates, find_coordinates
-from penstock.processors.geo.fill import Fill, notes_of_fill
-from penstock.processors.geo.inputs import InputFile, Inputs, open_rows, read_inputs
-from penstock.processors.geo.options import SceneOptions
-from penstock.processors.geo.plan import Box, Plan, make_plan
-from penstock.processors.geo.provenance import Provenance, Source
-from penstock.processors.geo.rasters import Rasters
+from penstock.processors.exchange import Exchange
+from penstock.processors.geo.options import CoordinateOptions, SceneOptions
+from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
+from penstock.processors.geo.read.inputs import InputFile, Inputs, open_rows, read_inputs
+from penstock.processors.geo.read.provenance import Provenance, SourceFile
+from penstock.processors.geo.read.radiometry_check import check_radiometry
+from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts, add_suspects
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
-from penstock.processors.geo.stitch import Answered, Channels, stitched
-from penstock.processors.geo.tiles import Normalisation, Pending, make_prompts
+from penstock.processors.geo.tiling import strips
+from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
+from penstock.processors.geo.tiling.stitch import Channels, TileResult, stitch_tiles
+from penstock.processors.geo.tiling.tiles import INPUT_NAME, Normalisation, PendingTiles, make_prompts
+from penstock.processors.geo.write.raster_set import RasterArrays
 
 RequestT = TypeVar("RequestT", bound=SceneRequest)
 
+#: Stands for no limit on pixels.
 _MANY_PX = 2**40
-#: When a dummy was taken.
+#: Acquisition time of a dummy scene.
 _DUMMY_TIME = "2020-06-15T10:00:00Z"
-#: Of a model, what its answers depend on. Its source is not: the same weights may lie elsewhere on another machine.
-_OF_MODEL = ("name", "runner", "revision", "sha256", "files", "dtype")
+#: Model fields that determine its outputs. `source` is not one: the weights may have another path elsewhere.
+_MODEL_FIELDS = ("name", "runner", "revision", "sha256", "files", "dtype")
 
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[RequestT]):
-    """What `post_process` needs of the first half."""
+    """Data that `pre_process` passes to `post_process`."""
 
     inputs: Inputs
     coordinates: Coordinates
     plan: Plan
     request: RequestT
-    #: Names everything that the pixels depend on.
+    #: Digest of everything that the pixels depend on.
     digest: str
-    #: The files of the strips that earlier attempts finished, by index.
-    kept: Mapping[int, Path]
-    pending: Pending = field(default_factory=deque)
+    #: Checkpoint files of strips that earlier attempts finished, by index.
+    restored: Mapping[int, Path]
+    #: Notes on doubtful radiometry.
+    doubts: tuple[str, ...] = ()
+    pending: PendingTiles = field(default_factory=deque)
 
-    def provenance(self, fill: Fill) -> Provenance:
-        """Return where the scene comes from, how it was read, and what of it may be fill."""
+    def provenance(self, suspects: SuspectCounts) -> Provenance:
+        """Return source files, radiometry and suspected nodata of the scene."""
         inputs = self.inputs
         return Provenance(
-            tuple(Source(file.reference, file.etag) for file in inputs.files),
-            _used(inputs, self.coordinates),
-            inputs.taken,
-            tuple(notes_of_fill(fill, inputs.scene.width * inputs.scene.height, [b.name for b in inputs.needed])),
+            tuple(SourceFile(file.reference, file.etag) for file in inputs.files),
+            _used_data(inputs, self.coordinates),
+            inputs.acquired,
+            (
+                *inputs.notes,
+                *self.doubts,
+                *_scene_bands(inputs).notes(suspects, inputs.scene.width * inputs.scene.height),
+            ),
+            tuple(date.stac for date in self.request.acquisitions() if date.stac is not None),
         )
 
 
-def _used(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
-    """Return what was used of the scene, and of what is known about it."""
-    told = coordinates.to_json()
+def _scene_bands(inputs: Inputs) -> SceneBands:
+    names, dates = zip(*((band.need.name, band.date) for band in inputs.bands), strict=True)
+    return SceneBands(names, dates, inputs.radiometry)
+
+
+def _used_data(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
+    """Return the bands, radiometry and coordinates that were used, as JSON values."""
+    found = coordinates.to_json()
     return {"bands": inputs.bands_json(), "radiometry": inputs.radiometry.to_json()} | (
-        {"coordinates": told} if told else {}
+        {"coordinates": found} if found else {}
     )
 
 
-class Writes(Protocol):
-    """What finished rasters are written to."""
+def scene_exchange(output: str, used: CoordinateOptions | None = None) -> Exchange:
+    """Return the values of tiles and of the network's output: float32 (channels, H, W) under this name.
 
-    def write(self, rasters: Rasters, box: Box) -> None:
-        """Write a box of every raster."""
+    A network must take the coordinates that a model's options use.
+    """
+    coordinates = {
+        TIME_NAME: ("float32 (dates, 2)", used is not None and used.time != "no"),
+        LOCATION_NAME: ("float32 (2)", used is not None and used.location != "no"),
+    }
+    return Exchange(
+        prompt={
+            INPUT_NAME: "float32 (bands, H, W)",
+            **{name: kind for name, (kind, needed) in coordinates.items() if needed},
+        },
+        optional={name: kind for name, (kind, needed) in coordinates.items() if not needed},
+        output={output: "array (channels, H, W)"},
+    )
+
+
+class RasterWriter(Protocol):
+    """Destination of finished rasters."""
+
+    def write(self, rasters: RasterArrays, box: Box) -> None:
+        """Write one box of every raster."""
         ...
 
 
-#: From float32 (channels, rows, columns) and where they are valid to the rasters of the outputs.
-Encode = Callable[[npt.NDArray[np.float32], npt.NDArray[np.bool_]], Rasters]
+#: Function from float32 (channels, rows, columns) and a validity mask to the rasters of the outputs.
+Encode = Callable[[npt.NDArray[np.float32], npt.NDArray[np.bool_]], RasterArrays]
 
 
 class SceneMapper:
-    """A model that maps scenes. Holds no request's state.
+    """Mapper of scenes for one model, without request state.
 
-    `Prepared.count` and `cost` are upper bounds: tiles without any data are never sent to the engine, and finding them
-    beforehand would mean reading the scene twice.
+    `Prepared.count` and `cost` are upper bounds: tiles without data are never sent to the engine, and counting them in
+    advance would require reading the scene twice.
     """
 
     def __init__(self, model: Model, options: SceneOptions, channels: Channels) -> None:
         self._model, self._options, self._channels = model, options, channels
 
     def prepare(self, request: RequestT, outputs: tuple[str, ...], media: Media) -> Prepared[Context[RequestT]]:
-        """Return the stream of tiles, left to right and top to bottom, panel by panel."""
+        """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel."""
         options = self._options
         inputs = read_inputs(
             request,
@@ -111,130 +146,145 @@ class SceneMapper:
             defaults=options.default_radiometry,
             limits=self._model.limits,
         )
+        doubts = check_radiometry(inputs, options)
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
         digest = plan.digest(self._facts(inputs, coordinates, outputs))
         saved = media.checkpoints(f"{digest}/") if plan.strip_count > 1 else {}
-        context = Context(inputs, coordinates, plan, request, digest, strips.found_strips(saved, digest))
-        count = plan.count(context.kept)
-        cost, done = plan.cost(context.kept), plan.count() - count
+        context = Context(inputs, coordinates, plan, request, digest, strips.found_strips(saved, digest), doubts)
+        count = plan.count(context.restored)
+        cost, done = plan.cost(context.restored), plan.count() - count
         return Prepared(self._prompts(context), count, cost, context, unit="tiles", done=done)
 
     def finish(
-        self, outputs: Iterator[Output], context: Context[Any], products: Writes, encode: Encode, sink: ArtifactSink
-    ) -> Fill:
-        """Write all of the scene, in the order of its strips, and save each strip but the last when it is finished.
+        self,
+        outputs: Iterator[Output],
+        context: Context[Any],
+        writer: RasterWriter,
+        encode: Encode,
+        sink: ArtifactSink,
+    ) -> SuspectCounts:
+        """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
-        Return what may be fill that nobody declared.
+        Return the counts of suspected undeclared nodata.
         """
-        answers = stitched(final_outputs(outputs), context.pending, context.plan, self._channels)
-        with closing(_Desk(context, products, sink)) as desk:
-            for answered in answers:
-                desk.take(answered, encode)
-            desk.write_kept()
-        return desk.fill
+        results = stitch_tiles(final_outputs(outputs), context.pending, context.plan, self._channels)
+        with closing(_SceneWriter(context, writer, sink)) as scene:
+            for result in results:
+                scene.add(result, encode)
+            scene.write_restored()
+        return scene.suspects
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a scene of one tile: more of them would only make a start slower. Smaller where the limits are."""
+        """Return a scene of one tile, or smaller if the model's limits require it; more would slow down the start."""
         options, path = self._options, folder / "dummy.tif"
         side_px = min(options.tile_px, int((limits.max_pixels or _MANY_PX) ** 0.5))
-        write_noise(path, options.bands, side_px, reflectance=options.plausible_mean is not None)
+        write_noise(
+            path, options.bands, side_px, reflectance=(options.reflectance or options.plausible_mean) is not None
+        )
         scene = {"scene": "media://dummy"} | ({} if options.coordinates.time == "no" else {"datetime": _DUMMY_TIME})
         dated = {"dates": [scene] * options.dates} if options.dates > 1 else scene
-        return Dummy(dated | {"radiometry": {"scale": 1}}, {"media://dummy": path})
+        return Dummy(dated | {"radiometry": {"scale": 1, "trust": True}}, {"media://dummy": path})
 
     def _plan(self, inputs: Inputs) -> Plan:
         options = self._options
-        overlap = options.least_overlap_px
+        overlap_px = options.least_overlap_px
         plan = make_plan(
             inputs.scene.height,
             inputs.scene.width,
             tile_px=options.tile_px,
             halo_px=options.halo_px,
             stride_px=options.stride_px,
-            overlap_px=overlap,
-            # Means are sums of float64, one for each channel.
-            pixel_bytes=inputs.pixel_bytes + (0 if overlap is None else 8 * self._channels.count),
+            overlap_px=overlap_px,
+            # Means need one float64 sum per channel and pixel.
+            pixel_bytes=inputs.pixel_bytes + (0 if overlap_px is None else 8 * self._channels.count),
             column_bytes=inputs.column_bytes,
             strip_bytes=options.strip_bytes,
         )
         most, count = self._model.limits.max_tiles, plan.count()
         if most is not None and count > most:
-            raise MediaTooLarge(f"The scene makes {count} tiles; this model takes at most {most}.")
+            raise MediaTooLarge(f"The scene has {count} tiles; this model accepts at most {most}.")
         return plan
 
     def _facts(self, inputs: Inputs, coordinates: Coordinates, outputs: tuple[str, ...]) -> dict[str, Any]:
-        """Return everything besides the plan that the pixels of a strip depend on."""
+        """Return everything, apart from the plan, that the pixels of a strip depend on."""
         return {
             "format": strips.FORMAT,
             "penstock": penstock.__version__,
-            "model": self._model.model_dump(mode="json", include=set(_OF_MODEL)),
+            "model": self._model.model_dump(mode="json", include=set(_MODEL_FIELDS)),
             "options": self._options.model_dump(mode="json"),
             "files": [file.etag or _hash(file) for file in inputs.files],
-            **_used(inputs, coordinates),
+            **_used_data(inputs, coordinates),
             "outputs": sorted(outputs),
         }
 
     def _prompts(self, context: Context[Any]) -> Iterator[Prompt]:
         inputs, options = context.inputs, self._options
-        norm = Normalisation(
-            inputs.needed, inputs.radiometry, options.plausible_mean, reflected=options.overlap == "hann"
-        )
+        trusted = any(band.trusted for band in inputs.radiometry.bands)
+        most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
+        norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
         with open_rows(inputs) as rows:
-            tell = context.coordinates.of
-            yield from make_prompts(rows, context.plan, norm, context.pending, context.kept, tell=tell)
+            yield from make_prompts(
+                rows,
+                context.plan,
+                norm,
+                context.pending,
+                context.restored,
+                tile_inputs=context.coordinates.of,
+                find_suspects=_scene_bands(inputs).find_suspects,
+            )
 
 
-class _Desk:
-    """Writes what is finished, saved strips in their place, and saves what is not yet."""
+class _SceneWriter:
+    """Writer of finished pixels and restored strips in scene order. Saves new strips as checkpoints."""
 
-    def __init__(self, context: Context[Any], products: Writes, sink: ArtifactSink) -> None:
-        self._context, self._products, self._sink = context, products, sink
-        self._kept = deque(sorted(context.kept.items()))
-        self._draft: strips.StripWriter | None = None
-        #: Of all that was written.
-        self.fill = Fill()
+    def __init__(self, context: Context[Any], writer: RasterWriter, sink: ArtifactSink) -> None:
+        self._context, self._writer, self._sink = context, writer, sink
+        self._restored = deque(sorted(context.restored.items()))
+        self._checkpoint: strips.StripWriter | None = None
+        #: Suspected nodata in all written pixels.
+        self.suspects = SuspectCounts()
 
-    def take(self, answered: Answered, encode: Encode) -> None:
-        """Write what an answer made final, and save its strip if that is final now."""
-        index = answered.strip.index
-        for piece in answered.pieces:
-            self.write_kept(index)
+    def add(self, result: TileResult, encode: Encode) -> None:
+        """Write the final pixels of a tile result, and save its strip if the strip is final now."""
+        index = result.strip.index
+        for piece in result.pieces:
+            self.write_restored(index)  # scene order: the restored strips before this strip come first
             rasters = encode(piece.numbers, piece.valid)
-            self._products.write(rasters, piece.box)
-            self.fill += piece.fill
-            # A job that dies after its last strip does that one again: so none need be saved of a small scene.
+            self._writer.write(rasters, piece.box)
+            add_suspects(self.suspects, piece.suspects)
+            # Not the last strip: no other strip follows, so saving it would gain little.
             if index < self._context.plan.strip_count - 1:
-                self._drafted(index).write(rasters, piece.box, piece.fill)
-        if answered.last and self._draft is not None:
-            self._save(self._draft)
-            self._draft = None
+                self._open_checkpoint(index).write(rasters, piece.box, piece.suspects)
+        if result.last and self._checkpoint is not None:
+            self._save(self._checkpoint)
+            self._checkpoint = None
 
-    def write_kept(self, before: int | None = None) -> None:
-        """Write the saved strips, all or those before one."""
-        while self._kept and (before is None or self._kept[0][0] < before):
-            for box, rasters, fill in strips.read_strip(self._kept.popleft()[1]):
-                self._products.write(rasters, box)
-                self.fill += fill
+    def write_restored(self, before: int | None = None) -> None:
+        """Write the restored strips: all of them, or those before strip `before`."""
+        while self._restored and (before is None or self._restored[0][0] < before):
+            for box, rasters, suspects in strips.read_strip(self._restored.popleft()[1]):
+                self._writer.write(rasters, box)
+                add_suspects(self.suspects, suspects)
 
-    def _drafted(self, index: int) -> strips.StripWriter:
-        if self._draft is None:
+    def _open_checkpoint(self, index: int) -> strips.StripWriter:
+        if self._checkpoint is None:
             path = self._sink.path(f"strip-{index:05}.gz")
-            self._draft = strips.StripWriter(path, self._context.digest, index)
-        return self._draft
+            self._checkpoint = strips.StripWriter(path, self._context.digest, index)
+        return self._checkpoint
 
-    def _save(self, draft: strips.StripWriter) -> None:
-        draft.end()
-        self._sink.checkpoint(strips.strip_name(self._context.digest, draft.index), draft.path)
-        draft.path.unlink()
+    def _save(self, checkpoint: strips.StripWriter) -> None:
+        checkpoint.end()
+        self._sink.checkpoint(strips.strip_name(self._context.digest, checkpoint.index), checkpoint.path)
+        checkpoint.path.unlink()
 
     def close(self) -> None:
-        """Close the file of a strip that was not finished."""
-        if self._draft is not None:
-            self._draft.close()
+        """Close the file of an unfinished strip."""
+        if self._checkpoint is not None:
+            self._checkpoint.close()
 
 
 def _hash(file: InputFile) -> str:
-    """Return what stands for a file whose source gave it no etag."""
+    """Return the SHA-256 of a file whose source has no etag."""
     with file.path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -11,27 +12,36 @@ from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 from penstock.models import Model
 
-NODATA = 255  #: of every raster we write: class ids and probabilities stay below
+NODATA = 255  #: nodata value of every uint8 raster; class ids and probabilities are below
 
 
 class Options(BaseModel):
-    """A frozen record of the catalogue; unknown keys are an error."""
+    """A frozen table of the catalogue; unknown keys are an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Band(Options):
-    """A band the model needs. Mean and standard deviation are those of its training, in the model's unit."""
+    """An input band of the model, with mean and standard deviation of the training data in the model's unit."""
 
     name: str
-    #: Other names by which a scene may call it, best first; case, spaces, `-`, `_` and leading zeros do not matter.
+    #: Other names of the band in scenes, best first; case, spaces, `-`, `_` and leading zeros are ignored.
     synonyms: tuple[str, ...] = ()
     mean: float
     std: float = Field(gt=0)
+    #: Lowest and highest value of the training data in the model's unit. A scene with medians far outside is rejected.
+    range: tuple[float, float] | None = None
+
+    @field_validator("range")
+    @classmethod
+    def _range_is_ordered(cls, ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        if ends is not None and not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
+            raise ValueError("range must be two finite numbers, the lowest first")
+        return ends
 
 
 class DefaultRadiometry(Options):
-    """What a scene's numbers mean when neither the request nor the file says it, for these data types only."""
+    """Default radiometry for these data types, if neither the request nor the metadata declare one."""
 
     dtypes: tuple[str, ...]
     scale: float = Field(default=1.0, gt=0)
@@ -40,7 +50,7 @@ class DefaultRadiometry(Options):
 
 
 class ClassLabel(Options):
-    """A class of the model. Ids count from 0 in the order of the network's channels."""
+    """A class of the model. Ids start at 0, in the order of the network's channels."""
 
     id: int = Field(ge=0, lt=NODATA)
     name: str
@@ -48,71 +58,74 @@ class ClassLabel(Options):
 
     @property
     def rgb(self) -> tuple[int, int, int]:
-        """The colour as three numbers from 0 to 255."""
+        """Red, green and blue, 0 to 255."""
         red, green, blue = bytes.fromhex(self.colour[1:])
         return red, green, blue
 
 
 class Quantity(Options):
-    """What one channel of a regression model's output means."""
+    """A quantity: one output channel of a regression model."""
 
-    #: Of letters, digits, `-` and `_`.
+    #: Name of letters, digits, `-` and `_`.
     name: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]+$")]
-    #: Such as `m`, `t/ha`, `degC`; empty for none.
+    #: Unit such as `m`, `t/ha`, `degC`; empty for none.
     unit: str = ""
     description: str = ""
 
 
-#: Whether a network takes something: never, where it is known, or always.
+#: Use of an input by the network: never, if known, or always.
 Wanted = Literal["no", "optional", "needed"]
 
 
 class CoordinateOptions(Options):
-    """What a network is told beside the pixels (see `coordinates`). What it needs and nobody says fails the job."""
+    """Time and location inputs of the network (see `coordinates`). A job without a `needed` input fails."""
 
-    #: When each date was taken, as `temporal_coords`.
+    #: Acquisition time of each date, as `temporal_coords`.
     time: Wanted = "no"
-    #: Where a tile's centre lies, as `location_coords`.
+    #: Location of the tile's centre, as `location_coords`.
     location: Wanted = "no"
 
 
 class SceneOptions(Options):
-    """How scenes are cut for a model and what its bands are."""
+    """Bands and tiling of a raster model."""
 
-    #: Read by the runner: which network the weights belong to, or what a directory's network is for.
+    #: Options of the runner: network of the weights, task of a model directory, output name.
     network: str | None = None
     task: str | None = None
     answer: str | None = None
-    #: Read by the runner too: whether to compile the network, and what the runner `fake` waits in place of a device.
+    #: Further options of the runner: compile the network; seconds per step of the runner `fake`.
     compile: bool = False
     onnx: Mapping[str, Any] = Field(default_factory=dict)
     step_s: float = Field(default=0, ge=0)
     bands: tuple[Band, ...] = Field(min_length=1)
-    #: At how many dates the network sees the bands: its input is the bands of the first, then of the second, ...
+    #: Number of dates. The input is all bands of the first date, then of the second, and so on.
     dates: int = Field(default=1, gt=0)
     coordinates: CoordinateOptions = CoordinateOptions()
     default_radiometry: tuple[DefaultRadiometry, ...] = ()
-    #: Says that the model's unit is reflectance. A band whose mean over a tile is above this cannot have been scaled
-    #: rightly, one far below 0 holds fill that nobody declared, and the job fails.
+    #: Number in the model's unit for reflectance 1: 1 for reflectance, 10000 for reflectance x 10000. With this number,
+    #: scenes whose values cannot be reflectance are rejected before they are tiled, and the error names the likeliest
+    #: encoding; see Radiometry in the explanations.
+    reflectance: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Last resort for what `reflectance` and `range` do not cover: maximum mean of a band over a tile, for models of
+    #: reflectance. A higher mean, or values far below 0 (undeclared nodata), fail the job.
     plausible_mean: float | None = Field(default=None, gt=0)
-    #: How tiles overlap: `halo` for convolutional networks, `hann` for those that see all of their input (see `plan`).
+    #: Tiling method: `halo` for convolutional networks, `hann` for networks that see their whole input (see `plan`).
     overlap: Literal["halo", "hann"] = "halo"
-    #: The network's output at a pixel depends on this many pixels around it at most. Needed for `halo`: 0 for a model
-    #: that looks at each pixel alone.
+    #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
     halo_px: int = Field(default=0, ge=0)
-    #: The network takes sides that are multiples of this.
+    #: Stride of the network: input sides must be multiples of this, in pixels.
     stride_px: int = Field(default=1, gt=0)
-    #: The largest side of a tile without its halo; in `hann`, the one side that the network takes.
+    #: Maximum side of a tile without its halo, in pixels; for `hann`, the input side of the network.
     tile_px: int = Field(default=512, gt=0)
-    #: In `hann`: by how much tiles overlap at least; half a tile unless it is said.
+    #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
     overlap_px: int | None = None
-    #: How much of a scene may be held, what is being read included; wider scenes are cut into panels. A Sentinel-2
-    #: scene of six bands is not.
+    #: Memory for a strip of the scene in bytes, including read buffers; wider scenes are split into panels. A
+    #: Sentinel-2 scene of six bands needs no split.
     strip_bytes: int = Field(default=288 * 2**20, gt=0)
 
     @property
     def least_overlap_px(self) -> int | None:
-        """By how much tiles overlap at least where they are averaged; None where they are not."""
+        """Minimum overlap in pixels for `hann`; None for `halo`."""
         if self.overlap == "halo":
             return None
         return -(-self.tile_px // 2) if self.overlap_px is None else self.overlap_px
@@ -127,18 +140,18 @@ class SceneOptions(Options):
     def _of_one_overlap(self) -> Self:
         if self.overlap == "halo":
             if "halo_px" not in self.model_fields_set:
-                raise ValueError('halo_px is needed, or overlap = "hann"')
+                raise ValueError('overlap = "halo" requires halo_px; or set overlap = "hann"')
             if self.overlap_px is not None:
-                raise ValueError('overlap_px goes with overlap = "hann"')
+                raise ValueError('overlap_px requires overlap = "hann"')
         elif self.halo_px:
-            raise ValueError('halo_px goes with overlap = "halo"')
+            raise ValueError('halo_px requires overlap = "halo"')
         elif not self.tile_px <= 2 * (self.least_overlap_px or 0) < 2 * self.tile_px:
-            raise ValueError("overlap_px must be at least half of tile_px and less than all of it")
+            raise ValueError("overlap_px must be at least half of tile_px and less than tile_px")
         return self
 
 
 class SegmentationOptions(SceneOptions):
-    """The options of a model that says what is at each pixel."""
+    """Options of a segmentation model."""
 
     classes: tuple[ClassLabel, ...] = Field(min_length=2)
 
@@ -146,14 +159,14 @@ class SegmentationOptions(SceneOptions):
     @classmethod
     def _ids_count_from_zero(cls, classes: tuple[ClassLabel, ...]) -> tuple[ClassLabel, ...]:
         if [label.id for label in classes] != list(range(len(classes))):
-            raise ValueError("class ids must count from 0 in the order of the network's channels")
+            raise ValueError("class ids must start at 0, in the order of the network's channels")
         return classes
 
 
 class RegressionOptions(SceneOptions):
-    """The options of a model that says how much of something there is at each pixel."""
+    """Options of a regression model."""
 
-    #: In the order of the network's channels.
+    #: Output quantities, in the order of the network's channels.
     quantities: tuple[Quantity, ...] = Field(min_length=1)
 
 
@@ -161,7 +174,7 @@ OptionsT = TypeVar("OptionsT", bound=SceneOptions)
 
 
 def read_options(model: Model, kind: type[OptionsT]) -> OptionsT:
-    """Return the model's options; raise `ConfigError` naming the model and each wrong field."""
+    """Return the model's options. Raises `ConfigError` that names the model and each wrong field."""
     try:
         return kind.model_validate(dict(model.options))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The raster regression processor: a scene in, maps of quantities, a picture and statistics out."""
+"""Raster regression processor: maps of quantities, a preview and statistics from a scene."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result
-from penstock.processors.geo.cog import RASTER_OUTPUTS
-from penstock.processors.geo.mapping import Context, SceneMapper
+from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import RegressionOptions, read_options
 from penstock.processors.geo.request import RegressionRequest
-from penstock.processors.geo.stac import ITEM_TYPE
-from penstock.processors.geo.stitch import Channels
-from penstock.processors.geo.values import ValueProducts, encode_values
+from penstock.processors.geo.tiling.stitch import Channels
+from penstock.processors.geo.write.cog import RASTER_OUTPUTS
+from penstock.processors.geo.write.stac import ITEM_TYPE
+from penstock.processors.geo.write.value_outputs import ValueOutputs, encode_values
 
-#: The network's output: float32 (quantities, rows, columns), in the quantities' units.
+#: Name of the network's output: float32 (quantities, rows, columns), in the quantities' units.
 OUTPUT_NAME = "values"
 
 
 class RasterRegression:
-    """Estimates quantities for a scene of any size in tiles, in memory that grows with neither of its sides."""
+    """Raster regression of scenes of any size in tiles; memory does not grow with the scene."""
 
     request = RegressionRequest
     outputs = (
@@ -31,30 +31,32 @@ class RasterRegression:
         OutputSpec(
             "item",
             ITEM_TYPE,
-            "item.json: a STAC item of the other outputs; model.json: one of the model",
+            "item.json: a STAC item of the other outputs, if the time is known; model.json: a STAC item of the model",
             default=False,
         ),
-        RASTER_OUTPUTS.spec("stats", "stats.json: the spread of each quantity, and what was used", kind="json"),
+        RASTER_OUTPUTS.spec("stats", "stats.json: statistics of each quantity, and the inputs used", kind="json"),
     )
+    exchanges = (scene_exchange(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model, RegressionOptions)
+        self.exchanges = (scene_exchange(OUTPUT_NAME, self._options.coordinates),)
         self._mapper = SceneMapper(model, self._options, Channels(OUTPUT_NAME, len(self._options.quantities)))
 
     def pre_process(self, request: RegressionRequest, media: Media) -> Prepared[Context[RegressionRequest]]:
-        """Return the stream of tiles; see `SceneMapper.prepare`."""
+        """Plan a scene and return its prompts; see `SceneMapper.prepare`."""
         return self._mapper.prepare(request, request.outputs, media)
 
     def post_process(
         self, outputs: Iterator[Output], context: Context[RegressionRequest], sink: ArtifactSink
     ) -> Result:
-        """Write the artifacts that were asked for and return the statistics."""
+        """Write the requested artifacts and return the statistics."""
         inputs, wanted = context.inputs, context.request.outputs
-        products = ValueProducts(self._model, self._options.quantities, inputs.scene, inputs.radiometry, wanted, sink)
-        with products:
-            fill = self._mapper.finish(outputs, context, products, encode_values, sink)
-            return Result(data=products.hand_over(context.provenance(fill)))
+        results = ValueOutputs(self._model, self._options.quantities, inputs.scene, inputs.radiometry, wanted, sink)
+        with results:
+            suspects = self._mapper.finish(outputs, context, results, encode_values, sink)
+            return Result(data=results.finish(context.provenance(suspects)))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""

@@ -1,7 +1,7 @@
-"""The `input` of a raster job. Its JSON Schema is the API's: neither numpy nor GDAL is imported here.
+"""The `input` of a raster job. The API uses its JSON Schema, so this module imports neither numpy nor GDAL.
 
-A scene is one file, or several files with a band or more each, or several dates of either; every one may come with
-what its producer says of its numbers (`sidecar`, `stac`). `SceneRequest` is what all raster models take.
+A scene is one file, or several files with one or more bands each, or several dates of either. Each date can have
+metadata from its producer (`sidecar`, `stac`). `SceneRequest` is the common base of all raster requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORMS = "media://<upload>, s3://bucket/key (allowed buckets) or https://... (al
 
 def _each_once(names: tuple[NameT, ...]) -> tuple[NameT, ...]:
     if len(set(names)) != len(names):
-        raise ValueError("each output may be named once")
+        raise ValueError("each output may appear only once")
     return names
 
 
@@ -45,7 +45,7 @@ def _media(description: str) -> Any:
 
 
 def _only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the JSON Schema of an object with exactly one of these properties; `apart` shuts out others beside one."""
+    """Return the JSON Schema of an object with exactly one of these properties; `apart` lists further exclusions."""
     shut_out = {name: [*(set(names) - {name}), *apart.get(name, ())] for name in names}
     return {
         "anyOf": [{"required": [name]} for name in names],
@@ -59,10 +59,10 @@ _SCENE_SCHEMA = _only_one_of("scene", "files", "dates", apart={"dates": ("sideca
 
 
 class RadiometryRequest(BaseModel):
-    """How the file's numbers become what the model was trained on: `value = number * scale + offset`.
+    """Radiometry of the file: `value = number * scale + offset`, in the unit of the model's training data.
 
-    What is left out comes from the sidecar, then the STAC item, then the file's own scale and offset tags, then the
-    model's defaults. What was used is recorded in `stats.json`.
+    Missing values come from the sidecar, then the STAC item, then the file's scale and offset tags, then the model's
+    defaults. `stats.json` records the values that were used.
     """
 
     model_config = ConfigDict(
@@ -79,28 +79,36 @@ class RadiometryRequest(BaseModel):
         default=None,
         allow_inf_nan=False,
         description=(
-            "Added after scaling, so in reflectance: -0.1 for Sentinel-2 since processing baseline 04.00. "
-            "Needs `scale`; 0 when only `scale` is given."
+            "Offset added after scaling, in reflectance: -0.1 for Sentinel-2 since processing baseline 04.00. "
+            "Requires `scale`; 0 if only `scale` is given."
         ),
     )
     nodata: float | None = Field(
         default=None,
         allow_inf_nan=False,
         description=(
-            "The number that stands for no data, in place of the file's own. A pixel without data in any of the "
-            "model's bands has none in the result. NaN, alpha and mask bands are always honoured."
+            "Nodata number; replaces the nodata of the file. A pixel without data in any of the model's bands has no "
+            "data in the result. NaN, alpha and mask bands are always respected."
+        ),
+    )
+
+    trust: bool = Field(
+        default=False,
+        description=(
+            "Use the radiometry even if the values are implausible for the model. The values are usually compared with "
+            "the training data, and a scene with impossible values is rejected; with `trust`, a note reports them."
         ),
     )
 
     @model_validator(mode="after")
     def _offset_needs_scale(self) -> Self:
         if self.offset is not None and self.scale is None:
-            raise ValueError("offset needs scale")
+            raise ValueError("offset requires scale")
         return self
 
 
 class SceneFile(BaseModel):
-    """One of a scene's files. Its resolution is read from the file."""
+    """One file of a scene. Its resolution is read from the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,15 +117,15 @@ class SceneFile(BaseModel):
         default=None,
         min_length=1,
         max_length=1000,
-        description="The names of all its bands in the file's order, in place of those in the file: e.g. [`B02`].",
+        description="Names of all bands in the file's order, instead of the names in the file: e.g. [`B02`].",
     )
     radiometry: RadiometryRequest | None = Field(
-        default=None, description="What this file's numbers mean, where it differs from the other files."
+        default=None, description="Radiometry of this file, if it differs from the other files."
     )
 
 
 class Location(BaseModel):
-    """A place on the earth (WGS 84)."""
+    """A location on the earth (WGS 84)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -126,40 +134,40 @@ class Location(BaseModel):
 
 
 class Acquisition(BaseModel):
-    """A scene at one date: one file with all bands (`scene`) or several (`files`)."""
+    """A scene at one date: one file with all bands (`scene`) or several files (`files`)."""
 
-    #: Exactly one of these is given.
+    #: Alternative fields, of which exactly one is required.
     ways: ClassVar[tuple[str, ...]] = ("scene", "files")
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_only_one_of("scene", "files"))
 
     scene: MediaReference | SkipJsonSchema[None] = _media(
-        "The scene, a GeoTIFF or JPEG 2000 file with all the model's bands"
+        "The scene: a GeoTIFF or JPEG 2000 file with all bands of the model"
     )
     files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=_without_default,
         description=(
-            "The scene as several files, e.g. one per band as Sentinel-2 comes. The finest of those that are used is "
-            "the grid of the results; coarser ones are brought onto it (bilinear, their pixels must nest in its). "
-            "The CRS and the extent must be the same."
+            "The scene as several files, e.g. one per band as in Sentinel-2 products. The finest used file defines the "
+            "grid of the results; coarser files are resampled to it (bilinear; their pixels must nest in the grid). "
+            "CRS and extent must be the same."
         ),
     )
     sidecar: MediaReference | SkipJsonSchema[None] = _media(
-        "What the producer says of the numbers: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
+        "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
     )
     stac: MediaReference | SkipJsonSchema[None] = _media(
-        "The scene's STAC item (JSON), whose assets tell their bands' names, scales, offsets and nodata. An asset is "
-        "matched with a given file by its file name, or a band by its name; nothing that it links to is fetched"
+        "The scene's STAC item (JSON) with band names, scales, offsets and nodata of its assets. An asset is matched "
+        "with a file by file name, or with a band by band name; links are never fetched"
     )
     radiometry: RadiometryRequest | None = Field(
-        default=None, description="How the file's numbers become reflectance, where the file does not say it itself."
+        default=None, description="Radiometry of the scene; overrides all other sources."
     )
     datetime: Time | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=_without_default,
         description=(
-            "When the scene was taken, with a time zone: for the STAC item, and for models that are told it. Without "
-            "it, what the `sidecar` says, else the item in `stac`, else the file's own tag (SENSING_TIME of HLS, or "
+            "Acquisition time of the scene with a time zone, for the STAC item and for models that use it. Default: "
+            "the time in the `sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or "
             "ACQUISITIONDATETIME)."
         ),
     )
@@ -172,12 +180,12 @@ class Acquisition(BaseModel):
         return self
 
     def parts(self) -> tuple[SceneFile, ...]:
-        """Return the files, of which a `scene` is one."""
+        """Return the files of the scene."""
         return (SceneFile(media=self.scene),) if self.scene is not None else tuple(self.files or ())
 
 
 class SceneRequest(Acquisition):
-    """What every raster model takes: a scene, at one date or several."""
+    """A scene at one date or several: the common input of all raster models."""
 
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "dates")
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCENE_SCHEMA)
@@ -186,8 +194,9 @@ class SceneRequest(Acquisition):
         default=None,
         json_schema_extra=_without_default,
         description=(
-            "The scene at several dates, earliest first, for a model of that many dates. All on one grid; each with "
-            "its own sidecar or STAC item. `bands` and `radiometry` beside it apply to every date."
+            "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
+            "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
+            "or STAC item. `bands` and `radiometry` apply to every date."
         ),
     )
     bands: list[BandName | Annotated[int, Field(ge=1)]] | None = Field(
@@ -195,9 +204,9 @@ class SceneRequest(Acquisition):
         min_length=1,
         max_length=1000,
         description=(
-            "The scene's bands in the model's order, each by its name (band description) or its number from 1, "
-            "counted through all files. Without it, bands are found by their names, or taken in order when the scene "
-            "has exactly as many unnamed bands as the model needs."
+            "The scene's bands in the model's order, each by name (band description) or by number from 1, counted "
+            "across all files. Default: bands are matched by name, or used in order if the scene has exactly as many "
+            "unnamed bands as the model needs."
         ),
     )
 
@@ -205,44 +214,44 @@ class SceneRequest(Acquisition):
         default=None,
         json_schema_extra=_without_default,
         description=(
-            "When the scene was taken, with a time zone; with `dates`, the last one that has no `datetime` of its own. "
-            "For the STAC item, and for models that are told it. Without it, what the `sidecar` says, else the item in "
-            "`stac`, else the file's own tag (SENSING_TIME of HLS, or ACQUISITIONDATETIME)."
+            "Acquisition time of the scene with a time zone, for the STAC item and for models that use it; with "
+            "`dates`, the time of the last date if that has no `datetime` of its own. Default: the time in the "
+            "`sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or ACQUISITIONDATETIME)."
         ),
     )
     location: Location | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=_without_default,
         description=(
-            "Where the scene lies, for models that are told it, and only for them: the same for all its tiles. Without "
-            "it each tile's centre, by the scene's georeference."
+            "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
+            "of each tile, from the scene's georeference."
         ),
     )
 
     @model_validator(mode="after")
     def _documents_belong_to_a_date(self) -> Self:
         if self.dates is not None and (self.sidecar is not None or self.stac is not None):
-            raise ValueError("with dates, sidecar and stac are given for each date")
+            raise ValueError("sidecar and stac belong inside each date when dates is given")
         return self
 
     def acquisitions(self) -> tuple[Acquisition, ...]:
-        """Return the dates in order; a scene without dates is one."""
+        """Return the dates in order; a scene without `dates` is one date."""
         return (self,) if self.dates is None else tuple(self.dates)
 
 
 class PolygonRequest(BaseModel):
-    """Which polygons to make: all of them, as they are, unless told otherwise."""
+    """Options of the polygon output. Default: all polygons, not simplified."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    min_pixels: int = Field(default=1, ge=1, description="Smaller polygons are left out; their place stays empty.")
+    min_pixels: int = Field(default=1, ge=1, description="Smaller polygons are omitted, and their area stays empty.")
     simplify_px: float = Field(
         default=0,
         ge=0,
         le=100,
         description=(
-            "How far, in pixels, outlines may be moved to save points. Neighbours are simplified one by one: narrow "
-            "gaps and overlaps are to be expected. `pixels` and `area_m2` remain those of the map."
+            "Tolerance of simplification in pixels. Each polygon is simplified separately, so narrow gaps and overlaps "
+            "between neighbours can occur. `pixels` and `area_m2` keep the values of the class map."
         ),
     )
 
@@ -261,18 +270,19 @@ class SegmentationRequest(SceneRequest):
         min_length=1,
         json_schema_extra={"uniqueItems": True},
         description=(
-            "What to make of the one forward pass. classes: a COG of class ids; probability: a COG with one band per "
-            "class, in steps of 1/254; probability_float32: the same unrounded; confidence: a COG of the largest of "
-            "them; polygons: FlatGeobuf in the scene's CRS and GeoJSON; preview: a PNG of at most 1024 px; stats: "
-            "pixels, area and share of each class as JSON; item: a STAC item of all of these and of the model."
+            "Outputs, all from one forward pass. classes: a COG of class ids; probability: a COG with one band per "
+            "class, in steps of 1/254; probability_float32: the same, unrounded; confidence: a COG of the largest "
+            "probability; polygons: FlatGeobuf in the scene's CRS and GeoJSON; preview: a PNG of at most 1024 px; "
+            "stats: pixels, area and percentage of each class as JSON; item: STAC items of the outputs (if the "
+            "acquisition time is known) and the model."
         ),
     )
 
-    polygons: PolygonRequest = Field(default=PolygonRequest(), description="Which polygons to make, if any.")
+    polygons: PolygonRequest = Field(default=PolygonRequest(), description="Options of the output `polygons`.")
 
 
 class RegressionRequest(SceneRequest):
-    """A scene to estimate quantities of."""
+    """A scene for which quantities are estimated."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -285,8 +295,8 @@ class RegressionRequest(SceneRequest):
         min_length=1,
         json_schema_extra={"uniqueItems": True},
         description=(
-            "What to make of the one forward pass. values: a COG of float32 with one band per quantity; preview: a PNG "
-            "of the first, at most 1024 px; stats: the spread of each quantity as JSON; item: a STAC item of all of "
-            "these and of the model."
+            "Outputs, all from one forward pass. values: a COG of float32 with one band per quantity; preview: a PNG "
+            "of the first quantity, at most 1024 px; stats: percentiles, mean and range of each quantity as JSON; "
+            "item: STAC items of the outputs (if the acquisition time is known) and the model."
         ),
     )

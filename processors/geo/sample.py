@@ -1,8 +1,8 @@
-"""Synthetic scenes to try things on: made by this code, not by a satellite, and tagged so.
+"""Synthetic sample scenes, tagged as synthetic.
 
-`write_sample` makes a coast with a beach, a river that meets it, fields and woods, clouds with their shadows and the
-slanted edge of a swath. Reflectances are plausible at the top of the atmosphere for a 30 m sensor, so that a network
-trained on real scenes sees water, land and cloud where they are.
+`write_sample` generates a coast with a beach, a river, fields and forest, clouds with shadows, and the slanted edge of
+a swath. The values are plausible top-of-atmosphere reflectances of a 30 m sensor, so that a network trained on real
+scenes classifies water, land and cloud correctly.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from penstock.processors.geo.gdal import rasterio
 from penstock.processors.geo.options import Band
+from penstock.processors.geo.read.gdal import rasterio
 
 Layer = npt.NDArray[np.float32]
 
 _BANDS = ("blue", "green", "red", "nir", "swir16", "swir22")
 _SCALE, _PIXEL_M, _ORIGIN_M = 1e-4, 30.0, (399_960.0, 5_000_040.0)
-#: Top-of-atmosphere reflectances by band; the air alone gives `air`.
+#: Top-of-atmosphere reflectances by band; `air` is the atmosphere alone.
 _SPECTRA = {
     "air": (0.085, 0.052, 0.030, 0.013, 0.004, 0.002),
     "sea": (0.110, 0.078, 0.047, 0.024, 0.009, 0.006),
@@ -37,7 +37,7 @@ _SPECTRA = {
 def write_sample(path: Path, *, size_px: int = 1024, seed: int = 20_200_127) -> None:
     """Write a six-band scene of `size_px` x `size_px` pixels of 30 m (EPSG:32633) as a GeoTIFF.
 
-    uint16 with scale tags of 1e-4 and nodata 0; the same arguments give the same pixels. At least 64 px.
+    uint16 with scale tags of 1e-4 and nodata 0; the same arguments give the same pixels. `size_px` is at least 64.
     """
     numbers = np.rint(_scene(size_px, np.random.default_rng(seed)) / _SCALE).clip(1, 65_535).astype(np.uint16)
     numbers[:, _outside(size_px)] = 0
@@ -65,9 +65,9 @@ def write_sample(path: Path, *, size_px: int = 1024, seed: int = 20_200_127) -> 
 
 
 def write_noise(path: Path, bands: Sequence[Band], side_px: int, *, reflectance: bool = False) -> None:
-    """Write a float32 scene of noise, distributed as the model's training data, with the bands' names: a warm-up's.
+    """Write a float32 noise scene for a warm-up, with the bands' names and the statistics of the training data.
 
-    Of a model of `reflectance` its absolute values: what lies far below 0 is refused as undeclared fill.
+    For a `reflectance` model the values are made positive: values far below 0 are rejected as undeclared nodata.
     """
     rng = np.random.default_rng(0)
     profile = {"driver": "GTiff", "dtype": "float32", "count": len(bands), "height": side_px, "width": side_px}
@@ -85,7 +85,7 @@ def _scene(size: int, rng: np.random.Generator) -> Layer:
     ground = _ground(size, rng, down, across)
     cover = _clouds(size, rng)
     shift_down, shift_across = -round(0.045 * size), -round(0.065 * size)
-    # The sun stands in the south-east: shadows fall to the north-west. Clouds in the swath's neighbourhood cast none.
+    # The sun is in the south-east, so shadows fall to the north-west. Clouds outside the scene cast no shadows.
     shade = np.roll(cover, (shift_down, shift_across), axis=(0, 1))
     shade[shift_down:], shade[:, shift_across:] = 0, 0
     air = _spectrum("air")
@@ -108,7 +108,7 @@ def _ground(size: int, rng: np.random.Generator, down: Layer, across: Layer) -> 
 
 
 def _land(size: int, rng: np.random.Generator, down: Layer, across: Layer) -> Layer:
-    """Return fields on a tilted grid, each with its own share of crop over soil, and woods between them."""
+    """Return fields on a rotated grid, each with its own share of crop over soil, and forest between them."""
     along, aside = 0.94 * across + 0.34 * down, 0.94 * down - 0.34 * across + 0.5
     field = (np.floor(along * 26) * 61 + np.floor(aside * 38) * 17).astype(np.int64) % 1009
     crop = rng.uniform(0.05, 1, 1009).astype(np.float32)[field]
@@ -118,7 +118,7 @@ def _land(size: int, rng: np.random.Generator, down: Layer, across: Layer) -> La
 
 
 def _clouds(size: int, rng: np.random.Generator) -> Layer:
-    """Return how much of each pixel clouds cover, 0 to 1."""
+    """Return the cloud cover of each pixel, 0 to 1."""
     down, across = np.mgrid[0:size, 0:size].astype(np.float32) / size
     shape = 0.030 * _noise(size, rng, 9) + 0.016 * _noise(size, rng, 28)
     cover = np.zeros((size, size), dtype=np.float32)
@@ -129,19 +129,19 @@ def _clouds(size: int, rng: np.random.Generator) -> Layer:
 
 
 def _outside(size: int) -> npt.NDArray[np.bool_]:
-    """Return where the swath does not reach: a wedge at the right border."""
+    """Return the mask of pixels outside the swath: a wedge at the right edge."""
     down, across = np.mgrid[0:size, 0:size] / size
     return np.asarray(across > 0.985 - 0.11 * down)
 
 
 def _noise(size: int, rng: np.random.Generator, cells: int) -> Layer:
-    """Return smooth noise of mean about 0 and deviation about 1 whose hills are `size / cells` pixels wide."""
+    """Return smooth noise with mean about 0, standard deviation about 1 and a scale of `size / cells` pixels."""
     grid = Image.fromarray(rng.normal(0, 1.4, (cells + 3, cells + 3)).astype(np.float32))
     return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC, box=(1, 1, cells + 2, cells + 2)))
 
 
 def _soft(value: npt.NDArray[np.floating]) -> Layer:
-    """Return a step from 0 to 1 around 0, about two units wide."""
+    """Return a smooth step (logistic function) from 0 to 1 around 0, about two units wide."""
     return np.asarray(1 / (1 + np.exp(-np.clip(2 * value, -30, 30))), dtype=np.float32)
 
 

@@ -1,4 +1,4 @@
-"""The raster segmentation processor: a scene in, a class map, probabilities, a picture and statistics out."""
+"""Raster segmentation processor: a class map, probabilities, a preview and statistics from a scene."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result
-from penstock.processors.geo.cog import RASTER_OUTPUTS
-from penstock.processors.geo.mapping import Context, SceneMapper
+from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import SegmentationOptions, read_options
-from penstock.processors.geo.products import ClassProducts, encode
 from penstock.processors.geo.request import SegmentationRequest
-from penstock.processors.geo.stac import ITEM_TYPE
-from penstock.processors.geo.stitch import Channels
-from penstock.processors.geo.vector import FLATGEOBUF_TYPE
+from penstock.processors.geo.tiling.stitch import Channels
+from penstock.processors.geo.write.class_outputs import ClassOutputs, encode
+from penstock.processors.geo.write.cog import RASTER_OUTPUTS
+from penstock.processors.geo.write.stac import ITEM_TYPE
+from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
 
-#: The network's output: float32 (classes, rows, columns), which sum to 1 at every pixel.
+#: Name of the network's output: float32 (classes, rows, columns) with sum 1 at every pixel.
 OUTPUT_NAME = "probability"
 
 
 class RasterSegmentation:
-    """Segments a scene of any size in tiles, in memory that grows with neither of its sides."""
+    """Raster segmentation of scenes of any size in tiles; memory does not grow with the scene."""
 
     request = SegmentationRequest
     outputs = (
@@ -48,38 +48,42 @@ class RasterSegmentation:
         OutputSpec(
             "polygons",
             FLATGEOBUF_TYPE,
-            "polygons.fgb in the scene's CRS and polygons.geojson (RFC 7946): one for each region of a class",
+            "polygons.fgb in the scene's CRS and polygons.geojson (RFC 7946): one polygon for each region of a class",
             default=False,
         ),
         RASTER_OUTPUTS.spec("preview", "preview.png: the classes in their colours, at most 1024 px", kind="png"),
         OutputSpec(
             "item",
             ITEM_TYPE,
-            "item.json: a STAC item of the other outputs; model.json: one of the model",
+            "item.json: a STAC item of the other outputs, if the time is known; model.json: a STAC item of the model",
             default=False,
         ),
-        RASTER_OUTPUTS.spec("stats", "stats.json: pixels, m² and share of each class, and what was used", kind="json"),
+        RASTER_OUTPUTS.spec(
+            "stats", "stats.json: pixels, m² and percentage per class, and the inputs used", kind="json"
+        ),
     )
+    exchanges = (scene_exchange(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model, SegmentationOptions)
+        self.exchanges = (scene_exchange(OUTPUT_NAME, self._options.coordinates),)
         self._mapper = SceneMapper(model, self._options, Channels(OUTPUT_NAME, len(self._options.classes)))
 
     def pre_process(self, request: SegmentationRequest, media: Media) -> Prepared[Context[SegmentationRequest]]:
-        """Return the stream of tiles; see `SceneMapper.prepare`."""
+        """Plan a scene and return its prompts; see `SceneMapper.prepare`."""
         return self._mapper.prepare(request, request.outputs, media)
 
     def post_process(
         self, outputs: Iterator[Output], context: Context[SegmentationRequest], sink: ArtifactSink
     ) -> Result:
-        """Write the artifacts that were asked for and return the statistics."""
+        """Write the requested artifacts and return the statistics."""
         inputs, request = context.inputs, context.request
-        products = ClassProducts(self._model, self._options.classes, inputs.scene, inputs.radiometry, request, sink)
-        with products:
+        results = ClassOutputs(self._model, self._options.classes, inputs.scene, inputs.radiometry, request, sink)
+        with results:
             encoded = partial(encode, wanted=request.outputs)
-            fill = self._mapper.finish(outputs, context, products, encoded, sink)
-            return Result(data=products.hand_over(context.provenance(fill)))
+            suspects = self._mapper.finish(outputs, context, results, encoded, sink)
+            return Result(data=results.finish(context.provenance(suspects)))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""

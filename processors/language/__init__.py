@@ -1,1 +1,1 @@
-"""Processors of text."""
+"""Processors of text: generation and embedding."""

@@ -1,7 +1,7 @@
-"""Chat templates: a conversation as the one text that a model was trained to continue.
+"""Chat templates: programs that render a conversation as the text that a model was trained to continue.
 
-Templates are Jinja programs in the model's directory, run in Jinja's immutable sandbox with what transformers gives
-them: https://huggingface.co/docs/transformers/chat_templating
+Templates are Jinja programs in the model's directory. They run in Jinja's immutable sandbox, with the same functions
+and filters as in transformers: https://huggingface.co/docs/transformers/chat_templating
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from penstock.processors.directory import read_config
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A model's template, and the special tokens that it may name."""
+    """A model's chat template, and the special tokens that it may use by name."""
 
     template: Template
     tokens: Mapping[str, str]
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the text to continue; raise `InvalidInput` with what the template says is wrong."""
+        """Return the text to continue; raise `InvalidInput` with the template's reason if it rejects the messages."""
         try:
             return self.template.render(messages=list(messages), add_generation_prompt=True, **self.tokens)
         except TemplateError as error:
-            raise InvalidInput(f"The model's chat template refuses these messages: {error}") from error
+            raise InvalidInput(f"The model's chat template rejects these messages: {error}") from error
 
 
 def read_chat_template(model: Model) -> ChatTemplate | None:
@@ -44,7 +44,7 @@ def read_chat_template(model: Model) -> ChatTemplate | None:
     path = Path(model.source) / "chat_template.jinja"
     if path.is_file():
         source: str | None = path.read_text(encoding="utf-8")
-    else:  # beside it there may be a file of its own, which processors of pictures had before version 5
+    else:  # chat_template.json: where image processors kept the template before transformers 5
         source = _named(read_config(model, "chat_template.json").get("chat_template", config.get("chat_template")))
     if source is None:
         return None
@@ -70,18 +70,18 @@ def _token(given: Any) -> str:
 
 
 class _Generation(Extension):
-    """Lets templates mark what the assistant wrote: `{% generation %}...{% endgeneration %}` is what stands inside."""
+    """The tag `{% generation %}...{% endgeneration %}` around the assistant's text; it renders its content."""
 
-    tags = {"generation"}  # noqa: RUF012  (an attribute of instances, says the base class)
+    tags = {"generation"}  # noqa: RUF012  (the base class declares an instance attribute)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return what stands inside."""
+        """Return the content."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    # Not HTML: a language model reads this, and `tojson` must not escape anything.
+    # The text is not HTML: `tojson` must not escape anything.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )

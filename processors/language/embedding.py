@@ -1,8 +1,8 @@
-"""The text embedding processor: texts in, one vector each out."""
+"""Text embedding: turns each text into a vector."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,21 +12,28 @@ from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options
-from penstock.processors.embedding import SPECS, hand_over
+from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
+from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
-from penstock.processors.language.request import TextEmbeddingRequest
+from penstock.processors.language.prompts import read_prompts
+from penstock.processors.language.request import TextEmbeddingRequest, embedding_request
 from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
+from penstock.reports import Issue
 
 #: The network's input: int64 (tokens,).
 INPUT_NAME = "input_ids"
-#: Of a model that sets no bound.
+#: The number of tokens at the beginning that do not count in the pooling: those of a prompt.
+SKIPPED_NAME = "prompt_tokens"
+#: Length of the warm-up's texts for models without a maximum.
 _DUMMY_TOKENS = 512
+
+_EXCHANGE = Exchange(prompt={INPUT_NAME: "int64 (tokens)"}, output={OUTPUT_NAME: "array (dimensions)"})
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
     tokens: int
@@ -34,36 +41,64 @@ class Context:
 
 
 class TextEmbedding:
-    """Embeds texts; what is longer than the model takes is cut, and the result names the texts that were."""
+    """The text embedding processor. Texts beyond the model's maximum length are cut; the result names them.
 
-    request = TextEmbeddingRequest
+    A model's prompts (see `read_prompts`) are applied as by sentence-transformers: the prompt of the request, else the
+    model's default prompt, comes before each text.
+    """
+
+    request: type[TextEmbeddingRequest] = TextEmbeddingRequest
     outputs = SPECS
+    exchanges: tuple[Exchange, ...] = (_EXCHANGE,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model)
         self._vocabulary = read_vocabulary(model, truncate=True)
+        self._prompts = read_prompts(model)
+        self.request = embedding_request(tuple(self._prompts.named))
+        if not self._prompts.pooled:
+            self.exchanges = (_EXCHANGE.model_copy(update={"prompt": {**_EXCHANGE.prompt, SKIPPED_NAME: "number"}}),)
 
     def pre_process(self, request: TextEmbeddingRequest, media: Media) -> Prepared[Context]:
         """Return one prompt per text."""
         texts = self._texts(request, media)
-        tokens = [self._vocabulary.cut(text) for text in texts]
+        tokens, beginning = self._encode(request, texts)
+        skipped = {} if self._prompts.pooled else {SKIPPED_NAME: beginning}
         for index, text in enumerate(tokens):
-            if not text.ids:
+            if len(text.ids) <= sum(skipped.values()):
                 raise InvalidInput(f"Text {index} is empty.")
         cost = sum(len(text.ids) for text in tokens)
         truncated = [index for index, text in enumerate(tokens) if text.truncated]
-        return Prepared(_prompts(tokens), len(texts), cost, Context(request.outputs, cost, truncated), unit="texts")
+        context = Context(request.outputs, cost, truncated)
+        return Prepared(_prompts(tokens, skipped), len(texts), cost, context, unit="texts")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings", "truncated", "usage"}`; `truncated` has indices of texts."""
-        data = hand_over(outputs, context.outputs, sink)
+        data = embedding_result(outputs, context.outputs, sink)
         return Result(data={**data, "truncated": context.truncated, "usage": {"prompt_tokens": context.tokens}})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002
-        """Return a batch of texts of the greatest length."""
+        """Return a full batch of texts of the maximum length."""
         words = self._vocabulary.max_tokens or _DUMMY_TOKENS
         return Dummy({"texts": ["a " * words] * dummy_items(self._model, limits)})
+
+    def _encode(self, request: TextEmbeddingRequest, texts: Sequence[str]) -> tuple[list[Tokens], int]:
+        """Return the tokens of the texts with their prompt, and the number of the prompt's tokens."""
+        if request.prompt is not None:  # a user's text, as the rest
+            prompt = self._vocabulary.plain(request.prompt)
+            tokens = [self._vocabulary.cut(request.prompt + text) for text in texts]
+        else:
+            prompt = self._prompts.default if request.prompt_name is None else self._named(request.prompt_name)
+            tokens = [self._vocabulary.cut(text, prompt=prompt) for text in texts]
+        return tokens, self._vocabulary.beginning(prompt)
+
+    def _named(self, name: str) -> str:
+        if name not in self._prompts.named:
+            known = ", ".join(self._prompts.named) or "none"
+            detail = f"model {self._model.name!r} has no prompt {name!r}; known prompts: {known}"
+            raise InvalidInput(detail, errors=[Issue("/input/prompt_name", detail)])
+        return self._prompts.named[name]
 
     def _texts(self, request: TextEmbeddingRequest, media: Media) -> Sequence[str]:
         limits = self._model.limits
@@ -75,6 +110,6 @@ class TextEmbedding:
         return texts
 
 
-def _prompts(texts: Sequence[Tokens]) -> Iterator[Prompt]:
+def _prompts(texts: Sequence[Tokens], skipped: Mapping[str, int]) -> Iterator[Prompt]:
     for text in texts:
-        yield Prompt({INPUT_NAME: np.asarray(text.ids, dtype=np.int64)}, cost=len(text.ids))
+        yield Prompt({INPUT_NAME: np.asarray(text.ids, dtype=np.int64), **skipped}, cost=len(text.ids))

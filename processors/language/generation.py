@@ -1,4 +1,4 @@
-"""The text generation processor: a prompt or a conversation in, its continuation out, told while it is made."""
+"""Text generation: continues a prompt or answers a conversation, and streams the text."""
 
 from __future__ import annotations
 
@@ -13,63 +13,73 @@ from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
+from penstock.processors.exchange import Exchange
 from penstock.processors.language.chat import read_chat_template
-from penstock.processors.language.continuation import Continuation
-from penstock.processors.language.embeds import EMBEDS_NAME, embedding_width, read_embeddings
+from penstock.processors.language.detokenizer import Detokenizer
+from penstock.processors.language.prompt_embeddings import EMBEDS_NAME, embedding_width, read_prompt_embeddings
 from penstock.processors.language.request import GenerationRequest
 from penstock.processors.language.tokens import Vocabulary, read_vocabulary
 from penstock.processors.outputs import OUTPUTS
 from penstock.reports import Issue
 
-#: The network's input: int64 (tokens,); and its output: a list of the new token ids so far.
+#: The network's input: int64 (tokens,). Its output: a list of the new token ids so far.
 INPUT_NAME, OUTPUT_NAME = "input_ids", "token_ids"
-#: Why the runner made no more tokens: "stop" (the model's end token) or "length".
+#: Reason for the end of the text: "stop" (the model's end token) or "length".
 REASON_NAME = "finish_reason"
-#: Where a request does not say.
+#: The values that a network needs to continue a text, and those that it gives.
+GENERATED = Exchange(
+    prompt={
+        INPUT_NAME: "int64 (tokens)",
+        **dict.fromkeys(("max_new_tokens", "temperature", "top_p", "seed"), "number"),
+    },
+    output={OUTPUT_NAME: "list", REASON_NAME: "text"},
+)
+#: Default maximum of new tokens.
 _NEW_TOKENS = 256
-#: Of a warm-up: a text of ordinary length, and enough steps to have run each kind.
+#: Tokens of a warm-up: a prompt of ordinary length, and enough new tokens to run every kind of step.
 _DUMMY_TOKENS, _DUMMY_STEPS = 1024, 8
 
 
-class Wish(Protocol):
-    """How a request wants its text continued."""
+class SamplingParameters(Protocol):
+    """A request's parameters for the choice of tokens."""
 
     @property
     def max_new_tokens(self) -> int | None:
-        """At most so many tokens; None = what there is room for."""
+        """Maximum number of new tokens; None = a default within the model's maximum."""
         ...
 
     @property
     def temperature(self) -> float:
-        """0 = always the likeliest token."""
+        """Temperature; 0 = always the likeliest token."""
         ...
 
     @property
     def top_p(self) -> float:
-        """The share that is drawn from."""
+        """Cumulative probability of the tokens that are sampled from."""
         ...
 
     @property
     def seed(self) -> int:
-        """What choices are drawn with."""
+        """Seed of the random choices."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
-    #: The prompt's tokens, and how many there are; of embeddings nobody knows which.
+    #: The prompt's tokens (empty for embeddings), and their number.
     prompt: tuple[int, ...]
     given: int
     stop: tuple[str, ...]
 
 
 class TextGeneration:
-    """Continues a text. What follows the prompt directly belongs to the result, a space at its beginning too."""
+    """The text generation processor. A space at the beginning of the generated text is kept."""
 
     request = GenerationRequest
-    outputs = (OUTPUTS.spec("text", "the result's text; its pieces are events while it is made"),)
+    outputs = (OUTPUTS.spec("text", "the result's text, which is streamed as events while it is made"),)
+    exchanges = (GENERATED,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -79,22 +89,22 @@ class TextGeneration:
         self._width = embedding_width(read_config(model))
 
     def pre_process(self, request: GenerationRequest, media: Media) -> Prepared[Context]:
-        """Return the one prompt."""
+        """Return one prompt."""
         most, stop = self._vocabulary.max_tokens, tuple(request.stop)
         if request.prompt_embeds is not None:
-            embeds = read_embeddings(media.path(request.prompt_embeds), width=self._width, most=most)
-            prompt = _continuing({EMBEDS_NAME: embeds}, len(embeds), request, most)
+            embeds = read_prompt_embeddings(media.path(request.prompt_embeds), width=self._width, most=most)
+            prompt = _prompt({EMBEDS_NAME: embeds}, len(embeds), request, most)
             return Prepared(iter([prompt]), 1, prompt.cost, Context((), len(embeds), stop))
         ids = self._encode(request)
-        prompt = to_continue(ids, request, most)
+        prompt = generation_prompt(ids, request, most)
         return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), len(ids), stop))
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data."""
-        return told(outputs, self._vocabulary, context, sink)
+        return generation_result(outputs, self._vocabulary, context, sink)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002
-        """Return a prompt that leaves room for a few tokens."""
+        """Return a long prompt with a few new tokens."""
         length = min(_DUMMY_TOKENS, self._vocabulary.max_tokens or _DUMMY_TOKENS)
         words = self._vocabulary.encode("a " * length)[: max(1, length - 2 * _DUMMY_STEPS)]
         return Dummy({"prompt": self._vocabulary.decode(words), "max_new_tokens": min(_DUMMY_STEPS, length - 1)})
@@ -107,31 +117,33 @@ class TextGeneration:
             raise InvalidInput(detail, errors=[Issue("/input/messages", detail)])
         else:
             messages = [{"role": m.role, "content": self._vocabulary.plain(m.content)} for m in request.messages]
-            ids = self._vocabulary.encode_written(self._template.render(messages))
+            ids = self._vocabulary.encode_rendered(self._template.render(messages))
         if not ids:
             raise InvalidInput("The prompt has no tokens.")
         return ids
 
 
-def to_continue(ids: Sequence[int], request: Wish, most: int | None) -> Prompt:
-    """Return the prompt that asks for a text's continuation; its cost is all tokens that there may be.
+def generation_prompt(ids: Sequence[int], request: SamplingParameters, most: int | None) -> Prompt:
+    """Return the engine's prompt for a text; its cost is the prompt's tokens plus the maximum of new ones.
 
-    Raises `InvalidInput` where prompt and wish are more than the `most` tokens that the model takes.
+    Raises `InvalidInput` if this sum is more than the model's maximum, `most`.
     """
-    return _continuing({INPUT_NAME: np.asarray(ids, dtype=np.int64)}, len(ids), request, most)
+    return _prompt({INPUT_NAME: np.asarray(ids, dtype=np.int64)}, len(ids), request, most)
 
 
-def told(outputs: Iterator[Output], vocabulary: Vocabulary, context: Context, sink: ArtifactSink) -> Result:
-    """Say the continuation while it is made; return it with `{"finish_reason", "usage"}` as data."""
-    text = Continuation(vocabulary, context.prompt, context.stop)
+def generation_result(
+    outputs: Iterator[Output], vocabulary: Vocabulary, context: Context, sink: ArtifactSink
+) -> Result:
+    """Stream the generated text to the sink; return it with `{"finish_reason", "usage"}` as data."""
+    text = Detokenizer(vocabulary, context.prompt, context.stop)
     reason = "stop"
     for output in outputs:
-        piece = text.grow(output.data[OUTPUT_NAME])
+        part = text.update(output.data[OUTPUT_NAME])
         if not output.partial:
-            piece += text.finish()
+            part += text.finish()
             reason = str(output.data[REASON_NAME])
-        if piece:
-            sink.say(piece)
+        if part:
+            sink.say(part)
         if text.stopped:
             _close(outputs)
             reason = "stop"
@@ -141,22 +153,22 @@ def told(outputs: Iterator[Output], vocabulary: Vocabulary, context: Context, si
     return Result(text=text.text, data={"finish_reason": reason, "usage": usage})
 
 
-def _continuing(beginning: Mapping[str, Any], given: int, request: Wish, most: int | None) -> Prompt:
+def _prompt(beginning: Mapping[str, Any], given: int, request: SamplingParameters, most: int | None) -> Prompt:
     new = _room(given, request.max_new_tokens, most)
-    wish = {
+    sampling = {
         "max_new_tokens": new,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "seed": request.seed,
     }
-    return Prompt({**beginning, **wish}, given + new)
+    return Prompt({**beginning, **sampling}, given + new)
 
 
 def _room(given: int, wanted: int | None, most: int | None) -> int:
     left = None if most is None else most - given
     if left is not None and left < (wanted or 1):
         raise InvalidInput(
-            f"The prompt has {given} tokens and {wanted or 1} more were asked for: the model takes {most} in all."
+            f"The prompt has {given} tokens and needs room for {wanted or 1} more; the model takes {most} in total."
         )
     return wanted or min(_NEW_TOKENS, left or _NEW_TOKENS)
 

@@ -1,36 +1,38 @@
-"""The `input` of text jobs. Their JSON Schemas are the API's: neither numpy nor a tokenizer is imported here."""
+"""The `input` of text jobs. The API publishes their JSON Schemas, so neither numpy nor a tokenizer is imported here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from penstock.models import ITEMS, TENSORS, MediaReference
 
 EmbeddingOutput = Literal["json", "safetensors"]
 
-#: How a text is continued: what every request for one has.
+#: Fields of every request for generated text.
 NewTokens = Annotated[
     int | None,
-    Field(ge=1, description="At most so many tokens are made; without it 256, or what the model has room for."),
+    Field(ge=1, description="Maximum number of new tokens; default: 256, within the model's maximum."),
 ]
 Temperature = Annotated[
-    float, Field(ge=0, le=2, allow_inf_nan=False, description="0 takes the likeliest token; more is more varied.")
+    float,
+    Field(ge=0, le=2, allow_inf_nan=False, description="0 takes the likeliest token; more is more varied."),
 ]
 TopP = Annotated[
     float,
-    Field(gt=0, le=1, allow_inf_nan=False, description="Only the likeliest tokens of this share are drawn from."),
+    Field(gt=0, le=1, allow_inf_nan=False, description="Share of the probability that tokens are sampled from."),
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Another seed gives another text where temperature > 0.")]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="Seed of the random choices; used where temperature > 0.")]
 Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=200)]],
-    Field(max_length=16, description="The text ends before the first of these."),
+    Field(max_length=16, description="Stop strings: the text ends before the first of them."),
 ]
 
 
 class TextEmbeddingRequest(BaseModel):
-    """Texts to embed, given as they are or as files."""
+    """Texts to embed, as strings or as files; a prompt before each of them."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", json_schema_extra={"oneOf": [{"required": ["texts"]}, {"required": ["files"]}]}
@@ -40,7 +42,13 @@ class TextEmbeddingRequest(BaseModel):
         default=None, description="One text or a list of them."
     )
     files: Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS] | None = Field(
-        default=None, description="UTF-8 text files instead, one embedding each."
+        default=None, description="UTF-8 text files instead; each file has one embedding."
+    )
+    prompt_name: str | None = Field(
+        default=None, description="Name of one of the model's prompts; default: the model's default prompt, if any."
+    )
+    prompt: Annotated[str, Field(max_length=10_000)] | None = Field(
+        default=None, description='A text before each text, instead of the model\'s prompts; "" for none.'
     )
     outputs: tuple[EmbeddingOutput, ...] = Field(
         default=("json",),
@@ -52,7 +60,18 @@ class TextEmbeddingRequest(BaseModel):
     def _one_source(self) -> Self:
         if (self.texts is None) == (self.files is None):
             raise ValueError("give either texts or files")
+        if self.prompt is not None and self.prompt_name is not None:
+            raise ValueError("give either prompt or prompt_name")
         return self
+
+
+def embedding_request(prompts: Sequence[str]) -> type[TextEmbeddingRequest]:
+    """Return the request of a model with prompts of these names, which its JSON Schema lists."""
+    if not prompts:
+        return TextEmbeddingRequest
+    info = TextEmbeddingRequest.model_fields["prompt_name"]
+    fields: dict[str, Any] = {"prompt_name": (Literal[tuple(prompts)] | None, info)}
+    return create_model(TextEmbeddingRequest.__name__, __base__=TextEmbeddingRequest, __module__=__name__, **fields)
 
 
 class Message(BaseModel):
@@ -64,7 +83,7 @@ class Message(BaseModel):
     content: str
 
 
-#: How a text may begin; a request has one of these.
+#: The fields for the beginning of the text; a request has exactly one of them.
 _BEGINNINGS = ("prompt", "messages", "prompt_embeds")
 
 

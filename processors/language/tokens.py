@@ -1,8 +1,8 @@
-"""Texts to token ids, by the `tokenizer.json` of a model's directory.
+"""Tokenizer: converts texts to token ids with the `tokenizer.json` of a model's directory.
 
-What people type is text: `</s>` or `<image>` in it never becomes the special token of that name. It gets a space
-inside, which works with every kind of tokenizer; `encode_special_tokens` of the library does not where the name is also
-an ordinary piece of the vocabulary, as in T5's.
+In the text of users, `</s>` or `<image>` never becomes the special token of that name: a space is inserted into it,
+which works with every tokenizer. The library's `encode_special_tokens` fails where the name is also an ordinary token
+of the vocabulary, as in T5's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
 from penstock.processors.directory import read_config
 
-#: Of configs that know no bound; transformers writes 10^30 there.
+#: Bounds from this value on mean "no bound"; transformers writes 10^30.
 _NO_BOUND = 10**9
 
 
@@ -27,45 +27,53 @@ class Tokens:
     """A text's tokens."""
 
     ids: list[int]
-    #: Whether some of the text was cut off.
+    #: True if the text was too long and was cut.
     truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A model's tokenizer and how many tokens the model takes; None = any number."""
+    """A model's tokenizer, and the model's maximum number of tokens; None = no maximum."""
 
     tokenizer: Tokenizer
     max_tokens: int | None
-    #: The special tokens, by id, as they would be typed.
+    #: Texts of the special tokens by id.
     special: Mapping[int, str] = field(default_factory=dict)
 
-    def cut(self, text: str) -> Tokens:
-        """Return a text's tokens, cut to what the model takes; special tokens at the end stay."""
-        encoding = self.tokenizer.encode(self.plain(text))
+    def cut(self, text: str, *, prompt: str = "") -> Tokens:
+        """Return a text's tokens, cut to the model's maximum; special tokens at the end are kept.
+
+        `prompt` comes before the text. It is the model's own: its special tokens stay.
+        """
+        encoding = self.tokenizer.encode(prompt + self.plain(text))
         return Tokens(encoding.ids, truncated=bool(encoding.overflowing))
 
+    def beginning(self, prompt: str) -> int:
+        """Return the number of tokens of a text's beginning, with the special tokens before it."""
+        ids = self.tokenizer.encode(prompt).ids if prompt else []
+        return len(ids) - (bool(ids) and ids[-1] in self.special)
+
     def encode(self, text: str) -> list[int]:
-        """Return all of a text's tokens, with those that the model expects around it."""
+        """Return all of a text's tokens, with the special tokens that the model expects around a text."""
         ids: list[int] = self.tokenizer.encode(self.plain(text)).ids
         return ids
 
-    def encode_written(self, text: str) -> list[int]:
-        """Return the tokens of what a template wrote, special ones too: what people typed went through `plain`."""
+    def encode_rendered(self, text: str) -> list[int]:
+        """Return the tokens of a chat template's output, including special ones; users' text must be `plain`."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def plain(self, text: str) -> str:
-        """Return the text with a space inside whatever would become a special token; what still would is cut out."""
+        """Return the text with a space inside each special token; a special token that remains is removed."""
         filler = " "
-        while found := list(self._typed(text)):
+        while found := list(self._special_spans(text)):
             for start, end in reversed(found):
                 text = text[: start + 1] + filler + text[start + 1 :] if filler else text[:start] + text[end:]
             filler = ""
         return text
 
-    def _typed(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where a text has special tokens. That of what is not known stands for all kinds of text, too."""
+    def _special_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the place of each special token. Unknown text also gets a special token, so texts are compared."""
         if not self.special:
             return
         encoding: Encoding = self.tokenizer.encode(text, add_special_tokens=False)
@@ -74,7 +82,7 @@ class Vocabulary:
                 yield start, end
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens; special ones are left out."""
+        """Return the text of tokens, without special ones."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
@@ -87,10 +95,10 @@ def read_vocabulary(model: Model, *, truncate: bool) -> Vocabulary:
         raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json{about}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises plain exceptions only
         raise ModelUnavailable(f"model {model.name!r}: its tokenizer.json cannot be read: {error}") from error
     most = max_tokens(model, model.limits)
-    # Prompts of different lengths are padded by the runner, where it knows what shares a batch.
+    # The runner pads prompts of different lengths, because only the runner knows which prompts share a batch.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if truncate and most is not None:
@@ -100,7 +108,7 @@ def read_vocabulary(model: Model, *, truncate: bool) -> Vocabulary:
 
 
 def max_tokens(model: Model, limits: Limits) -> int | None:
-    """Return the smallest of the bounds that the limits and the model's directory set, or None."""
+    """Return the smallest maximum in the limits and the model's directory, or None."""
     config = read_config(model)
     bounds = (
         limits.max_tokens,
@@ -113,7 +121,7 @@ def max_tokens(model: Model, limits: Limits) -> int | None:
 
 
 def _same(text: str, token: str) -> bool:
-    """Whether a text is a token's name, whatever a tokenizer makes of case, width and spaces around."""
+    """Return True if a text equals a token, apart from case, width and surrounding spaces."""
     return _folded(text) == _folded(token)
 
 

@@ -1,1 +1,1 @@
-"""Processors of conversations about pictures."""
+"""The processor of conversations about images."""

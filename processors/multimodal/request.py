@@ -1,4 +1,4 @@
-"""The `input` of chats about pictures. Its JSON Schema is the API's: neither numpy nor a tokenizer is imported here."""
+"""The `input` of chats about images. The API publishes its JSON Schema, so nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from penstock.models import ITEMS, MediaReference
 from penstock.processors.language.request import NewTokens, Seed, Stop, Temperature, TopP
 
-_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts"
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
 
 
 class TextPart(BaseModel):
-    """A piece of a message's text."""
+    """Text in a message."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,7 +22,7 @@ class TextPart(BaseModel):
 
 
 class ImagePart(BaseModel):
-    """A picture, at its place in the message."""
+    """An image in a message."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,12 +43,12 @@ class ChatMessage(BaseModel):
 
     @property
     def parts(self) -> list[TextPart | ImagePart]:
-        """The message's pieces, in order."""
+        """The message's parts, in order."""
         return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
 
 class ImageTextRequest(BaseModel):
-    """Pictures and what to do with them, or a whole conversation. The same request gives the same text."""
+    """Images with a prompt, or a whole conversation. The same request gives the same text."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -61,11 +61,11 @@ class ImageTextRequest(BaseModel):
     )
 
     images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
-        Field(default=None, description=f"One picture to speak of or a list of them ({_KINDS}).")
+        Field(default=None, description=f"One image or a list of them ({_KINDS}).")
     )
-    prompt: str | None = Field(default=None, description="What to say or do about `images`.")
+    prompt: str | None = Field(default=None, description="A question or an instruction about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
-        default=None, description="A conversation instead, whose messages have text and pictures in any order."
+        default=None, description="A conversation instead; its messages have text and images in any order."
     )
     max_new_tokens: NewTokens = None
     temperature: Temperature = 0.0
@@ -75,7 +75,7 @@ class ImageTextRequest(BaseModel):
 
     @property
     def turns(self) -> list[ChatMessage]:
-        """The conversation: `images` and `prompt` are one message, the pictures first."""
+        """The conversation. `images` and `prompt` become one message, with the images first."""
         if self.messages is not None:
             return self.messages
         given = [self.images] if isinstance(self.images, str) else self.images or ()

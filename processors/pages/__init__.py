@@ -1,1 +1,1 @@
-"""Processors of pages: pictures of text."""
+"""Processors of pages: images of documents."""

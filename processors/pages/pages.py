@@ -1,4 +1,4 @@
-"""What processors of pages share: files whose headers were read, and annotated copies of them."""
+"""Page files: reading and annotating, for all processors of pages."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from penstock.processors.base import ArtifactSink, Media
 from penstock.processors.inputs import INPUTS
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
-from penstock.processors.pages.drawing import Mark, annotated
+from penstock.processors.pages.annotation import Annotation, annotate
 from penstock.processors.pages.request import PagesRequest
-from penstock.processors.vision.picture import Picture, measure
+from penstock.processors.vision.image import ImageArray, measure
 
-ANNOTATED = OUTPUTS.spec("annotated", "annotated-1.png and so on: each page with what was found on it", kind="png")
+ANNOTATED = OUTPUTS.spec("annotated", "annotated-1.png and so on: each page with the results drawn onto it", kind="png")
 
 _DUMMY_PX = (1024, 768)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     request: PagesRequest
     paths: tuple[Path, ...]
     limits: Limits
-    #: (height, width) of each page that was decoded, as people see it: its header says it before any rotation.
+    #: (height, width) of each decoded page, after EXIF rotation.
     shapes: list[tuple[int, int]] = field(default_factory=list)
 
-    def read(self) -> Iterator[Picture]:
-        """Decode the pages one by one: none is held while the engine looks at others."""
+    def read(self) -> Iterator[ImageArray]:
+        """Decode the pages one by one; a page is not kept in memory."""
         for path in self.paths:
-            page: Picture = INPUTS.read("picture", path, self.limits)
+            page: ImageArray = INPUTS.read("image", path, self.limits)
             self.shapes.append((page.shape[0], page.shape[1]))
             yield page
 
-    def annotate(self, number: int, marks: Sequence[Mark], sink: ArtifactSink) -> None:
-        """Hand over a copy of a page, counted from 0, with the marks on it, if that was asked for."""
+    def annotate(self, number: int, annotations: Sequence[Annotation], sink: ArtifactSink) -> None:
+        """Add an annotated copy of the page with an index, if the request wants it."""
         if "annotated" in self.request.outputs:
-            page: Picture = INPUTS.read("picture", self.paths[number], self.limits)
-            OUTPUTS.put(sink, f"annotated-{number + 1}", annotated(page, marks), kind="png")
+            page: ImageArray = INPUTS.read("image", self.paths[number], self.limits)
+            OUTPUTS.put(sink, f"annotated-{number + 1}", annotate(page, annotations), kind="png")
 
 
 def open_pages(request: PagesRequest, media: Media, limits: Limits) -> tuple[Context, int]:
-    """Read the headers of all pages; return them with their pixels.
+    """Read the headers of all pages; return the context and the number of pixels of all pages.
 
-    Raises as `measure` does, and `InvalidInput` for more pages than the model takes.
+    Raises the errors of `measure`, and `InvalidInput` for more pages than the model takes.
     """
     check_items(len(request.references), limits, "/input/images", "pages")
     paths = tuple(media.path(reference) for reference in request.references)
@@ -59,7 +59,7 @@ def open_pages(request: PagesRequest, media: Media, limits: Limits) -> tuple[Con
 
 
 def write_dummy(folder: Path, limits: Limits) -> Path:
-    """Write a page with a few lines of text, as large as an ordinary one or as the limits allow."""
+    """Write a page with a few lines of text, of ordinary size or the largest that the limits allow."""
     height, width = _DUMMY_PX
     shrink = min(1.0, ((limits.max_pixels or height * width) / (height * width)) ** 0.5)
     image = Image.new("RGB", (max(1, int(width * shrink)), max(1, int(height * shrink))), "white")

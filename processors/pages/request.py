@@ -1,4 +1,4 @@
-"""The `input` of page jobs. Their JSON Schemas are the API's: neither numpy nor Pillow is imported here."""
+"""The `input` of page jobs. The API publishes their JSON Schemas, so neither numpy nor Pillow is imported here."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ PageOutput = Literal["annotated"]
 
 Pages = Annotated[
     MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS],
-    Field(description="One picture of a page or a list of them (PNG, JPEG, WebP, TIFF, BMP or GIF)"),
+    Field(description="The image of a page, or a list of them (PNG, JPEG, WebP, TIFF, BMP or GIF)"),
 ]
 
 
 class PagesRequest(BaseModel):
-    """Pages to look at."""
+    """A request with pages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     images: Pages
-    min_score: float = Field(default=0.5, ge=0, le=1, description="What is less certain than this is left out.")
+    min_score: float = Field(default=0.5, ge=0, le=1, description="Results with a lower score are left out.")
     outputs: tuple[PageOutput, ...] = Field(
         default=("annotated",),
-        description="annotated: annotated-1.png and so on, each page with what was found on it. May be empty.",
+        description="annotated: annotated-1.png and so on, each page with the results drawn onto it. May be empty.",
     )
 
     @property
     def references(self) -> list[str]:
-        """The pages, in order."""
+        """The media references of the pages, in order."""
         return [self.images] if isinstance(self.images, str) else self.images
 
 
 class TextRequest(PagesRequest):
-    """Pages to read."""
+    """Pages to read text from."""
 
 
 class LayoutRequest(PagesRequest):
-    """Pages to take apart."""
+    """Pages to detect the layout of."""

@@ -1,7 +1,7 @@
-"""The OCR processor: pages in, the text of each, its lines with their places and scores, and annotated copies out.
+"""OCR: reads the text of pages, line by line with positions and scores, and annotates copies of the pages.
 
-Only files are decoded here. Finding lines, setting them upright and reading them is one thing in RapidOCR, where what
-a network sees depends on what the one before found, and so it is the runner's (`workers.engine.onnx.ocr`).
+This processor only decodes the files. The runner (`workers.engine.onnx.ocr`) finds, rotates and reads the lines,
+because in RapidOCR the input of each of these networks depends on the output of the previous one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from penstock.errors import ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS
-from penstock.processors.pages.drawing import Mark
+from penstock.processors.pages.annotation import Annotation
 from penstock.processors.pages.pages import ANNOTATED, Context, open_pages, write_dummy
 from penstock.processors.pages.request import TextRequest
 
@@ -24,13 +25,19 @@ _COLOUR = (200, 30, 30)
 
 
 class OpticalCharacterRecognition:
-    """Reads printed text."""
+    """The optical character recognition processor."""
 
     request = TextRequest
     outputs = (
-        OUTPUTS.spec("text", "the result: the text of all pages, a line for each line found"),
-        OUTPUTS.spec("lines", "the result: each line of each page with its place and score", kind="json"),
+        OUTPUTS.spec("text", "the result: the text of all pages, line by line"),
+        OUTPUTS.spec("lines", "the result: the lines of each page with position and score", kind="json"),
         ANNOTATED,
+    )
+    exchanges = (
+        Exchange(
+            prompt={"image": "uint8 (H, W, 3)"},
+            output={"boxes": "array (lines, 4, 2)", "scores": "array (lines)", "texts": "list"},
+        ),
     )
 
     def __init__(self, model: Model) -> None:
@@ -39,25 +46,25 @@ class OpticalCharacterRecognition:
     def pre_process(self, request: TextRequest, media: Media) -> Prepared[Context]:
         """Return one prompt per page."""
         context, cost = open_pages(request, media, self._limits)
-        prompts = (Prompt({"picture": page}, cost=page.shape[0] * page.shape[1]) for page in context.read())
+        prompts = (Prompt({"image": page}, cost=page.shape[0] * page.shape[1]) for page in context.read())
         return Prepared(prompts, len(context.paths), cost, context, unit="pages")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return the text, and `{"pages": [{"width", "height", "text", "lines": [...]}]}` in the pages' order.
+        """Return the text, and `{"pages": [{"width", "height", "text", "lines": [...]}]}` in the order of the pages.
 
-        A line is `{"text", "score", "box"}`, its box four corners, [x, y] in pixels, clockwise from where it begins.
-        Between the texts of two pages there is an empty line.
+        A line is `{"text", "score", "box"}`. Its box has four corners, [x, y] in pixels, clockwise from the start of
+        the text. An empty line separates the texts of two pages.
         """
-        pages, said = [], []
+        pages, texts = [], []
         for number, output in enumerate(final_outputs(outputs)):
             lines = [line for line in _lines(output) if line["score"] >= context.request.min_score]
-            context.annotate(number, [_mark(i, line) for i, line in enumerate(lines, start=1)], sink)
+            context.annotate(number, [_annotation(i, line) for i, line in enumerate(lines, start=1)], sink)
             text = "\n".join(line["text"] for line in lines)
             height, width = context.shapes[number]
             pages.append({"width": width, "height": height, "text": text, "lines": lines})
-            said.append(f"\n\n{text}" if number else text)
-            sink.say(said[-1])
-        return Result(text="".join(said), data={"pages": pages})
+            texts.append(f"\n\n{text}" if number else text)
+            sink.say(texts[-1])
+        return Result(text="".join(texts), data={"pages": pages})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a page with a few lines."""
@@ -68,12 +75,12 @@ def _lines(output: Output) -> list[Mapping[str, Any]]:
     boxes, scores, texts = (output.data.get(name) for name in ("boxes", "scores", "texts"))
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     if not isinstance(texts, list) or boxes.shape != (len(texts), 4, 2) or scores.shape != (len(texts),):
-        raise ProcessorFailed("The model answered with something else than lines: is its runner `rapidocr`?")
+        raise ProcessorFailed("The model's answer has no lines of text: its runner must be `rapidocr`")
     return [
         {"text": text, "score": round(float(score), 5), "box": np.round(box.astype(float), 1).tolist()}
         for text, score, box in zip(texts, scores, boxes, strict=True)
     ]
 
 
-def _mark(number: int, line: Mapping[str, Any]) -> Mark:
-    return Mark([(x, y) for x, y in line["box"]], str(number), _COLOUR)
+def _annotation(number: int, line: Mapping[str, Any]) -> Annotation:
+    return Annotation([(x, y) for x, y in line["box"]], str(number), _COLOUR)

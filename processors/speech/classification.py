@@ -1,6 +1,6 @@
-"""The audio classification processor: a recording in, the most likely classes of what is heard in it out.
+"""The audio classification processor: a recording in, its most likely classes out.
 
-As speech recognition does, it decodes a recording twice: once for its length, and again window by window.
+A recording is decoded twice, as in speech recognition: once for its length, and again window by window.
 """
 
 from __future__ import annotations
@@ -17,59 +17,71 @@ from penstock.errors import ConfigError, MediaUnreadable
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options
+from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS
-from penstock.processors.speech.hearing import Hearing, read_hearing
+from penstock.processors.speech.feature_extractors import FeatureExtractor, read_feature_extractor
 from penstock.processors.speech.passages import joined
-from penstock.processors.speech.recording import read_sound
+from penstock.processors.speech.recording import read_audio, sound_begin_s
 from penstock.processors.speech.request import AudioClassificationRequest
-from penstock.processors.vision.classes import read_classes
+from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 
 #: The network's input: float32 (samples,) or (frames, bands).
 INPUT_NAME = "sound"
-#: What networks hear at once that take any length, and the most that an option may say.
+#: Seconds of a window for networks that accept any length, and the most that the option `window_s` may set.
 _WINDOW_S, _LONGEST_S = 30, 600
-#: Networks make a step of so much, and nothing of less.
+#: Seconds of the shortest recording: one step of a network.
 _LEAST_S = 0.025
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """The state that `post_process` needs from `pre_process`."""
 
     top_k: int
-    #: Of each window.
+    #: Seconds from the beginning of the file to the first window.
+    begin_s: float
+    #: Seconds of each window.
     lengths_s: tuple[float, ...]
 
 
 class AudioClassification:
-    """Names the classes of a recording, window by window where it is long; of all of it by the windows' mean scores.
+    """Classifies a recording window by window, and the whole by the mean of the windows' scores.
 
-    Scores are as those of `ImageClassification`.
+    Scores are made as in `ImageClassification`.
     """
 
     request = AudioClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of the recording and its windows", kind="json"),)
+    exchanges = (
+        Exchange(
+            prompt={INPUT_NAME: "float32 (samples) or float32 (frames, bands)"},
+            output={OUTPUT_NAME: "array (classes)"},
+        ),
+    )
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "labels", "window_s")
-        self._hearing = read_hearing(model)
+        self._extractor = read_feature_extractor(model)
         self._classes = read_classes(model)
-        self._window = _window(model, self._hearing)
+        self._window = _window(model, self._extractor)
 
     def pre_process(self, request: AudioClassificationRequest, media: Media) -> Prepared[Context]:
         """Return one prompt per window."""
-        path, rate_hz = media.path(request.audio), self._hearing.rate_hz
-        samples = sum(map(len, read_sound(path, self._model.limits, rate_hz)))
+        path, rate_hz = media.path(request.audio), self._extractor.rate_hz
+        samples = sum(map(len, read_audio(path, self._model.limits, rate_hz)))
         if samples < _LEAST_S * rate_hz:
-            raise MediaUnreadable(f"The recording is shorter than {_LEAST_S} seconds: nothing can be heard in it.")
+            raise MediaUnreadable(f"The recording is shorter than {_LEAST_S} seconds, one step of a network.")
         lengths = even_windows(samples, self._window)
-        context = Context(request.top_k, tuple(length / rate_hz for length in lengths))
+        context = Context(request.top_k, sound_begin_s(path), tuple(length / rate_hz for length in lengths))
         return Prepared(self._prompts(path, lengths), len(lengths), samples, context, unit="windows")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
-        """Return `{"duration", "labels": [{"id", "label", "score"}], "windows": [{"start", "end", "labels"}]}`."""
-        ends = np.cumsum(context.lengths_s)
+        """Return `{"duration", "labels": [{"id", "label", "score"}], "windows": [{"start", "end", "labels"}]}`.
+
+        Times are in seconds from the beginning of the file, and `duration` is the time of the end of its sound.
+        """
+        ends = context.begin_s + np.cumsum(context.lengths_s)
         scores = [self._classes.scores(output) for output in final_outputs(outputs)]
         windows = [
             {
@@ -84,7 +96,7 @@ class AudioClassification:
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a window of noise."""
-        rate_hz = self._hearing.rate_hz
+        rate_hz = self._extractor.rate_hz
         samples = min(self._window, int((limits.max_seconds or _LONGEST_S) * rate_hz))
         path = folder / "dummy.wav"
         with wave.open(str(path), "wb") as file:
@@ -93,20 +105,20 @@ class AudioClassification:
         return Dummy({"audio": "media://dummy"}, {"media://dummy": path})
 
     def _prompts(self, path: Path, lengths: Sequence[int]) -> Iterator[Prompt]:
-        for samples in joined(read_sound(path, self._model.limits, self._hearing.rate_hz), lengths):
-            yield Prompt({INPUT_NAME: self._hearing(samples)}, len(samples))
+        for samples in joined(read_audio(path, self._model.limits, self._extractor.rate_hz), lengths):
+            yield Prompt({INPUT_NAME: self._extractor(samples)}, len(samples))
 
 
 def even_windows(samples: int, most: int) -> list[int]:
-    """Return how many samples each window has: `most` at most, and all but the same."""
+    """Return the samples of each window: at most `most`, in windows of nearly equal length."""
     count = -(-samples // most)
     return [end - begin for begin, end in pairwise(samples * number // count for number in range(count + 1))]
 
 
-def _window(model: Model, hearing: Hearing) -> int:
-    """Return how many samples are heard at once."""
-    longest = _LONGEST_S if hearing.most_samples is None else hearing.most_samples / hearing.rate_hz
-    given = model.options.get("window_s", min(_WINDOW_S, longest) if hearing.most_samples is None else longest)
+def _window(model: Model, extractor: FeatureExtractor) -> int:
+    """Return the samples of the longest window."""
+    longest = _LONGEST_S if extractor.max_samples is None else extractor.max_samples / extractor.rate_hz
+    given = model.options.get("window_s", min(_WINDOW_S, longest) if extractor.max_samples is None else longest)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0.1 <= given <= longest:
-        raise ConfigError(f"model {model.name!r}: options.window_s is a number of seconds from 0.1 to {longest:g}")
-    return round(given * hearing.rate_hz)
+        raise ConfigError(f"model {model.name!r}: options.window_s must be a number of seconds from 0.1 to {longest:g}")
+    return round(given * extractor.rate_hz)

@@ -1,4 +1,4 @@
-"""Cutting a recording into passages that are heard one by one: where it is quietest, so that no word is cut in two."""
+"""Cutting a recording into passages at its quietest places, so that no word is cut in two."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: How finely loudness is looked at.
+#: Seconds of one step of loudness.
 STEP_S = 0.02
-#: A pause is at least so long: what is quieter and shorter may be a consonant.
+#: Seconds of the shortest pause; a shorter quiet place may be a consonant.
 _PAUSE_S = 0.3
-#: A passage has at least this share of the longest one.
+#: The least length of a passage, as a share of the longest.
 _LEAST = 2 / 3
 
 
 class Loudness:
-    """The loudness of a recording, step by step, however its samples come."""
+    """The loudness of a recording, step by step."""
 
     def __init__(self, rate_hz: int) -> None:
         self._step = round(rate_hz * STEP_S)
@@ -26,8 +26,8 @@ class Loudness:
         self._levels: list[npt.NDArray[np.float32]] = []
         self.samples = 0
 
-    def hear(self, block: npt.NDArray[np.float32]) -> None:
-        """Take the next samples."""
+    def add(self, block: npt.NDArray[np.float32]) -> None:
+        """Add the next samples."""
         self.samples += len(block)
         together = np.concatenate([self._rest, block])
         whole = len(together) - len(together) % self._step
@@ -35,7 +35,7 @@ class Loudness:
         self._rest = together[whole:]
 
     def passages(self, longest_s: float) -> list[int]:
-        """Return how many samples each passage has: `longest_s` at most, all of the recording together."""
+        """Return the samples of each passage, at most `longest_s` each. Together they are the recording."""
         levels = np.concatenate(self._levels) if self._levels else np.empty(0, np.float32)
         cuts = quiet_cuts(levels, -(-self.samples // self._step), round(longest_s / STEP_S))
         edges = [0, *(cut * self._step for cut in cuts), self.samples]
@@ -43,9 +43,9 @@ class Loudness:
 
 
 def quiet_cuts(levels: npt.NDArray[np.floating[Any]], steps: int, longest: int) -> list[int]:
-    """Return where to cut so many steps that no part has more than `longest`, each in the last of the quietest places.
+    """Return the cuts, each at the last of the quietest places, that leave no part of more than `longest` steps.
 
-    `levels` are those of the whole steps, of which there may be one less.
+    `levels` has one value per whole step: `steps` or one less.
     """
     pause = max(1, round(_PAUSE_S / STEP_S))
     quiet = np.convolve(levels, np.ones(pause), mode="same") if len(levels) >= pause else levels
@@ -59,7 +59,7 @@ def quiet_cuts(levels: npt.NDArray[np.floating[Any]], steps: int, longest: int) 
 
 
 def joined(blocks: Iterable[npt.NDArray[np.float32]], lengths: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
-    """Yield blocks of samples as passages of these lengths; only one of them is in memory."""
+    """Yield blocks of samples as passages of these lengths; only one passage is in memory."""
     source, rest = iter(blocks), np.empty(0, np.float32)
     for length in lengths:
         parts, have = [rest], len(rest)

@@ -1,7 +1,7 @@
-"""The speech recognition processor: a recording in, what is said in it out, told while it is written.
+"""The speech recognition processor: a recording in, its transcript out, streamed while it is written.
 
-A recording is decoded twice: once to find the pauses where it is cut into passages, and again passage by passage as the
-engine asks for them. So its length is known before the first word, and no more than a few passages are in memory.
+A recording is decoded twice: once to cut it into passages at pauses, and again passage by passage as the engine needs
+them. So the number of passages is known before the first word, and only a few passages are in memory.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from penstock.errors import ConfigError
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options
+from penstock.processors.exchange import Exchange
 from penstock.processors.language.tokens import read_vocabulary
 from penstock.processors.outputs import OUTPUTS, Kind
 from penstock.processors.outputs import write_text as write
-from penstock.processors.speech.features import LogMel, read_features
+from penstock.processors.speech.log_mel import LogMel, read_log_mel
 from penstock.processors.speech.passages import Loudness, joined
-from penstock.processors.speech.recording import read_sound
+from penstock.processors.speech.recording import read_audio, sound_begin_s
 from penstock.processors.speech.request import SpeechRequest
 from penstock.processors.speech.words import words_of
 from penstock.subtitles import srt, vtt
 
-#: The network's input: float32 (bands, frames), how many of them are sound; and its outputs.
+#: The network's input: float32 (bands, frames), and the frames of audio without padding; and its outputs.
 INPUT_NAME, FRAMES_NAME = "features", "frames"
 SEGMENTS_NAME, LANGUAGE_NAME, WORDS_NAME = "segments", "language", "words"
-#: Of an option that may make passages longer than the network's window.
+#: The most seconds of the option `passage_s`, which may exceed the network's window.
 _LONGEST_S = 600
 
 _KINDS = OUTPUTS.register("srt", Kind("application/x-subrip", ".srt", write)).register(
@@ -42,17 +43,19 @@ _KINDS = OUTPUTS.register("srt", Kind("application/x-subrip", ".srt", write)).re
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """The state that `post_process` needs from `pre_process`."""
 
     outputs: tuple[str, ...]
-    #: Of each passage.
+    #: Seconds from the beginning of the file to the first passage.
+    begin_s: float
+    #: Seconds of each passage.
     lengths_s: tuple[float, ...]
-    #: Whether each word is timed.
+    #: True where the result has the times of words.
     words: bool
 
 
 class SpeechRecognition:
-    """Writes down what is said in a recording, in segments that know when."""
+    """Transcribes a recording into segments with times."""
 
     request = SpeechRequest
     outputs = (
@@ -60,11 +63,21 @@ class SpeechRecognition:
         _KINDS.spec("srt", "transcript.srt: subtitles as SubRip", kind="srt", default=False),
         _KINDS.spec("vtt", "transcript.vtt: subtitles as WebVTT", kind="vtt", default=False),
     )
+    exchanges = (
+        Exchange(
+            prompt={
+                INPUT_NAME: "float32 (bands, frames)",
+                **dict.fromkeys((FRAMES_NAME, WORDS_NAME, "temperature", "seed"), "number"),
+                **dict.fromkeys((LANGUAGE_NAME, "task"), "text"),
+            },
+            output={SEGMENTS_NAME: "list", LANGUAGE_NAME: "text"},
+        ),
+    )
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "passage_s")
-        self._features = read_features(model)
+        self._features = read_log_mel(model)
         self._vocabulary = read_vocabulary(model, truncate=False)
         self._passage_s = _passage_s(model, self._features)
 
@@ -72,36 +85,38 @@ class SpeechRecognition:
         """Return one prompt per passage."""
         path, features = media.path(request.audio), self._features
         loudness = Loudness(features.rate_hz)
-        for block in read_sound(path, self._model.limits, features.rate_hz):
-            loudness.hear(block)
+        for block in read_audio(path, self._model.limits, features.rate_hz):
+            loudness.add(block)
         lengths = loudness.passages(self._passage_s)
         least = features.frames(features.chunk_s * features.rate_hz)
         cost = sum(max(least, features.frames(length)) for length in lengths)
         seconds = tuple(length / features.rate_hz for length in lengths)
-        context = Context(request.outputs, seconds, request.timestamps == "word")
+        context = Context(request.outputs, sound_begin_s(path), seconds, request.timestamps == "word")
         return Prepared(self._prompts(path, lengths, request), len(lengths), cost, context, unit="passages")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"language", "duration", "segments": [{"id", "start", "end", "text"}]}` as data.
 
-        With times of words also `"words": [{"start", "end", "text"}]`.
+        With word timestamps also `"words": [{"start", "end", "text"}]`. Times are in seconds from the beginning of the
+        file, and `duration` is the time of the end of its sound.
         """
         transcript = _Transcript(self._decode, sink)
         spoken: dict[str, float] = defaultdict(float)
-        at, lengths = 0.0, iter(context.lengths_s)
+        at, lengths = context.begin_s, iter(context.lengths_s)
         length = next(lengths)
         for output in outputs:
-            heard = str(output.data[LANGUAGE_NAME] or "en")
-            transcript.grow(output.data[SEGMENTS_NAME], at, length, heard)
+            language = str(output.data[LANGUAGE_NAME] or "en")
+            transcript.grow(output.data[SEGMENTS_NAME], at, length, language)
             if not output.partial:
-                spoken[heard] += length
+                spoken[language] += length
                 transcript.turn()
                 at, length = at + length, next(lengths, 0.0)
         for name, made in (("srt", srt), ("vtt", vtt)):
             if name in context.outputs:
                 _KINDS.put(sink, "transcript", made(transcript.segments), kind=name)
         language = max(spoken, key=lambda code: spoken[code])
-        data = {"language": language, "duration": round(sum(context.lengths_s), 3), "segments": transcript.segments}
+        duration = round(context.begin_s + sum(context.lengths_s), 3)
+        data = {"language": language, "duration": duration, "segments": transcript.segments}
         if context.words:
             data["words"] = transcript.words
         return Result(text=transcript.text, data=data)
@@ -124,7 +139,7 @@ class SpeechRecognition:
             "temperature": request.temperature,
             "seed": request.seed,
         }
-        blocks = read_sound(path, self._model.limits, self._features.rate_hz)
+        blocks = read_audio(path, self._model.limits, self._features.rate_hz)
         for samples in joined(blocks, lengths):
             features = self._features(samples)
             count = features.shape[1]
@@ -137,30 +152,30 @@ class SpeechRecognition:
 
 
 class _Transcript:
-    """The segments of a recording, as they come: those of a passage are told again and again until it is over."""
+    """The segments of a recording so far. A passage's output repeats its earlier segments until the passage is over."""
 
     def __init__(self, decode: Any, sink: ArtifactSink) -> None:
         self._decode, self._sink = decode, sink
-        self._taken = 0
+        self._count = 0
         self.segments: list[dict[str, Any]] = []
         self.words: list[dict[str, Any]] = []
         self.text = ""
 
     def grow(self, found: Sequence[Sequence[Any]], at: float, length: float, language: str) -> None:
-        """Take what is known of a passage that begins at a moment, in seconds."""
-        for start, end, tokens, *spans in found[self._taken :]:
+        """Add the new segments of the passage that begins at `at` seconds."""
+        for start, end, tokens, *spans in found[self._count :]:
             text = self._decode(tokens)
-            piece = text if self.text else text.lstrip()
-            if piece:
-                self.text += piece
-                self._sink.say(piece)
+            added = text if self.text else text.lstrip()
+            if added:
+                self.text += added
+                self._sink.say(added)
             if text.strip():
-                # Networks may hear something in the silence that their window is filled up with.
+                # Networks may transcribe the silence that pads their window.
                 times = _times(start, end, at, length)
                 self.segments.append({"id": len(self.segments), **times, "text": text.strip()})
             for of_tokens in spans:
                 self._time_words(tokens, of_tokens, language, at, length)
-        self._taken = len(found)
+        self._count = len(found)
 
     def _time_words(
         self, tokens: Sequence[int], spans: Sequence[Sequence[float]], language: str, at: float, length: float
@@ -173,7 +188,7 @@ class _Transcript:
 
     def turn(self) -> None:
         """Go on to the next passage."""
-        self._taken = 0
+        self._count = 0
 
 
 def _times(start: float, end: float, at: float, length: float) -> dict[str, float]:
@@ -183,5 +198,5 @@ def _times(start: float, end: float, at: float, length: float) -> dict[str, floa
 def _passage_s(model: Model, features: LogMel) -> float:
     given = model.options.get("passage_s", features.chunk_s)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given <= _LONGEST_S:
-        raise ConfigError(f"model {model.name!r}: options.passage_s is a number of seconds from 1 to {_LONGEST_S}")
+        raise ConfigError(f"model {model.name!r}: options.passage_s must be a number of seconds from 1 to {_LONGEST_S}")
     return float(given)

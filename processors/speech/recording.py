@@ -1,7 +1,7 @@
-"""Reading recordings: blocks of samples at the rate that a network wants, however long the file is.
+"""Reading recordings: blocks of samples at a network's sample rate, in bounded memory.
 
-Headers are not believed: how long a recording is shows when it was decoded. Channels are mixed into one; a film's sound
-track is a recording too.
+The duration comes from decoding, not from the header. Channels are mixed into one. A video's audio track is a recording
+too.
 """
 
 from __future__ import annotations
@@ -17,56 +17,76 @@ from av.container import InputContainer
 
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
-from penstock.processors.containers import check_decoded, opened
+from penstock.processors.decoding import bounded
+from penstock.processors.media.containers import check_decoded, opened
 
 Samples = npt.NDArray[np.float32]  #: (samples,), from -1 to 1
 
-#: What a model without `limits.max_seconds` takes.
+#: The longest recording, in seconds, for a model without `limits.max_seconds`.
 MAX_SECONDS = 12 * 3600
-_TAKEN = "WAV, FLAC, MP3, Ogg, M4A, MP4 or WebM"
-#: What decoders are asked for: headers may say anything.
+_SUPPORTED = "WAV, FLAC, MP3, Ogg, M4A, MP4 or WebM"
+#: Plausible headers: sample rates and channels that decoders are given.
 _RATES_HZ = range(1_000, 768_001)
 _CHANNELS = range(1, 65)
 
 
-def read_sound(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
-    """Yield a recording's samples, mixed into one channel and resampled, in blocks of less than a second or so.
+def read_audio(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
+    """Yield a recording's samples, mixed into one channel and resampled, in blocks of about a second at most.
 
-    Raises `MediaTooLarge` where more than `limits.max_seconds` come, and `MediaUnreadable` for a file of another
-    format, a damaged one, one without sound, and samples that are no numbers.
+    Raises `MediaTooLarge` for more than `limits.max_seconds`, and `MediaUnreadable` for another format, a damaged file,
+    a file without audio, and samples that are not finite.
     """
     most, count = limits.max_seconds or MAX_SECONDS, 0
-    with opened(path, "recording", _TAKEN) as container:
+    with opened(path, "recording", _SUPPORTED) as container:
         for block in _blocks(container, _stream(container), rate_hz):
             count += len(block)
             if count > most * rate_hz:
-                raise MediaTooLarge(f"The recording is longer than {most:g} seconds, which is what is taken.")
+                raise MediaTooLarge(f"The recording is longer than {most:g} seconds, the limit of the model.")
             if not np.isfinite(block).all():
-                raise MediaUnreadable("The recording holds samples that are no numbers.")
+                raise MediaUnreadable("The recording holds samples that are not finite numbers.")
             yield block
     if not count:
         raise MediaUnreadable("The recording is empty: it holds no samples.")
     check_decoded(path, "recording", count / rate_hz)
 
 
+def sound_begin_s(path: Path) -> float:
+    """Return the seconds from the beginning of a file to its first sound: above 0 where a film's sound begins late.
+
+    A film begins with the earliest of its audio and video tracks, as in players. Raises the errors of `read_audio`.
+    """
+    with opened(path, "recording", _SUPPORTED) as container:
+        first = next(container.decode(_stream(container)), None)
+        if first is None or first.time is None:
+            return 0.0
+        return first.time - min([first.time, *_pictures_begin_s(container)])
+
+
+def _pictures_begin_s(container: InputContainer) -> Iterator[float]:
+    """Yield the time of the first picture of each video track, in seconds of the file's own time."""
+    for track in container.streams.video:
+        if track.start_time is not None and track.time_base:
+            yield float(track.start_time * track.time_base)
+
+
 def _stream(container: InputContainer) -> AudioStream:
     if not container.streams.audio:
-        raise MediaUnreadable("The file has no sound track.")
+        raise MediaUnreadable("The file has no audio track.")
     stream = container.streams.audio[0]
     if stream.codec_context is None:
-        raise MediaUnreadable("The recording is of a kind that cannot be decoded here.")
+        raise MediaUnreadable("The recording's codec is not supported.")
     if stream.rate not in _RATES_HZ or stream.channels not in _CHANNELS:
-        raise MediaUnreadable(f"The recording says that it has {stream.channels} channels at {stream.rate} Hz.")
+        raise MediaUnreadable(f"The recording's header declares {stream.channels} channels at {stream.rate} Hz.")
     stream.codec_context.thread_count = 1
     return stream
 
 
 def _blocks(container: InputContainer, stream: AudioStream, rate_hz: int) -> Iterator[Samples]:
-    # FFmpeg's own mix of float channels is louder than they are: two alike would be cut off.
-    resampler, begun = av.AudioResampler(format="fltp", rate=rate_hz), False
-    for frame in container.decode(stream):
-        begun = True
-        for made in resampler.resample(frame):
-            yield made.to_ndarray().mean(axis=0)
-    for made in resampler.resample(None) if begun else ():
-        yield made.to_ndarray().mean(axis=0)
+    # FFmpeg's own mix of float channels adds them up: two equal channels would clip.
+    resampler, started = av.AudioResampler(format="fltp", rate=rate_hz), False
+    for frame in bounded(container.decode(stream)):
+        started = True
+        for resampled in resampler.resample(frame):
+            yield resampled.to_ndarray().mean(axis=0)
+    for resampled in resampler.resample(None) if started else ():
+        yield resampled.to_ndarray().mean(axis=0)

@@ -1,4 +1,4 @@
-"""From a batch of rows to the arrays that a network takes."""
+"""Features: the network's input arrays from a batch of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import InvalidInput
 from penstock.processors.tables.options import Column, TableOptions
 from penstock.reports import Issue
 
-#: The one input of a network that sees all columns at once: (rows, columns).
+#: The only input of a network with `inputs = "matrix"`: (rows, columns).
 INPUT_NAME = "features"
 
 _ARROW = {
@@ -27,12 +27,12 @@ _ARROW = {
 
 
 def arrow_types(options: TableOptions) -> dict[str, pa.DataType]:
-    """Return what the network's columns are read as in a CSV file."""
+    """Return the Arrow types with which the network's columns are read from a CSV file."""
     return {column.name: pa.string() if column.categories else _ARROW[column.dtype] for column in options.columns}
 
 
 def check_types(types: Mapping[str, pa.DataType], options: TableOptions) -> None:
-    """Raise `InvalidInput` for columns of a Parquet file that do not hold what the network takes."""
+    """Raise `InvalidInput` for columns of a Parquet file whose types do not fit the network."""
     wrong = [
         f"{column.name!r} holds {types[column.name]}, not {_wanted(column)}"
         for column in options.columns
@@ -46,10 +46,10 @@ def check_types(types: Mapping[str, pa.DataType], options: TableOptions) -> None
 def features(
     batch: pa.RecordBatch, options: TableOptions, first_row: int
 ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.bool_]]:
-    """Return the network's inputs, and which rows have no prediction.
+    """Return the network's inputs, and a mask of the rows without a prediction.
 
-    `first_row` is the number of the batch's first row in the table, from 1. Raises `InvalidInput` for a word that is no
-    category, an infinite number, and, where the options say so, a missing one.
+    `first_row` is the number of the batch's first row in the table, from 1. Raises `InvalidInput` for an unknown
+    category, an infinite number, and, with `missing = "refuse"`, a missing value.
     """
     missing = np.zeros(batch.num_rows, bool)
     columns = {}
@@ -68,7 +68,7 @@ def features(
 
 
 def _numbers(values: pa.Array, column: Column, first_row: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return a column's numbers, 0 where there is none, and where that is."""
+    """Return a column's numbers, with 0 for missing values, and a mask of the missing values."""
     if column.categories:
         return _codes(values, column, first_row)
     try:
@@ -98,13 +98,13 @@ def _codes(values: pa.Array, column: Column, first_row: int) -> tuple[npt.NDArra
     unknown = np.asarray(pc.is_null(codes)) & ~absent
     if unknown.any():
         word, known = words[int(unknown.argmax())].as_py(), ", ".join(column.categories)
-        raise _at(column, first_row, unknown, f"is {word!r}, and the model knows: {known}")
+        raise _at(column, first_row, unknown, f"is {word!r}; known categories: {known}")
     return np.asarray(pc.fill_null(codes, 0)), absent
 
 
 def _at(column: Column, first_row: int, where: npt.NDArray[np.bool_], what: str) -> InvalidInput:
-    """Return the error of the first row where something is wrong."""
-    detail = f"The table does not fit: column {column.name!r} {what} in row {first_row + int(where.argmax())}."
+    """Return an error that names the first row of the mask `where`."""
+    detail = f"The table does not fit: column {column.name!r} in row {first_row + int(where.argmax())} {what}."
     return InvalidInput(detail, errors=[Issue("/input/table", detail)])
 
 

@@ -1,7 +1,7 @@
-"""Tables read in batches of rows: Parquet and CSV files, in memory that does not grow with them.
+"""Table reader: Parquet and CSV files in batches of rows, with memory that does not grow with the file.
 
-A table is read twice at the same pace, once for the network and once for the result, so that columns which the network
-does not see are never kept while it works.
+A table is read twice at the same pace, once for the network and once for the result. Columns that are no input of the
+network are therefore never kept in memory.
 """
 
 from __future__ import annotations
@@ -17,41 +17,44 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from penstock.errors import InvalidInput, MediaUnreadable
+from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
 from penstock.reports import Issue
 
 _POINTER = "/input/table"
-#: A CSV file is read in pieces of this size, of which each must hold a row at least.
+#: Bytes of a CSV file that are read at once; a row must fit into them.
 _BLOCK_BYTES = 2**22
+#: Bytes of a column's texts in a group of rows that may be any multiple of what the file stores, and the largest
+#: multiple beyond.
+_GROWN_BYTES, _MAX_GROWTH = 2**26, 200
 _COLUMN = re.compile(r"CSV column #(\d+)")
-#: pyarrow counts the line of names as the first row.
+#: A row's number in pyarrow's messages, which count the line of names as the first row.
 _ROW = re.compile(r"\bRow #(\d+)")
 _DELIMITERS = (";", "\t", "|", ",")
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table whose header was read."""
+    """A table file, with the contents of its header."""
 
     path: Path
-    #: None = Parquet.
+    #: Delimiter of a CSV file; None = Parquet.
     delimiter: str | None
     names: Sequence[str]
-    #: Of a Parquet file, by column; CSV files say nothing of types.
+    #: Types of a Parquet file by column; empty for CSV.
     types: Mapping[str, pa.DataType]
-    #: Exactly in a Parquet file, at most in a CSV file.
+    #: Number of rows: exact for Parquet, an upper bound for CSV.
     rows: int
 
     def batches(self, types: Mapping[str, pa.DataType], size: int) -> Iterator[pa.RecordBatch]:
-        """Yield the columns in `types`, in that order, in batches of `size` rows; the last one may be shorter.
+        """Yield the columns in `types`, in that order, in batches of `size` rows; the last batch may be shorter.
 
-        CSV is read as these types; Parquet has its own. Raises `MediaUnreadable` where the file is damaged, and
-        `InvalidInput` for what is not of the type.
+        CSV values are converted to these types; Parquet keeps its own. Raises `MediaUnreadable` if the file is damaged,
+        and `InvalidInput` for values that cannot be converted.
         """
-        with reading(self.names):
-            yield from _evenly(self._pieces(types, size), size)
+        with pyarrow_errors(self.names):
+            yield from _rebatched(self._batches(types, size), size)
 
-    def _pieces(self, types: Mapping[str, pa.DataType], size: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, types: Mapping[str, pa.DataType], size: int) -> Iterator[pa.RecordBatch]:
         if self.delimiter is None:
             with parquet.ParquetFile(self.path, pre_buffer=False) as file:
                 yield from file.iter_batches(batch_size=size, columns=list(types), use_threads=False)
@@ -62,36 +65,51 @@ class TableFile:
 
 
 def open_table(path: Path, delimiter: str) -> TableFile:
-    """Read a table's header; raise `MediaUnreadable` for what is neither Parquet nor CSV."""
+    """Read a table's header; raise `MediaUnreadable` if the file is neither Parquet nor CSV."""
     with path.open("rb") as file:
         start = file.read(4096)
     if start[:4] == b"PAR1":
-        with reading(()), parquet.ParquetFile(path) as table:
+        with pyarrow_errors(()), parquet.ParquetFile(path) as table:
             schema = table.schema_arrow
+            _check_growth(table.metadata)
             return TableFile(
                 path, None, schema.names, dict(zip(schema.names, schema.types, strict=True)), table.metadata.num_rows
             )
     if b"\0" in start:
-        raise MediaUnreadable("The file is no table that is taken here: Parquet, or CSV in UTF-8.")
+        raise MediaUnreadable("The file is not a table in a supported format: Parquet, or CSV in UTF-8.")
     header = start.splitlines()[0].decode(errors="replace") if start else ""
-    doubt = _doubt(header, delimiter) if delimiter not in header else ""
-    with reading((), doubt), path.open("rb") as file, _open_csv(file, delimiter, csv.ConvertOptions()) as reader:
+    hint = _delimiter_hint(header, delimiter) if delimiter not in header else ""
+    with pyarrow_errors((), hint), path.open("rb") as file, _open_csv(file, delimiter, csv.ConvertOptions()) as reader:
         names = _header(reader)
-    return TableFile(path, delimiter, names, {}, _most_rows(path))
+    return TableFile(path, delimiter, names, {}, _max_rows(path))
+
+
+def _check_growth(metadata: parquet.FileMetaData) -> None:
+    """Raise `MediaTooLarge` for texts that take far more memory than bytes of the file: a cell is decoded whole."""
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        for number in range(rows.num_columns):
+            column = rows.column(number)
+            grown, stored = column.total_uncompressed_size, max(1, column.total_compressed_size)
+            if column.physical_type == "BYTE_ARRAY" and grown > _GROWN_BYTES and grown > _MAX_GROWTH * stored:
+                raise MediaTooLarge(
+                    f"The table's column {column.path_in_schema!r} takes {grown:,} bytes in memory, from {stored:,} in "
+                    f"the file; beyond {_GROWN_BYTES:,} it may grow {_MAX_GROWTH} times."
+                )
 
 
 def check_columns(table: TableFile, needed: Collection[str], added: Collection[str]) -> None:
-    """Raise `InvalidInput` for a table that lacks a column, has one twice, or has one that would be added."""
+    """Raise `InvalidInput` if a needed column is missing or not unique, or if an added column already exists."""
     have = set(table.names)
     if lacking := [name for name in needed if name not in have]:
         there = ", ".join(map(repr, table.names)) or "none"
-        hint = "" if len(have) > 1 or table.delimiter is None else f". {_doubt(there, table.delimiter)}"
+        hint = "" if len(have) > 1 or table.delimiter is None else f". {_delimiter_hint(there, table.delimiter)}"
         what = "column" if len(lacking) == 1 else "columns"
         raise _wrong(f"The table lacks the {what} {', '.join(map(repr, lacking))}; it has: {there}{hint}")
     if twice := [name for name in needed if list(table.names).count(name) > 1]:
         raise _wrong(f"The table has the column {twice[0]!r} more than once.")
     if taken := [name for name in added if name in have]:
-        raise _wrong(f"The table has a column {taken[0]!r} already: rename it, or ask for keep_columns = false.")
+        raise _wrong(f"The table already has a column {taken[0]!r}: rename it, or set keep_columns = false.")
 
 
 def _header(reader: csv.CSVStreamingReader) -> Sequence[str]:
@@ -101,10 +119,10 @@ def _header(reader: csv.CSVStreamingReader) -> Sequence[str]:
         raise _wrong("The table does not fit: the line of column names is not UTF-8.") from error
 
 
-def _doubt(header: str, delimiter: str) -> str:
-    """Return the question whether a table of one column has another delimiter, and which one stands there."""
+def _delimiter_hint(header: str, delimiter: str) -> str:
+    """Return a hint that the delimiter may be wrong, with another delimiter that the text contains."""
     other = next((sign for sign in _DELIMITERS if sign != delimiter and sign in header), None)
-    return f"Is its delimiter {delimiter!r}?" + (f" There is {other!r} in its first line." if other else "")
+    return f"Is its delimiter {delimiter!r}?" + (f" Its first line contains {other!r}." if other else "")
 
 
 def _wrong(detail: str) -> InvalidInput:
@@ -120,8 +138,8 @@ def _open_csv(file: Any, delimiter: str, convert: csv.ConvertOptions) -> csv.CSV
     )
 
 
-def _most_rows(path: Path) -> int:
-    """Return how many rows a CSV file has at most: one for each end of a line, whichever kind the file has."""
+def _max_rows(path: Path) -> int:
+    """Return the maximum number of rows of a CSV file: the number of its line ends."""
     ends = {b"\n": 0, b"\r": 0}
     with path.open("rb") as file:
         while block := file.read(2**20):
@@ -130,11 +148,11 @@ def _most_rows(path: Path) -> int:
     return max(ends.values())
 
 
-def _evenly(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def _rebatched(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of `size`."""
     waiting: list[pa.RecordBatch] = []
     count = 0
-    for piece in pieces:
+    for piece in batches:
         waiting.append(piece)
         count += piece.num_rows
         while count >= size:
@@ -152,10 +170,10 @@ def _batch(table: pa.Table) -> pa.RecordBatch:
 
 
 @contextmanager
-def reading(names: Sequence[str], doubt: str = "") -> Iterator[None]:
-    """Translate what pyarrow raises of a file: the only place that knows its words.
+def pyarrow_errors(names: Sequence[str], hint: str = "") -> Iterator[None]:
+    """Translate pyarrow's errors about a file; no other code depends on the words of pyarrow's messages.
 
-    `doubt` is said of rows with another number of columns.
+    `hint` is added to errors about rows with a wrong number of columns.
     """
     try:
         yield
@@ -166,8 +184,8 @@ def reading(names: Sequence[str], doubt: str = "") -> Iterator[None]:
             raise _wrong(f"The table does not fit: {words}.") from error
         if "straddling" in words:
             words = f"a row has more than {_BLOCK_BYTES} bytes"
-        asked = f" {doubt}" if doubt and "Expected" in words else ""
-        raise MediaUnreadable(f"The table cannot be read: {words}.{asked}") from error
+        note = f" {hint}" if hint and "Expected" in words else ""
+        raise MediaUnreadable(f"The table cannot be read: {words}.{note}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise MediaUnreadable(f"The table cannot be read: {error}.") from error
 

@@ -1,4 +1,4 @@
-"""The `input` of table jobs. Its JSON Schema is the API's: neither numpy nor pyarrow is imported here."""
+"""The `input` of table jobs. The API publishes its JSON Schema, so neither numpy nor pyarrow is imported here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TabularRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     table: MediaReference = Field(description="The table: Parquet, or CSV in UTF-8 with a line of column names")
-    delimiter: Delimiter = Field(default=",", description="What stands between the columns of a CSV file.")
+    delimiter: Delimiter = Field(default=",", description="The delimiter between the columns of a CSV file.")
     keep_columns: bool = Field(
-        default=True, description="Whether the columns of the table stand before the predictions in the result."
+        default=True, description="true: the result has the table's own columns before the predictions."
     )
     outputs: tuple[TableOutput, ...] = Field(
         default=("parquet",),

@@ -1,4 +1,4 @@
-"""The processor of tables: CSV or Parquet in, the same rows with a network's predictions out."""
+"""Tabular prediction: adds a network's predictions to the rows of a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -27,42 +27,47 @@ from penstock.processors.base import (
     Result,
     final_outputs,
 )
-from penstock.processors.tables.features import arrow_types, check_types, features
-from penstock.processors.tables.options import Column, read_options
+from penstock.processors.exchange import Exchange
+from penstock.processors.tables.features import INPUT_NAME, arrow_types, check_types, features
+from penstock.processors.tables.options import Column, TableOptions, read_options
 from penstock.processors.tables.reading import TableFile, check_columns, open_table
 from penstock.processors.tables.request import TabularRequest
-from penstock.processors.tables.writing import Sheet, check_kept, predictions
+from penstock.processors.tables.writing import PredictionWriter, check_kept, predictions
 
 _TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv; charset=utf-8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     request: TabularRequest
     table: TableFile
-    #: Of each prompt that was made: which of its rows have no prediction.
+    #: Masks of the rows without a prediction, one per unfinished prompt.
     pending: deque[npt.NDArray[np.bool_]] = field(default_factory=deque)
 
 
 class Tabular:
-    """Predicts from rows of columns."""
+    """The tabular processor."""
 
     request = TabularRequest
     outputs = (
         OutputSpec("parquet", _TYPES["parquet"], "predictions.parquet: a row for each row of the table"),
-        OutputSpec("csv", _TYPES["csv"], "predictions.csv: the same as text", default=False),
+        OutputSpec("csv", _TYPES["csv"], "predictions.csv: the same as CSV", default=False),
     )
+
+    #: The names are those of a model's options.
+    exchanges = (Exchange(prompt={"*": "array (rows, columns)"}, output={"*": "array (rows, ...)"}),)
 
     def __init__(self, model: Model) -> None:
         self._limits = model.limits
         self._options = read_options(model)
+        self.exchanges = (_exchange(self._options),)
 
     def pre_process(self, request: TabularRequest, media: Media) -> Prepared[Context]:
-        """Return one prompt for each batch of rows.
+        """Return one prompt per batch of rows.
 
-        `Prepared.count` and `cost` are upper bounds for CSV: a quoted value may hold ends of lines.
+        `Prepared.count` and `cost` are upper bounds for CSV, because a quoted value may contain line ends.
         """
         options = self._options
         table = open_table(media.path(request.table), request.delimiter)
@@ -76,7 +81,7 @@ class Tabular:
         return Prepared(self._prompts(context), count, table.rows, context, unit=unit)
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Write the artifacts and return `{"rows", "without_prediction", "columns"}`: what was added to each row."""
+        """Write the artifacts and return `{"rows", "without_prediction", "columns"}`; `columns` are the added ones."""
         request, rows, without = context.request, 0, 0
         with ExitStack() as stack:
             sheets = {kind: self._sheet(kind, context, sink) for kind in dict.fromkeys(request.outputs)}
@@ -94,7 +99,7 @@ class Tabular:
         return Result(data={"rows": rows, "without_prediction": without, "columns": list(self._options.predicted)})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a table of one batch."""
+        """Return a table with one batch of rows."""
         rows = min(self._options.batch_rows, limits.max_items or self._options.batch_rows)
         path = folder / "dummy.parquet"
         columns = {column.name: _noise(column, rows) for column in self._options.columns}
@@ -113,12 +118,23 @@ class Tabular:
     def _check_rows(self, rows: int) -> None:
         most = self._limits.max_items
         if most is not None and rows > most:
-            raise MediaTooLarge(f"The table has {rows} rows or more; this model takes at most {most}.")
+            raise MediaTooLarge(f"The table has {rows} rows or more; this model accepts at most {most}.")
 
-    def _sheet(self, kind: str, context: Context, sink: ArtifactSink) -> Sheet:
+    def _sheet(self, kind: str, context: Context, sink: ArtifactSink) -> PredictionWriter:
         request = context.request
         path = sink.path(f"predictions.{kind}")
-        return Sheet(path, kind, context.table, self._options, keep=request.keep_columns, delimiter=request.delimiter)
+        return PredictionWriter(
+            path, kind, context.table, self._options, keep=request.keep_columns, delimiter=request.delimiter
+        )
+
+
+def _exchange(options: TableOptions) -> Exchange:
+    """Return the values of a batch of rows, see `features`, and of its predictions."""
+    if options.inputs == "matrix":
+        prompt = {INPUT_NAME: f"{options.columns[0].dtype} (rows, {len(options.columns)})"}
+    else:
+        prompt = {column.name: f"{column.dtype} (rows, 1)" for column in options.columns}
+    return Exchange(prompt=prompt, output={wanted.output: "array (rows, ...)" for wanted in options.predictions})
 
 
 def _noise(column: Column, rows: int) -> Any:

@@ -1,4 +1,4 @@
-"""Tables written as they are made: predictions, beside the columns they were made from."""
+"""Prediction files: tables that are written batch by batch, optionally with the input's columns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.processors.tables.features import arrow_types
 from penstock.processors.tables.options import Prediction, TableOptions
 from penstock.processors.tables.reading import TableFile
 
-#: Rows in a row group of a Parquet file, at least: readers skip and compress by them.
+#: Minimum number of rows per row group of a Parquet file.
 _GROUP_ROWS = 2**17
-#: What is held of them at most.
+#: Maximum bytes of rows in memory.
 _GROUP_BYTES = 2**26
 
 
-class Sheet:
-    """A file of predictions that grows."""
+class PredictionWriter:
+    """Writer of one file of predictions."""
 
     def __init__(
         self, path: Path, kind: str, table: TableFile, options: TableOptions, *, keep: bool, delimiter: str
@@ -41,7 +41,7 @@ class Sheet:
         if self._kept is not None:
             kept = next(self._kept)
             if kept.num_rows != predicted.num_rows:
-                raise ProcessorFailed("The table has other rows the second time.")
+                raise ProcessorFailed("The table changed between its two readings.")
             predicted = pa.RecordBatch.from_arrays(
                 [*kept.columns, *predicted.columns], [*kept.schema.names, *predicted.schema.names]
             )
@@ -51,14 +51,14 @@ class Sheet:
             self._flush()
 
     def finish(self) -> None:
-        """Write what is left; of no rows at all, the names of the columns."""
+        """Write the remaining rows; without any rows, write the column names."""
         if not self._waiting and self._writer is None:
             self._waiting.append(self._empty)
         self._flush()
         self.close()
 
     def close(self) -> None:
-        """Let go of both files."""
+        """Close the input and the output file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -84,23 +84,23 @@ class Sheet:
 
 
 def check_kept(table: TableFile, kinds: Sequence[str], *, keep: bool) -> None:
-    """Raise `InvalidInput` for columns that CSV cannot hold."""
+    """Raise `InvalidInput` if columns that are kept cannot be written as CSV."""
     nested = [name for name, kind in table.types.items() if pa.types.is_nested(kind)]
     if keep and nested and "csv" in kinds:
         raise InvalidInput(
-            f"The table's column {nested[0]!r} holds {table.types[nested[0]]}, which CSV cannot: ask for Parquet."
+            f"The table's column {nested[0]!r} holds {table.types[nested[0]]}, which CSV cannot store: request parquet."
         )
 
 
 def predictions(
     output: Output, options: TableOptions, missing: npt.NDArray[np.bool_]
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-    """Return the columns of an answer, and which rows have none; raise `ProcessorFailed` for another network's."""
+    """Return an output's columns and the mask of rows without a prediction; raise `ProcessorFailed` for others."""
     columns, absent = [], missing.copy()
     for prediction in options.predictions:
         if prediction.output not in output.data:
             there = ", ".join(map(repr, output.data))
-            raise ProcessorFailed(f"The network has no output {prediction.output!r}; there are: {there}.")
+            raise ProcessorFailed(f"The network has no output {prediction.output!r}; its outputs: {there}.")
         numbers = _table(output.data[prediction.output], prediction, len(missing))
         for column in numbers.T:
             without = missing | (np.isnan(column) if column.dtype.kind == "f" else False)
@@ -115,8 +115,8 @@ def _table(array: Any, prediction: Prediction, rows: int) -> npt.NDArray[Any]:
     if numbers.shape == (rows,):
         numbers = numbers[:, None]
     if not isinstance(array, np.ndarray) or numbers.shape != wanted:
-        said = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "no array"
-        raise ProcessorFailed(f"The network's output {prediction.output!r} is {said}; expected {wanted}.")
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "no array"
+        raise ProcessorFailed(f"The network's output {prediction.output!r} is {found}; expected {wanted}.")
     return numbers
 
 
@@ -127,15 +127,15 @@ def _named(column: npt.NDArray[Any], prediction: Prediction, without: npt.NDArra
     ids = np.where(without, 0, column)
     known = (ids >= 0) & (ids < len(prediction.labels)) & (ids == np.floor(ids))
     if not known.all():
-        strange = ids[~known][0]
-        raise ProcessorFailed(f"The network answered class {strange} and {len(prediction.labels)} labels are known.")
+        unknown = ids[~known][0]
+        raise ProcessorFailed(f"The network answered class {unknown}, but there are {len(prediction.labels)} labels.")
     return pa.array(np.array(prediction.labels, dtype=object)[ids.astype(int)], pa.string(), mask=without)
 
 
 def _kept_types(table: TableFile, options: TableOptions, *, as_text: bool) -> dict[str, pa.DataType]:
-    """Return what the table's own columns are read as: those that the network does not see stay text.
+    """Return the types of the table's own columns; columns that are no input of the network stay text.
 
-    Types are never guessed from the beginning of a file: `007` is a name until somebody says that it is a number.
+    Types are never guessed from a file's values: `007` stays text unless the options declare a number.
     """
     own = {} if as_text else arrow_types(options)
     return {name: own.get(name, pa.string()) for name in table.names}

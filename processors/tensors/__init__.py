@@ -1,1 +1,1 @@
-"""Raw tensors as they come out of other programs."""
+"""The processor of raw tensors."""

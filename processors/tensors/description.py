@@ -1,9 +1,9 @@
-"""What a network's inputs are: names, dtypes and shapes, as `penstock.toml` or a model's options say them.
+"""Input descriptions: names, dtypes and shapes of a network's inputs, from `penstock.toml` or a model's options.
 
-multiples = { H = 16, W = 16 }         # what sides must be a multiple of
+multiples = { H = 16, W = 16 }         # the sizes of H and W must be multiples of 16
 [inputs.pixels]
 dtype = "float32"
-shape = ["bands=6", "H", "W"]          # a number, a name for any number, or a name with the number it must be
+shape = ["bands=6", "H", "W"]          # a size, a name for any size, or a name with its size
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Side = Annotated[int, Field(gt=0)] | Annotated[str, StringConstraints(pattern=r"
 #: An array's dtype as numpy names it, and its shape.
 Layout = tuple[str, tuple[int, ...]]
 
-#: A side of any size in a warm-up, or the next multiple.
+#: Size of variable sides in a warm-up, rounded up to a multiple.
 _DUMMY_SIDE = 64
 
 
 class InputSpec(Record):
-    """An array that a prompt must have."""
+    """An input array of a prompt."""
 
     dtype: Literal["float32", "float64", "int64", "int32", "int16", "uint8", "bool"] = "float32"
     shape: tuple[Side, ...]
@@ -37,15 +37,20 @@ class InputSpec(Record):
 
 
 class Inputs(Record):
-    """All of them."""
+    """All inputs of a network."""
 
     inputs: Mapping[str, InputSpec] = Field(default_factory=dict)
     multiples: Mapping[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
 
-    def fit(self, given: Mapping[str, Layout | str], *, fault: type[PenstockError]) -> None:
-        """Raise what says what is expected unless every input is there and fits; a text says what is no array.
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The inputs as an `Exchange` declares them: sizes where they are fixed, `_` for any size."""
+        return {name: f"{spec.dtype} ({', '.join(map(_axis, spec.shape))})" for name, spec in self.inputs.items()}
 
-        `fault` for a name, a type or a rank; `InvalidInput` for sizes.
+    def fit(self, given: Mapping[str, Layout | str], *, fault: type[PenstockError]) -> None:
+        """Check that every input is present and fits; an input that is no array is given as a text.
+
+        Raises `fault` for a missing input, a wrong dtype or a wrong rank, and `InvalidInput` for wrong sizes.
         """
         sides: dict[str, int] = {}
         for name, spec in self.inputs.items():
@@ -57,7 +62,7 @@ class Inputs(Record):
                     raise InvalidInput(f"the network takes `{name}`, {spec}{self._conditions()}, not {found[1]}")
 
     def example(self, sizes: Mapping[str, int]) -> dict[str, Layout]:
-        """Return a layout that fits for each input; sides of any size have that of `sides`, or about 64."""
+        """Return a valid layout of each input; variable sides have their size in `sizes`, or about 64."""
         return {
             name: (spec.dtype, tuple(self._size(side, sizes) for side in spec.shape))
             for name, spec in self.inputs.items()
@@ -71,7 +76,7 @@ class Inputs(Record):
         return int(number) if number else sizes.get(name, -(-_DUMMY_SIDE // factor) * factor)
 
     def _fits(self, side: Side, size: int, sides: dict[str, int]) -> bool:
-        """Return whether a size is the one that a side says, the same as before for a name, and a multiple."""
+        """Check a side's size: the declared one, the same as before for the same name, and a multiple."""
         if isinstance(side, int):
             return size == side
         name, _, number = side.partition("=")
@@ -82,6 +87,11 @@ class Inputs(Record):
         return "".join(f", {name} a multiple of {factor}" for name, factor in self.multiples.items())
 
 
+def _axis(side: Side) -> str:
+    number = str(side).rpartition("=")[2]
+    return number if number.isdigit() else "_"
+
+
 def described(found: Layout | str) -> str:
-    """Return a layout for people."""
+    """Return a layout as text."""
     return found if isinstance(found, str) else f"{found[0]} {found[1]}"

@@ -1,4 +1,4 @@
-"""The tensor processor: raw tensors in, the network's tensors out, with nothing in between but checks."""
+"""Raw tensors: sends a file's tensors to the network and returns the network's outputs, with checks only."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from pydantic import Field, ValidationError
 from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, write_safetensors
 from penstock.processors.tensors.description import Inputs, Layout
 from penstock.processors.tensors.reading import Arrays, open_tensors, refuse_nan
 from penstock.processors.tensors.request import TensorRequest
 
-#: The file beside an exported program that describes its inputs.
+#: File in the folder of an exported program that describes its inputs.
 DESCRIPTION = "penstock.toml"
-#: Numbers that a result's JSON may hold.
+#: Maximum count of numbers in a result's JSON.
 _MAX_VALUES = 100_000
 _OPTIONS = ("inputs", "multiples", "nan", "dummy")
 
 
-class Options(Inputs):
-    """What a model's options say of its tensors."""
+class TensorOptions(Inputs):
+    """A model's options for tensors."""
 
-    #: Whether NaN and infinities are taken.
+    #: Handling of inputs with NaN or infinities.
     nan: Literal["refuse", "allow"] = "refuse"
-    #: Sizes for the warm-up of sides that may have any.
+    #: Sizes of variable sides in the warm-up.
     dummy: Mapping[str, int] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
 
 
 class Tensors:
-    """Hands tensors to a network whose inputs are declared, by `options.inputs` or by its `penstock.toml`."""
+    """The tensor processor. `options.inputs` or the model's `penstock.toml` declares the network's inputs."""
 
     request = TensorRequest
     outputs = (
@@ -52,30 +53,34 @@ class Tensors:
         OUTPUTS.spec("json", "the result: the outputs' numbers as `values`", kind="json", default=False),
     )
 
+    #: The names are those of a model's inputs.
+    exchanges = (Exchange(prompt={"*": "array"}, output={"*": "array"}),)
+
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model)
+        self.exchanges = (Exchange(prompt=self._options.kinds, output={"*": "array"}),)
 
     def pre_process(self, request: TensorRequest, media: Media) -> Prepared[Context]:
-        """Return the one prompt, which fits what is declared."""
+        """Return one prompt that fits the declared inputs."""
         arrays = self._read(media.path(request.file))
         cost = sum(array.size for array in arrays.values())
         return Prepared(iter([Prompt(arrays, cost)]), 1, cost, Context(request.outputs))
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return `{"tensors": {NAME: {"dtype", "shape"}}}`, and `values` if JSON was asked for."""
+        """Return `{"tensors": {NAME: {"dtype", "shape"}}}`, with `values` if the request wants JSON."""
         (output,) = final_outputs(outputs)
         arrays = {name: np.asarray(value) for name, value in output.data.items()}
         if "json" in context.outputs and sum(array.size for array in arrays.values()) > _MAX_VALUES:
             raise InvalidInput(
-                f"The outputs have more than {_MAX_VALUES} numbers: ask for safetensors or npy, not json."
+                f"The outputs have more than {_MAX_VALUES} numbers: request safetensors or npy, not json."
             )
         if "safetensors" in context.outputs:
             OUTPUTS.put(sink, "tensors", arrays, kind="safetensors")
         if "npy" in context.outputs:
             for name, array in arrays.items():
                 OUTPUTS.put(sink, name, array, kind="npy")
-        return Result(data={"tensors": {name: _told(array, context.outputs) for name, array in arrays.items()}})
+        return Result(data={"tensors": {name: _entry(array, context.outputs) for name, array in arrays.items()}})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002  (a network's inputs have their own sizes)
         """Return tensors of zeros."""
@@ -95,7 +100,7 @@ class Tensors:
         return arrays
 
     def _names(self, layouts: Mapping[str, Layout]) -> Mapping[str, str]:
-        """Return which input each of a file's tensors is; raise `InvalidInput` unless they are the declared ones."""
+        """Map the file's tensors to the declared inputs; raise `InvalidInput` if their names differ."""
         wanted = list(self._options.inputs)
         if list(layouts) == [""] and len(wanted) == 1:
             return {"": wanted[0]}
@@ -107,17 +112,19 @@ class Tensors:
         return {name: name for name in layouts}
 
 
-def read_options(model: Model) -> Options:
-    """Return a model's options, with the inputs of its `penstock.toml` where they name none; raise `ConfigError`."""
+def read_options(model: Model) -> TensorOptions:
+    """Return a model's options, with the inputs from its `penstock.toml` if they have none; raise `ConfigError`."""
     found = {name: model.options[name] for name in _OPTIONS if name in model.options}
     if "inputs" not in found:
         found = {**_description(Path(model.source) / DESCRIPTION), **found}
     try:
-        options = Options.model_validate(found)
+        options = TensorOptions.model_validate(found)
     except ValidationError as error:
-        raise ConfigError(f"model {model.name!r}: its inputs are not right: {error}") from error
+        raise ConfigError(f"model {model.name!r}: its inputs are invalid: {error}") from error
     if not options.inputs:
-        raise ConfigError(f"model {model.name!r} names no inputs: say them in options.inputs or in {DESCRIPTION}")
+        raise ConfigError(
+            f"model {model.name!r} declares no inputs: declare them in options.inputs or in {DESCRIPTION}"
+        )
     return options
 
 
@@ -131,15 +138,15 @@ def _description(path: Path) -> dict[str, Any]:
     return {name: described[name] for name in ("inputs", "multiples") if name in described}
 
 
-def _told(array: np.ndarray[Any, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+def _entry(array: np.ndarray[Any, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     if array.dtype.kind not in "biuf":
-        raise ProcessorFailed(f"The network answered {array.dtype}, which is no tensor of numbers.")
-    told = {"dtype": array.dtype.name, "shape": list(array.shape)}
-    return told | {"values": _values(array)} if "json" in wanted else told
+        raise ProcessorFailed(f"The network answered {array.dtype}; expected a tensor of numbers.")
+    entry = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    return entry | {"values": _values(array)} if "json" in wanted else entry
 
 
 def _values(array: np.ndarray[Any, Any]) -> Any:
-    """Return nested lists of the shortest numbers that give the same array back; null for what is not finite."""
+    """Return nested lists of the shortest decimals that convert back to the same array; null for NaN and infinity."""
     if array.dtype.kind != "f":
         return array.tolist()
     plain = np.empty(array.size, object)

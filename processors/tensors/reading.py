@@ -1,4 +1,4 @@
-"""Tensor files: what they say they hold is looked at before any of it is read. Nothing in them is ever unpickled."""
+"""Tensor file reader: checks the header of .npy and .safetensors files before reading data; never unpickles."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.processors.tensors.description import Layout
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-#: Of an .npy file's header: a dtype and a shape are no longer.
+#: Maximum bytes of an .npy file's header, which holds a dtype and a shape.
 _NPY_HEADER_BYTES = 10_000
-#: Of a .safetensors file's header, which has 8 bytes before it that say its length.
+#: Maximum bytes of a .safetensors file's header. The 8 bytes before the header hold its length.
 _SAFETENSORS_HEADER_BYTES = 1_000_000
 _LENGTH_BYTES = 8
 
 _NPY_MAGIC = b"\x93NUMPY"
-#: How other files begin that people send for tensors, and what they are.
+#: First bytes of other formats that users send by mistake, with their names.
 _OTHERS = {b"PK\x03\x04": "a ZIP archive, such as .npz or .pt", b"\x80": "a pickle, such as .pkl or an old .pt"}
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -35,16 +35,16 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorFile:
-    """A file whose header was read."""
+    """A tensor file, with the contents of its header."""
 
-    #: By name; an .npy file has one without a name, "".
+    #: Layouts of the tensors by name; the tensor of an .npy file has the name "".
     layouts: Mapping[str, Layout]
-    #: Reads the tensors, in this machine's byte order; bfloat16, which numpy lacks, as float32 of the same values.
+    #: Reads the tensors in native byte order; bfloat16, which numpy lacks, becomes float32 with the same values.
     load: Callable[[], Arrays]
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """Return what an .npy or .safetensors file holds, whatever it is called; raise `MediaUnreadable` for others."""
+    """Read the header of an .npy or .safetensors file with any suffix; raise `MediaUnreadable` for other formats."""
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(len(_NPY_MAGIC) + 6 + _NPY_HEADER_BYTES)
@@ -53,11 +53,11 @@ def open_tensors(path: Path) -> TensorFile:
     if head[_LENGTH_BYTES:].startswith(b"{"):
         return _safetensors(path, head, size_bytes)
     what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), "something else")
-    raise MediaUnreadable(f"The file is {what}: give .npy or .safetensors, in which there is no code.")
+    raise MediaUnreadable(f"The file is {what}: use .npy or .safetensors, which cannot contain code.")
 
 
 def refuse_nan(name: str, array: npt.NDArray[Any]) -> None:
-    """Raise `InvalidInput` with the first place where a tensor has NaN or infinity."""
+    """Raise `InvalidInput` with the index of a tensor's first NaN or infinity."""
     if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
         first = tuple(int(at) for at in np.argwhere(~finite)[0])
         count = int((~finite).sum())
@@ -70,14 +70,16 @@ def _npy(path: Path, head: bytes, size_bytes: int) -> TensorFile:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(stream, max_header_size=_NPY_HEADER_BYTES)
-    except Exception as error:  # it is Python source: tokenizer, parser and numpy have errors of their own
-        raise MediaUnreadable("The .npy file's header is damaged, or longer than any that says a dtype.") from error
+    except Exception as error:  # the header is Python source: its tokenizer, its parser and numpy raise various errors
+        raise MediaUnreadable("The .npy file's header is damaged or too long.") from error
+    if any(type(length) is not int for length in shape):  # numpy lets booleans pass
+        raise MediaUnreadable("The .npy file's header declares a shape that is not one of whole numbers.")
     if dtype.hasobject or dtype.kind not in "biufc":
-        raise InvalidInput(f"The .npy file holds {dtype}: only numbers and booleans are taken, no pickled objects.")
-    start, promised = stream.tell(), dtype.itemsize * prod(shape)
-    if size_bytes - start != promised:
+        raise InvalidInput(f"The .npy file holds {dtype}: only numbers and booleans are allowed, no pickled objects.")
+    start, declared = stream.tell(), dtype.itemsize * prod(shape)
+    if size_bytes - start != declared:
         raise MediaUnreadable(
-            f"The .npy file promises {promised} bytes of {dtype} {shape} and has {size_bytes - start}."
+            f"The .npy file declares {declared} bytes of {dtype} {shape}, but has {size_bytes - start}."
         )
     native = dtype.newbyteorder("=")
 
@@ -91,9 +93,7 @@ def _npy(path: Path, head: bytes, size_bytes: int) -> TensorFile:
 def _safetensors(path: Path, head: bytes, size_bytes: int) -> TensorFile:
     length = int.from_bytes(head[:_LENGTH_BYTES], "little")
     if length > min(_SAFETENSORS_HEADER_BYTES, size_bytes - _LENGTH_BYTES):
-        raise MediaUnreadable(
-            "The .safetensors file is damaged: its header is longer than the file, or than any of use."
-        )
+        raise MediaUnreadable("The .safetensors file is damaged: its header is longer than the file or too long.")
 
     try:
         with safe_open(path, framework="numpy") as file:
@@ -114,7 +114,7 @@ def _safetensors(path: Path, head: bytes, size_bytes: int) -> TensorFile:
 
 
 def _bfloat16(path: Path) -> Arrays:
-    """Return a file's tensors of bfloat16 as float32, of which they are the upper halves."""
+    """Return a file's bfloat16 tensors as float32; bfloat16 is the upper half of float32."""
     return {
         name: (np.frombuffer(part["data"], "<u2").astype("<u4") << 16).view("<f4").reshape(part["shape"])
         for name, part in deserialize(path.read_bytes())  # type: ignore[no-untyped-call]

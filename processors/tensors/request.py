@@ -1,4 +1,4 @@
-"""The `input` of tensor jobs. Its JSON Schema is the API's: numpy is not imported here."""
+"""The `input` of tensor jobs. The API publishes its JSON Schema, so numpy is not imported here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class TensorRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={TENSORS: True})
 
     file: MediaReference = Field(
-        description="A .safetensors file with a tensor for each of the network's inputs, or an .npy file for a network "
-        "with one input. Nothing pickled.",
+        description="A .safetensors file with one tensor per input of the network, or an .npy file for a network with "
+        "one input; pickled data is rejected.",
     )
     outputs: tuple[TensorOutput, ...] = Field(
         default=("safetensors",),
         min_length=1,
-        description="safetensors: all outputs in tensors.safetensors; npy: each output in a file of its own; "
-        "json: their numbers in the result.",
+        description="safetensors: all outputs in tensors.safetensors; npy: each output in its own file; json: the "
+        "numbers in the result.",
     )

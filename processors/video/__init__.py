@@ -1,1 +1,1 @@
-"""Processors of video: frames in, an image network's answer to each, and a video of them out."""
+"""Video processors: image networks run on sampled frames."""

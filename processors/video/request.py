@@ -1,4 +1,4 @@
-"""The `input` of video jobs. Their JSON Schemas are the API's: neither numpy nor a decoder is imported here."""
+"""The `input` of video jobs. The API imports this module for its JSON Schemas: no numpy and no decoder here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_FRAMES = 10_000
 
 
 class VideoRequest(BaseModel):
-    """A video to look at, frame by frame."""
+    """A video and the sampling of its frames."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,20 +22,20 @@ class VideoRequest(BaseModel):
         description="The video (MP4, QuickTime, WebM, Matroska or AVI; the first track counts)"
     )
     fps: float = Field(
-        default=1.0, gt=0, le=120, allow_inf_nan=False, description="How many frames of a second to take."
+        default=1.0, gt=0, le=120, allow_inf_nan=False, description="Frames to process per second of video."
     )
     max_frames: int = Field(
         default=300,
         ge=1,
         le=MAX_FRAMES,
-        description="At most so many frames; of a longer video fewer a second are taken, spread over all of it.",
+        description="The most frames to process; a longer video is sampled at a lower rate over its whole length.",
     )
 
 
 class VideoClassificationRequest(VideoRequest):
     """A video whose frames to classify."""
 
-    top_k: int = Field(default=5, ge=1, le=1000, description="How many classes to name for each frame, best first.")
+    top_k: int = Field(default=5, ge=1, le=1000, description="Classes to return for each frame, best first.")
 
 
 class VideoSegmentationRequest(VideoRequest):

@@ -1,1 +1,1 @@
-"""Processors of photographs and other pictures."""
+"""Processors of images."""

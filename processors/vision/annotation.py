@@ -1,4 +1,4 @@
-"""Drawing found objects into their picture."""
+"""Annotated images: detected objects drawn as boxes."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from penstock.processors.vision.colours import colour
-from penstock.processors.vision.picture import Picture
+from penstock.processors.vision.image import ImageArray
 
-#: Lines and letters grow with the picture: these are parts of its longer side.
+#: Width of lines and height of letters, as fractions of the image's longer side.
 _LINE = 1 / 400
 _LETTER = 1 / 60
 _LEAST_LINE_PX = 1
 _LEAST_LETTER_PX = 10
-#: More than this would be drawn over each other.
-_MOST = 300
+#: Maximum number of objects drawn; more would cover each other.
+_MAX_OBJECTS = 300
 
 
-def annotate(picture: Picture, objects: Sequence[Mapping[str, Any]]) -> Picture:
-    """Return the picture with the boxes, labels and scores of objects; the best are drawn last, on top."""
-    image = Image.fromarray(picture)
-    draw = ImageDraw.Draw(image)
-    longer = max(image.size)
+def annotate(image: ImageArray, objects: Sequence[Mapping[str, Any]]) -> ImageArray:
+    """Return a copy of the image with the boxes, labels and scores of objects; the best object is drawn on top."""
+    canvas = Image.fromarray(image)
+    draw = ImageDraw.Draw(canvas)
+    longer = max(canvas.size)
     line = max(_LEAST_LINE_PX, round(longer * _LINE))
     font = ImageFont.load_default(max(_LEAST_LETTER_PX, round(longer * _LETTER)))
-    for one in reversed(objects[:_MOST]):
+    for one in reversed(objects[:_MAX_OBJECTS]):
         box = one["box"]
-        # 0 is black in the map of colours.
-        paint = colour(one["id"] % 255 + 1)
+        # Colour 0 is black.
+        paint = colour(one["label_id"] % 255 + 1)
         draw.rectangle((box["xmin"], box["ymin"], box["xmax"], box["ymax"]), outline=paint, width=line)
         _write(draw, (box["xmin"], box["ymin"]), f"{one['label']} {one['score']:.2f}", paint, font)
-    return np.asarray(image, dtype=np.uint8)
+    return np.asarray(canvas, dtype=np.uint8)
 
 
 def _write(
     draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, paint: tuple[int, int, int], font: Any
 ) -> None:
-    """Write above a corner, or below where there is no room, on a ground of the box's colour."""
+    """Write a text above a corner, or below it at the upper edge, on a background of the box's colour."""
     left, top, right, bottom = draw.textbbox(at, text, font=font)
     height = bottom - top + 2
     y = at[1] - height if at[1] >= height else at[1]

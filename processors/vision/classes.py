@@ -1,4 +1,4 @@
-"""What a classifier answers: a number for each class, as scores with the classes' names."""
+"""Classes of a classifier: scores from logits, and the names of the classes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """A model's classes: their names by id, and whether one picture may be of several."""
+    """A model's classes: names by id; `multi_label` means that an image may have several classes."""
 
     labels: Mapping[int, str]
     multi_label: bool
 
     def scores(self, output: Output) -> Scores:
-        """Return softmax of the network's answer, or the logistic function where classes do not exclude each other."""
+        """Return the softmax of the logits, or their sigmoid for multi-label models and models of one class."""
         logits = np.asarray(output.data[OUTPUT_NAME])
         values = logits.astype(np.float64)
         if values.ndim != 1 or not np.isfinite(values).all():
@@ -39,11 +39,11 @@ class Classes:
         return np.asarray(raised / raised.sum())
 
     def best(self, scores: Scores, count: int) -> list[Mapping[str, Any]]:
-        """Return `[{"id", "label", "score"}, ...]`, so many, the highest score first."""
+        """Return `count` entries `{"id", "label", "score"}`, highest score first."""
         ids = np.argsort(-scores, kind="stable")[:count]
         return [{"id": int(i), "label": self.labels.get(int(i), f"LABEL_{i}"), "score": float(scores[i])} for i in ids]
 
 
 def read_classes(model: Model) -> Classes:
-    """Return the classes that the model's options and directory name; raise as `read_labels` does."""
+    """Return the classes from the model's options and directory; raise the errors of `read_labels`."""
     return Classes(read_labels(model), read_config(model).get("problem_type") == "multi_label_classification")

@@ -1,4 +1,4 @@
-"""The image classification processor: pictures in, the most likely classes of each out."""
+"""Image classification: turns images into the most likely classes of each."""
 
 from __future__ import annotations
 
@@ -9,46 +9,50 @@ from pathlib import Path
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
 from penstock.processors.directory import check_options
+from penstock.processors.exchange import Exchange
 from penstock.processors.limits import dummy_items
 from penstock.processors.outputs import OUTPUTS
-from penstock.processors.vision.classes import read_classes
-from penstock.processors.vision.prompts import open_pictures, write_dummy
-from penstock.processors.vision.recipe import read_recipe
+from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
+from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
 from penstock.processors.vision.request import ClassificationRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     top_k: int
 
 
 class ImageClassification:
-    """Names the classes of pictures. Scores are probabilities: they add up to 1, or each is by itself in multi-label
-    models (`problem_type` of `config.json`) and in those of one class."""
+    """The image classification processor.
+
+    Scores add up to 1; those of multi-label models (`problem_type` of `config.json`) or of one class are independent.
+    """
 
     request = ClassificationRequest
-    outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each picture, best first", kind="json"),)
+    outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each image, best first", kind="json"),)
+    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "labels", "preprocessor")
-        self._recipe = read_recipe(model)
+        self._preprocessor = read_preprocessor(model)
         self._classes = read_classes(model)
 
     def pre_process(self, request: ClassificationRequest, media: Media) -> Prepared[Context]:
-        """Return one prompt per picture."""
-        pictures = open_pictures(request.references, media, self._recipe, self._model.limits)
-        prompts = pictures.prompts(self._recipe, self._model.limits)
-        return Prepared(prompts, len(pictures.paths), pictures.cost, Context(request.top_k), unit="images")
+        """Return one prompt per image."""
+        images = open_images(request.references, media, self._preprocessor, self._model.limits)
+        prompts = images.prompts(self._preprocessor, self._model.limits)
+        return Prepared(prompts, len(images.paths), images.cost, Context(request.top_k), unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
-        """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the pictures' order."""
+        """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images."""
         found = (self._classes.scores(output) for output in final_outputs(outputs))
         return Result(data={"images": [{"labels": self._classes.best(scores, context.top_k)} for scores in found]})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a batch of one picture."""
+        """Return a full batch of copies of one image."""
         images = ["media://dummy"] * dummy_items(self._model, limits)
         return Dummy({"images": images}, {"media://dummy": write_dummy(folder, limits)})

@@ -1,4 +1,4 @@
-"""Colours for classes and segments, and pictures with them."""
+"""Colours of classes and segments, and overlays in these colours."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from penstock.processors.vision.picture import Picture
+from penstock.processors.vision.image import ImageArray
 
-#: How much of the class's colour an overlay shows.
+#: Weight of the class's colour in an overlay.
 _OPACITY = 0.5
-#: An overlay is made so many rows at a time: what is needed on the way does not grow with the picture.
+#: Rows of an overlay that are made at a time: temporary memory does not grow with the image.
 _ROWS = 256
 
 
 def colour(number: int) -> tuple[int, int, int]:
-    """Return a class's colour: the map of the PASCAL VOC challenge, whose bits spread close ids far apart."""
+    """Return a class's colour from the PASCAL VOC colour map, which gives close ids very different colours."""
     red = green = blue = 0
     for bit in range(8):
         red |= (number >> (3 * bit) & 1) << (7 - bit)
@@ -29,14 +29,14 @@ def colour(number: int) -> tuple[int, int, int]:
 COLOURS = tuple(colour(number) for number in range(256))
 
 
-def overlay(picture: Picture, ids: npt.NDArray[np.integer[Any]], *, clear: int | None = None) -> Picture:
-    """Return the picture, half in the colours of the ids, uint8 or uint16 (height, width); `clear` has no colour."""
+def overlay(image: ImageArray, ids: npt.NDArray[np.integer[Any]], *, clear: int | None = None) -> ImageArray:
+    """Return the image blended with the colours of its ids, (height, width); pixels with the id `clear` stay."""
     colours = np.asarray([colour(number) for number in range(int(ids.max()) + 1)], dtype=np.uint8)
-    made = np.empty_like(picture)
-    for top in range(0, len(picture), _ROWS):
+    made = np.empty_like(image)
+    for top in range(0, len(image), _ROWS):
         rows = slice(top, top + _ROWS)
-        blended = Image.blend(Image.fromarray(picture[rows]), Image.fromarray(colours[ids[rows]]), _OPACITY)
+        blended = Image.blend(Image.fromarray(image[rows]), Image.fromarray(colours[ids[rows]]), _OPACITY)
         made[rows] = np.asarray(blended)
         if clear is not None:
-            made[rows][ids[rows] == clear] = picture[rows][ids[rows] == clear]
+            made[rows][ids[rows] == clear] = image[rows][ids[rows] == clear]
     return made

@@ -1,4 +1,4 @@
-"""The depth estimation processor: a photograph in, how far away everything in it is out."""
+"""Depth estimation: turns an image into a depth map of the same size."""
 
 from __future__ import annotations
 
@@ -14,101 +14,105 @@ from penstock.errors import ConfigError, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
+from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
-from penstock.processors.vision.enlarge import Enlarged
-from penstock.processors.vision.prompts import one_prompt, write_dummy
-from penstock.processors.vision.recipe import read_recipe
+from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.prompts import PIXELS, one_prompt, write_dummy
 from penstock.processors.vision.request import DepthEstimationRequest
+from penstock.processors.vision.upsampling import Upsampled
 
-#: The network's output: float32 (h, w), at its own resolution.
+#: The network's output: float32 (h, w), at the network's resolution.
 OUTPUT_NAME = "depth"
-#: What the depths of a model are: metres from the camera, or numbers without a unit that are larger nearby.
+#: Kinds of depth: metres from the camera, or numbers without a unit that are larger for nearer objects.
 KINDS = ("metric", "relative")
-#: Model types that answer in metres, whatever they were trained on.
+#: Model types whose output is always in metres.
 _METRIC = frozenset({"glpn", "zoedepth", "prompt_depth_anything"})
 _MILLIMETRE = 0.001
 _STEPS = 65_535
 _PREVIEW_PX = 1024
-#: From far to near: matplotlib's inferno (CC0), sampled.
+#: Colours from far to near: samples of matplotlib's inferno (CC0).
 _RAMP = ("#000004", "#420a68", "#932667", "#dd513a", "#fca50a", "#fcffa4")
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
-    #: The picture's (height, width).
+    #: The image's (height, width).
     size: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How depths are numbers of 16 bits: depth = offset + scale x number."""
+    """Conversion between depths and 16-bit numbers: depth = offset + scale x number."""
 
     offset: float
     scale: float
 
     @classmethod
     def of(cls, low: float, high: float, *, metric: bool) -> Scale:
-        """Return millimetres for metres that fit, else what makes the most of the range."""
+        """Return a scale in millimetres for depths in metres that fit into 16 bits, else one over the whole range."""
         if metric and low >= 0 and high <= _STEPS * _MILLIMETRE:
             return cls(0.0, _MILLIMETRE)
         return cls(low, (high - low) / _STEPS)
 
     def numbers(self, depth: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-        """Return depths as numbers."""
+        """Return depths as 16-bit numbers."""
         shares = (depth - self.offset) / (self.scale or 1)
         return np.asarray(np.clip(np.rint(shares), 0, _STEPS), dtype=np.uint16)
 
 
 class DepthEstimation:
-    """Estimates the depth of a photograph at its own size."""
+    """The depth estimation processor."""
 
     request = DepthEstimationRequest
     outputs = (
-        OUTPUTS.spec("depth", "depth.png: 16-bit grey; depth.json says what its numbers mean", kind="png"),
+        OUTPUTS.spec("depth", "depth.png: 16-bit grey; depth.json has the scale of its numbers", kind="png"),
         OUTPUTS.spec("preview", "preview.png: lighter is nearer; its longer side has at most 1024 pixels", kind="png"),
         OUTPUTS.spec(
             "values", "values.safetensors: `depth`, float32 (height, width)", kind="safetensors", default=False
         ),
     )
+    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "float32 (h, w)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "depth", "preprocessor")
-        self._recipe = read_recipe(model)
+        self._preprocessor = read_preprocessor(model)
         self._metric = _kind(model) == "metric"
-        if self._recipe.crops or self._recipe.pads:
-            raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops or pads: a depth map would not fit")
+        if self._preprocessor.crops or self._preprocessor.pads:
+            raise ModelUnavailable(
+                f"model {model.name!r}: its preprocessor crops or pads, so a depth map would not fit"
+            )
 
     def pre_process(self, request: DepthEstimationRequest, media: Media) -> Prepared[Context]:
-        """Return the one prompt."""
-        picture, prompt = one_prompt(media.path(request.image), self._recipe, self._model.limits)
-        context = Context(request.outputs, (picture.shape[0], picture.shape[1]))
+        """Return one prompt."""
+        image, prompt = one_prompt(media.path(request.image), self._preprocessor, self._model.limits)
+        context = Context(request.outputs, (image.shape[0], image.shape[1]))
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "kind", "unit", "nearer", "min", "max", "png": {"offset", "scale"}}`."""
-        enlarged = Enlarged(_depth(list(final_outputs(outputs))), context.size)
-        ends = [(float(strip.min()), float(strip.max())) for strip in enlarged.strips()]
+        upsampled = Upsampled(_depth(list(final_outputs(outputs))), context.size)
+        ends = [(float(strip.min()), float(strip.max())) for strip in upsampled.strips()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         scale = Scale.of(low, high, metric=self._metric)
-        told = self._told(context.size, low, high, scale)
+        data = self._data(context.size, low, high, scale)
         if "depth" in context.outputs:
-            OUTPUTS.put(sink, "depth", _numbers(enlarged, scale), kind="png")
-            OUTPUTS.put(sink, "depth", told, kind="json")
+            OUTPUTS.put(sink, "depth", _numbers(upsampled, scale), kind="png")
+            OUTPUTS.put(sink, "depth", data, kind="json")
         if "preview" in context.outputs:
-            OUTPUTS.put(sink, "preview", self._preview(enlarged, low, high), kind="png")
+            OUTPUTS.put(sink, "preview", self._preview(upsampled, low, high), kind="png")
         if "values" in context.outputs:
-            OUTPUTS.put(sink, "values", {"depth": enlarged.whole()}, kind="safetensors")
-        return Result(data=told)
+            OUTPUTS.put(sink, "values", {"depth": upsampled.whole()}, kind="safetensors")
+        return Result(data=data)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a picture of ordinary size."""
+        """Return one image of ordinary size."""
         return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
-    def _told(self, size: tuple[int, int], low: float, high: float, scale: Scale) -> Mapping[str, Any]:
+    def _data(self, size: tuple[int, int], low: float, high: float, scale: Scale) -> Mapping[str, Any]:
         return {
             "width": size[1],
             "height": size[0],
@@ -120,10 +124,10 @@ class DepthEstimation:
             "png": {"offset": scale.offset, "scale": scale.scale},
         }
 
-    def _preview(self, enlarged: Enlarged, low: float, high: float) -> Indexed:
-        shrink = min(1.0, _PREVIEW_PX / max(enlarged.size))
-        height, width = (max(1, round(side * shrink)) for side in enlarged.size)
-        depth = Enlarged(enlarged.small, (height, width)).whole()
+    def _preview(self, upsampled: Upsampled, low: float, high: float) -> Indexed:
+        shrink = min(1.0, _PREVIEW_PX / max(upsampled.size))
+        height, width = (max(1, round(side * shrink)) for side in upsampled.size)
+        depth = Upsampled(upsampled.small, (height, width)).whole()
         nearness = np.clip((depth - low) / ((high - low) or 1), 0, 1)
         steps = np.rint((1 - nearness if self._metric else nearness) * 255).astype(np.uint8)
         anchors = np.array([tuple(bytes.fromhex(colour[1:])) for colour in _RAMP])
@@ -133,12 +137,12 @@ class DepthEstimation:
 
 
 def _kind(model: Model) -> str:
-    """Return what the option `depth` says, else what `config.json` does: most such models tell near from far alone."""
-    said = model.options.get("depth")
-    if said is not None:
-        if said not in KINDS:
-            raise ConfigError(f"model {model.name!r}: options.depth is one of {', '.join(KINDS)}, not {said!r}")
-        return str(said)
+    """Return the option `depth`, or the kind from `config.json`; most depth models are relative."""
+    kind = model.options.get("depth")
+    if kind is not None:
+        if kind not in KINDS:
+            raise ConfigError(f"model {model.name!r}: options.depth must be one of {', '.join(KINDS)}, not {kind!r}")
+        return str(kind)
     config = read_config(model)
     metric = config.get("model_type") in _METRIC or config.get("depth_estimation_type") == "metric"
     return "metric" if metric else "relative"
@@ -153,10 +157,10 @@ def _depth(outputs: list[Output]) -> npt.NDArray[np.float32]:
     return depth
 
 
-def _numbers(enlarged: Enlarged, scale: Scale) -> npt.NDArray[np.uint16]:
-    numbers = np.empty(enlarged.size, dtype=np.uint16)
+def _numbers(upsampled: Upsampled, scale: Scale) -> npt.NDArray[np.uint16]:
+    numbers = np.empty(upsampled.size, dtype=np.uint16)
     top = 0
-    for strip in enlarged.strips():
+    for strip in upsampled.strips():
         numbers[top : top + len(strip)] = scale.numbers(strip)
         top += len(strip)
     return numbers

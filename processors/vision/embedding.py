@@ -1,4 +1,4 @@
-"""The image embedding processor: pictures in, one vector each out."""
+"""Image embedding: turns each image into a vector."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from pathlib import Path
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result
 from penstock.processors.directory import check_options
-from penstock.processors.embedding import SPECS, hand_over
+from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
+from penstock.processors.exchange import Exchange
 from penstock.processors.limits import dummy_items
-from penstock.processors.vision.prompts import open_pictures, write_dummy
-from penstock.processors.vision.recipe import read_recipe
+from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
 from penstock.processors.vision.request import ImageEmbeddingRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
 
 
 class ImageEmbedding:
-    """Embeds pictures; pooling and normalisation are the runner's, as the model's directory says."""
+    """The image embedding processor. The runner pools and normalises as the model's directory configures."""
 
     request = ImageEmbeddingRequest
     outputs = SPECS
+    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "array (dimensions)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "preprocessor")
-        self._recipe = read_recipe(model)
+        self._preprocessor = read_preprocessor(model)
 
     def pre_process(self, request: ImageEmbeddingRequest, media: Media) -> Prepared[Context]:
-        """Return one prompt per picture."""
-        pictures = open_pictures(request.references, media, self._recipe, self._model.limits)
-        prompts = pictures.prompts(self._recipe, self._model.limits)
-        return Prepared(prompts, len(pictures.paths), pictures.cost, Context(request.outputs), unit="images")
+        """Return one prompt per image."""
+        images = open_images(request.references, media, self._preprocessor, self._model.limits)
+        prompts = images.prompts(self._preprocessor, self._model.limits)
+        return Prepared(prompts, len(images.paths), images.cost, Context(request.outputs), unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return `{"count", "dimensions", "embeddings"}`, the last if JSON was asked for."""
-        return Result(data=hand_over(outputs, context.outputs, sink))
+        """Return `{"count", "dimensions", "embeddings"}`; `embeddings` only if the request wants JSON."""
+        return Result(data=embedding_result(outputs, context.outputs, sink))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a batch of one picture."""
+        """Return a full batch of copies of one image."""
         images = ["media://dummy"] * dummy_items(self._model, limits)
         return Dummy({"images": images}, {"media://dummy": write_dummy(folder, limits)})

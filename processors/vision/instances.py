@@ -1,4 +1,4 @@
-"""The instance segmentation processor: a photograph in, its objects and regions out, each with a mask of its own."""
+"""Instance segmentation: turns an image into segments, each with its own mask."""
 
 from __future__ import annotations
 
@@ -14,84 +14,92 @@ from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
 from penstock.processors.directory import check_options, read_labels
+from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
-from penstock.processors.vision.picture import Picture
-from penstock.processors.vision.prompts import one_prompt, write_dummy
-from penstock.processors.vision.recipe import read_recipe
+from penstock.processors.vision.image import ImageArray
+from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.prompts import PIXELS, SHOWN, one_prompt, write_dummy
 from penstock.processors.vision.request import InstanceSegmentationRequest
 
 Ids = npt.NDArray[np.integer[Any]]
 
 
+#: A prompt's settings of segmentation, named as in the request.
+_THRESHOLDS = ("threshold", "mask_threshold", "overlap_threshold")
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
-    #: The picture's (height, width).
+    #: The image's (height, width).
     size: tuple[int, int]
-    #: The picture itself, if there is to be an overlay.
-    picture: Picture | None
+    #: The pixels, only if an overlay is wanted.
+    image: ImageArray | None
 
 
 class InstanceSegmentation:
-    """Parts a photograph into segments that do not overlap: objects one by one, and regions where the model knows them.
+    """The instance segmentation processor: divides an image into segments that do not overlap.
 
-    Whether the parts are instances of things alone, or also of what has no number (panoptic), is the model's training.
+    The model's training decides whether segments are objects only or also regions such as sky (panoptic segmentation).
     """
 
     request = InstanceSegmentationRequest
     outputs = (
         OUTPUTS.spec("mask", "mask.png: segment ids with a palette (16-bit grey above 255), 0 is none", kind="png"),
-        OUTPUTS.spec("overlay", "overlay.png: the picture, half in its segments' colours", kind="png"),
-        OUTPUTS.spec("segments", "segments.json: the result: what each segment is, and where", kind="json"),
+        OUTPUTS.spec("overlay", "overlay.png: the image, half in its segments' colours", kind="png"),
+        OUTPUTS.spec("segments", "segments.json: the result: the class, score and box of each segment", kind="json"),
+    )
+    exchanges = (
+        Exchange(
+            prompt={**PIXELS, "size": "list", **dict.fromkeys(_THRESHOLDS, "number")},
+            optional=SHOWN,
+            output={"segments": "array (H, W)", "classes": "array (segments)", "scores": "array (segments)"},
+        ),
     )
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "labels", "preprocessor")
-        self._recipe = read_recipe(model)
+        self._preprocessor = read_preprocessor(model)
         self._labels = read_labels(model)
-        if self._recipe.crops or self._recipe.pads:
-            raise ModelUnavailable(
-                f"model {model.name!r}: its preprocessor crops or pads: masks would not fit pictures"
-            )
+        if self._preprocessor.crops or self._preprocessor.pads:
+            raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops or pads, so masks would not fit")
 
     def pre_process(self, request: InstanceSegmentationRequest, media: Media) -> Prepared[Context]:
-        """Return the one prompt."""
-        asked = {
-            "threshold": request.threshold,
-            "mask_threshold": request.mask_threshold,
-            "overlap_threshold": request.overlap_threshold,
-        }
-        picture, prompt = one_prompt(media.path(request.image), self._recipe, self._model.limits, sized=True, **asked)
-        kept = picture if "overlay" in request.outputs else None
-        context = Context(request.outputs, (picture.shape[0], picture.shape[1]), kept)
+        """Return one prompt."""
+        thresholds = {name: getattr(request, name) for name in _THRESHOLDS}
+        image, prompt = one_prompt(
+            media.path(request.image), self._preprocessor, self._model.limits, sized=True, **thresholds
+        )
+        kept = image if "overlay" in request.outputs else None
+        context = Context(request.outputs, (image.shape[0], image.shape[1]), kept)
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "segments": [{"id", "label_id", "label", "score", "pixels", "box"}]}`.
 
-        A segment's `id` is its number in mask.png; its box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels, the last
-        two exclusive.
+        A segment's `id` is its value in mask.png. Its box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels, with
+        exclusive maxima.
         """
         ids, classes, scores = _checked(list(final_outputs(outputs)), context.size)
-        told = {"width": context.size[1], "height": context.size[0], "segments": self._told(ids, classes, scores)}
+        data = {"width": context.size[1], "height": context.size[0], "segments": self._entries(ids, classes, scores)}
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
             OUTPUTS.put(sink, "mask", Indexed(ids.astype(np.uint8), COLOURS) if paletted else ids, kind="png")
-        if context.picture is not None:
-            OUTPUTS.put(sink, "overlay", overlay(context.picture, ids, clear=0), kind="png")
+        if context.image is not None:
+            OUTPUTS.put(sink, "overlay", overlay(context.image, ids, clear=0), kind="png")
         if "segments" in context.outputs:
-            OUTPUTS.put(sink, "segments", told, kind="json")
-        return Result(data=told)
+            OUTPUTS.put(sink, "segments", data, kind="json")
+        return Result(data=data)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a picture of ordinary size."""
+        """Return one image of ordinary size."""
         return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
-    def _told(self, ids: Ids, classes: Sequence[int], scores: Sequence[float]) -> list[Mapping[str, Any]]:
+    def _entries(self, ids: Ids, classes: Sequence[int], scores: Sequence[float]) -> list[Mapping[str, Any]]:
         pixels = np.bincount(ids.ravel(), minlength=len(classes) + 1)
         places = _places(ids, len(classes))
         return [
@@ -119,15 +127,15 @@ def _checked(outputs: list[Output], size: tuple[int, int]) -> tuple[Ids, Sequenc
     ):
         raise ProcessorFailed(
             f"The network answered {ids.dtype} {ids.shape} with classes {classes.shape} and scores {scores.shape}; "
-            f"expected uint8 or uint16 {size} with one of each for every segment."
+            f"expected uint8 or uint16 {size} with one class and one score per segment."
         )
     if int(ids.max()) > len(classes) or not np.isfinite(scores).all():
-        raise ProcessorFailed(f"The network answered ids up to {ids.max()} for {len(classes)} segments.")
+        raise ProcessorFailed(f"The network answered ids up to {ids.max()}, but only {len(classes)} segments.")
     return ids, classes.tolist(), scores.tolist()
 
 
 def _places(ids: Ids, count: int) -> Mapping[int, list[int]]:
-    """Return left, top, right and bottom of each id, the last two exclusive; row by row, so that it stays small."""
+    """Return left, top, right and bottom (the last two exclusive) of each id, row by row to save memory."""
     places = {number: [ids.shape[1], ids.shape[0], 0, 0] for number in range(1, count + 1)}
     for y, row in enumerate(ids):
         changes = np.flatnonzero(np.diff(row)) + 1

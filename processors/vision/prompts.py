@@ -1,4 +1,4 @@
-"""From picture files to prompts: one each, `pixels` float32 (3, height, width)."""
+"""Prompts from image files: one prompt per image, with `pixels` float32 (3, height, width)."""
 
 from __future__ import annotations
 
@@ -14,55 +14,59 @@ from penstock.models import Limits
 from penstock.processors.base import Media, Prompt
 from penstock.processors.inputs import INPUTS
 from penstock.processors.limits import check_items
-from penstock.processors.vision.picture import Picture, measure
-from penstock.processors.vision.recipe import Recipe
+from penstock.processors.vision.image import ImageArray, measure
+from penstock.processors.vision.preprocessor import Preprocessor
 
 #: The network's input.
 INPUT_NAME = "pixels"
-#: The side of an ordinary picture: networks see fewer pixels, and a warm-up should not wait for decoders.
+#: The values of a prompt as an `Exchange` declares them: the image, and what some networks need beside it.
+PIXELS = {INPUT_NAME: "float32 (3, H, W)"}
+SHOWN = {"shown": "list"}
+#: Side of a warm-up image: networks see fewer pixels, and decoding a larger image would only take time.
 _DUMMY_PX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
-    """A job's pictures as files whose headers were read."""
+class ImageFiles:
+    """A job's image files, with their cost in pixels as the network sees them."""
 
     paths: tuple[Path, ...]
     cost: int
 
-    def prompts(self, recipe: Recipe, limits: Limits) -> Iterator[Prompt]:
-        """Decode them one by one as they are asked for."""
+    def prompts(self, preprocessor: Preprocessor, limits: Limits) -> Iterator[Prompt]:
+        """Yield one prompt per image; each image is decoded when its prompt is read."""
         for path in self.paths:
-            pixels = recipe.apply(INPUTS.read("picture", path, limits))
+            pixels = preprocessor.apply(INPUTS.read("image", path, limits))
             yield Prompt({INPUT_NAME: pixels}, cost=pixels.shape[1] * pixels.shape[2])
 
 
-def open_pictures(references: Sequence[str], media: Media, recipe: Recipe, limits: Limits) -> Pictures:
-    """Read the headers of all pictures; raise as `read_picture` does, and `InvalidInput` for more than `max_items`."""
-    check_items(len(references), limits, "/input/images", "pictures")
+def open_images(references: Sequence[str], media: Media, preprocessor: Preprocessor, limits: Limits) -> ImageFiles:
+    """Read the headers of all images; raise the errors of `read_image`, and `InvalidInput` above `max_items`."""
+    check_items(len(references), limits, "/input/images", "images")
     paths = tuple(media.path(reference) for reference in references)
-    return Pictures(paths, sum(recipe.cost(*measure(path, limits)) for path in paths))
+    return ImageFiles(paths, sum(preprocessor.cost(*measure(path, limits)) for path in paths))
 
 
 def one_prompt(
-    path: Path, recipe: Recipe, limits: Limits, *, sized: bool = False, **asked: float
-) -> tuple[Picture, Prompt]:
-    """Decode a job's only picture; return it with its prompt, which also says what is asked.
+    path: Path, preprocessor: Preprocessor, limits: Limits, *, sized: bool = False, **parameters: float
+) -> tuple[ImageArray, Prompt]:
+    """Decode a job's only image; return its pixels and its prompt, which also contains `parameters`.
 
-    The prompt has `shown` if some of its pixels are padding, and with `sized` the picture's `size`: [height, width].
+    The prompt has `shown`, the [height, width] without padding, if the network's input is padded. With `sized` it has
+    the image's `size`: [height, width].
     """
-    picture: Picture = INPUTS.read("picture", path, limits)
-    pixels = recipe.apply(picture)
-    data: dict[str, Any] = {INPUT_NAME: pixels, **asked}
-    if recipe.pads:
-        data["shown"] = list(recipe.shown(*picture.shape[:2]))
+    image: ImageArray = INPUTS.read("image", path, limits)
+    pixels = preprocessor.apply(image)
+    data: dict[str, Any] = {INPUT_NAME: pixels, **parameters}
+    if preprocessor.pads:
+        data["shown"] = list(preprocessor.resized_shape(*image.shape[:2]))
     if sized:
-        data["size"] = list(picture.shape[:2])
-    return picture, Prompt(data, cost=pixels.shape[1] * pixels.shape[2])
+        data["size"] = list(image.shape[:2])
+    return image, Prompt(data, cost=pixels.shape[1] * pixels.shape[2])
 
 
 def write_dummy(folder: Path, limits: Limits) -> Path:
-    """Write a picture of noise, as large as an ordinary one or as the limits allow."""
+    """Write an image of noise, with a side of 1024 pixels or the largest that the limits allow."""
     side = min(_DUMMY_PX, int((limits.max_pixels or _DUMMY_PX**2) ** 0.5))
     path = folder / "dummy.png"
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)

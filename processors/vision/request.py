@@ -1,4 +1,4 @@
-"""The `input` of picture jobs. Their JSON Schemas are the API's: neither numpy nor Pillow is imported here."""
+"""The `input` of image jobs. The API publishes their JSON Schemas, so neither numpy nor Pillow is imported here."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EmbeddingOutput = Literal["json", "safetensors"]
 InstanceOutput = Literal["mask", "overlay", "segments"]
 MapOutput = Literal["mask", "overlay"]
 
-_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; the first frame counts"
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
 
 Images = Annotated[
     MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS],
-    Field(description=f"One picture or a list of them ({_KINDS})"),
+    Field(description=f"One image or a list of them ({_KINDS})"),
 ]
 
 
@@ -26,7 +26,7 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 class ImageRequest(BaseModel):
-    """Pictures to look at."""
+    """A request with images."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,18 +34,18 @@ class ImageRequest(BaseModel):
 
     @property
     def references(self) -> list[str]:
-        """The pictures, in order."""
+        """The media references of the images, in order."""
         return [self.images] if isinstance(self.images, str) else self.images
 
 
 class ClassificationRequest(ImageRequest):
-    """Pictures to classify."""
+    """Images to classify."""
 
-    top_k: int = Field(default=5, ge=1, le=1000, description="How many classes to name for each picture, best first.")
+    top_k: int = Field(default=5, ge=1, le=1000, description="Number of classes per image in the result, best first.")
 
 
 class ImageEmbeddingRequest(ImageRequest):
-    """Pictures to embed."""
+    """Images to embed."""
 
     outputs: tuple[EmbeddingOutput, ...] = Field(
         default=("json",),
@@ -54,79 +54,76 @@ class ImageEmbeddingRequest(ImageRequest):
     )
 
 
-class OnePictureRequest(BaseModel):
-    """A picture to look at."""
+class SingleImageRequest(BaseModel):
+    """A request with one image."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    image: MediaReference = Field(description=f"The picture ({_KINDS})")
+    image: MediaReference = Field(description=f"The image ({_KINDS})")
 
 
-class DepthEstimationRequest(OnePictureRequest):
-    """A picture whose depth is wanted."""
+class DepthEstimationRequest(SingleImageRequest):
+    """An image to estimate depth from."""
 
     outputs: tuple[DepthOutput, ...] = Field(
         default=("depth", "preview"),
         min_length=1,
-        description="depth: depth.png, 16 bits a pixel, and depth.json with its scale; preview: preview.png, lighter "
-        "is nearer; values: values.safetensors, the numbers themselves as float32.",
+        description="depth: depth.png, 16 bits per pixel, and depth.json with its scale; preview: preview.png, lighter "
+        "is nearer; values: values.safetensors, the depths as float32.",
     )
 
 
-class ObjectDetectionRequest(OnePictureRequest):
-    """A picture to find objects in."""
+class ObjectDetectionRequest(SingleImageRequest):
+    """An image to detect objects in."""
 
-    threshold: float = Field(default=0.5, ge=0, le=1, description="Objects with a score above this are told.")
+    threshold: float = Field(default=0.5, ge=0, le=1, description="Objects need a score above this.")
     outputs: tuple[BoxOutput, ...] = Field(
         default=("boxes", "annotated"),
         min_length=1,
-        description="boxes: boxes.json, what the result also says; annotated: annotated.png, the picture with them.",
+        description="boxes: boxes.json, a copy of the result; annotated: annotated.png, the image with boxes.",
     )
 
 
-class InstanceSegmentationRequest(OnePictureRequest):
-    """A picture to part into objects."""
+class InstanceSegmentationRequest(SingleImageRequest):
+    """An image to divide into segments."""
 
-    threshold: float = Field(default=0.9, ge=0, le=1, description="Segments with a score above this are told.")
+    threshold: float = Field(default=0.9, ge=0, le=1, description="Segments need a score above this.")
     mask_threshold: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="The probability, times the score, from which on a pixel is a segment's own.",
+        default=0.5, ge=0, le=1, description="Minimum probability times score for a pixel to count as a segment's own."
     )
     overlap_threshold: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Segments of whose own pixels others took so many that no larger share is left are dropped.",
+        description="Segments need a larger share of their own pixels than this after overlaps are resolved.",
     )
     outputs: tuple[InstanceOutput, ...] = Field(
         default=("mask", "overlay", "segments"),
         min_length=1,
-        description="mask: mask.png, segment ids with a palette, 0 where there is none; overlay: overlay.png, the "
-        "picture in their colours; segments: segments.json, what the result also says.",
+        description="mask: mask.png, segment ids with a palette, 0 without a segment; overlay: overlay.png, the image "
+        "blended with the segments' colours; segments: segments.json, a copy of the result.",
     )
 
 
 class ZeroShotClassificationRequest(ImageRequest):
-    """Pictures to classify by labels of your own."""
+    """Images to classify by your own labels."""
 
-    labels: list[Label] = Field(min_length=1, max_length=1000, description="What the pictures may show, in words.")
+    labels: list[Label] = Field(min_length=1, max_length=1000, description="What the images may show, such as `a cat`.")
     template: str = Field(
         default="This is a photo of {}.",
         max_length=1000,
         pattern=r"^[^{}]*\{\}[^{}]*$",
-        description="The sentence that a label is put into, where its {} stands.",
+        description="A sentence whose {} is replaced by each label.",
     )
     top_k: int | None = Field(
-        default=None, ge=1, le=1000, description="How many labels to tell for each picture, best first; all by default."
+        default=None, ge=1, le=1000, description="Number of labels per image in the result, best first; default: all."
     )
 
 
-class ImageSegmentationRequest(OnePictureRequest):
-    """A picture to segment."""
+class ImageSegmentationRequest(SingleImageRequest):
+    """An image to segment."""
 
     outputs: tuple[MapOutput, ...] = Field(
         default=("mask", "overlay"),
-        description="mask: mask.png, class ids with a palette; overlay: overlay.png, the picture in their colours.",
+        description="mask: mask.png, class ids with a palette; overlay: overlay.png, the image in their colours.",
     )

@@ -1,4 +1,4 @@
-"""The image segmentation processor: a photograph in, a mask, an overlay and the classes' shares out."""
+"""Image segmentation: turns an image into a mask, an overlay and the share of each class."""
 
 from __future__ import annotations
 
@@ -14,66 +14,72 @@ from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_labels
+from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
-from penstock.processors.vision.picture import Picture
-from penstock.processors.vision.prompts import INPUT_NAME, write_dummy
-from penstock.processors.vision.recipe import read_recipe
+from penstock.processors.vision.image import ImageArray
+from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, write_dummy
 from penstock.processors.vision.request import ImageSegmentationRequest
 
-#: The network's output: uint8 class ids (height, width) of the size that the prompt names; uint16 from 256 classes on.
+#: The network's output: class ids (height, width) in the size of the prompt, uint8, or uint16 from 256 classes on.
 OUTPUT_NAME = "classes"
-#: What the prompt has beside its pixels: [height, width] of the answer.
+#: The prompt's second input: [height, width] of the wanted output.
 SIZE_NAME = "size"
+#: Both as an `Exchange` declares them.
+CLASS_IDS, SIZE = {OUTPUT_NAME: "uint8 (H, W) or uint16 (H, W)"}, {SIZE_NAME: "list"}
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
-    picture: Picture
+    image: ImageArray
 
 
 class ImageSegmentation:
-    """Segments a photograph at its own size: the network sees it resized, its classes come back at full size."""
+    """The image segmentation processor. The network's input is resized; its output has the image's full size."""
 
     request = ImageSegmentationRequest
     outputs = (
         OUTPUTS.spec("mask", "mask.png: class ids with a palette (16-bit grey above 256 classes)", kind="png"),
-        OUTPUTS.spec("overlay", "overlay.png: the picture, half in its classes' colours", kind="png"),
+        OUTPUTS.spec("overlay", "overlay.png: the image blended with its classes' colours", kind="png"),
     )
+    exchanges = (Exchange(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "labels", "preprocessor")
-        self._recipe = read_recipe(model)
+        self._preprocessor = read_preprocessor(model)
         self._labels = read_labels(model)
-        if self._recipe.crops:
-            raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops pictures: a mask would not fit them")
+        if self._preprocessor.fields.do_resize:  # then class ids must be made in the image's own size
+            self.exchanges = (Exchange(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
+        if self._preprocessor.crops:
+            raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops images, so a mask would not fit them")
 
     def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[Context]:
-        """Return the one prompt."""
-        picture: Picture = INPUTS.read("picture", media.path(request.image), self._model.limits)
-        pixels = self._recipe.apply(picture)
+        """Return one prompt."""
+        image: ImageArray = INPUTS.read("image", media.path(request.image), self._model.limits)
+        pixels = self._preprocessor.apply(image)
         cost = pixels.shape[1] * pixels.shape[2]
-        prompt = Prompt({INPUT_NAME: pixels, SIZE_NAME: list(picture.shape[:2])}, cost)
-        return Prepared(iter([prompt]), 1, cost, Context(request.outputs, picture), unit="images")
+        prompt = Prompt({INPUT_NAME: pixels, SIZE_NAME: list(image.shape[:2])}, cost)
+        return Prepared(iter([prompt]), 1, cost, Context(request.outputs, image), unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return `{"width", "height", "classes": [{"id", "label", "pixels", "share"}]}`, most pixels first."""
-        height, width = context.picture.shape[:2]
+        """Return `{"width", "height", "classes": [{"id", "label", "pixels", "share"}]}`, largest class first."""
+        height, width = context.image.shape[:2]
         ids = class_ids(list(final_outputs(outputs)), (height, width))
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
             OUTPUTS.put(sink, "mask", Indexed(ids.astype(np.uint8), COLOURS) if paletted else ids, kind="png")
         if "overlay" in context.outputs:
-            OUTPUTS.put(sink, "overlay", overlay(context.picture, ids), kind="png")
+            OUTPUTS.put(sink, "overlay", overlay(context.image, ids), kind="png")
         return Result(data={"width": width, "height": height, "classes": self._shares(ids)})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a picture of ordinary size."""
+        """Return one image of ordinary size."""
         return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
     def _shares(self, ids: npt.NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
@@ -91,7 +97,7 @@ class ImageSegmentation:
 
 
 def class_ids(outputs: list[Output], shape: tuple[int, int]) -> npt.NDArray[np.integer[Any]]:
-    """Return the class ids of the one output there is, (height, width); raise `ProcessorFailed` for anything else."""
+    """Return the class ids, (height, width), of the only output; raise `ProcessorFailed` for any other outputs."""
     if len(outputs) != 1:
         raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
     ids = np.asarray(outputs[0].data[OUTPUT_NAME])

@@ -1,4 +1,4 @@
-"""The zero-shot classification processor: pictures and labels of the job's own in, how well they go together out."""
+"""Zero-shot classification: scores how well each of the job's labels fits each image."""
 
 from __future__ import annotations
 
@@ -15,47 +15,55 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
+from penstock.processors.exchange import Exchange
 from penstock.processors.language.tokens import read_vocabulary
 from penstock.processors.limits import dummy_items
 from penstock.processors.outputs import OUTPUTS
-from penstock.processors.vision.prompts import open_pictures, write_dummy
-from penstock.processors.vision.recipe import read_recipe
+from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
 from penstock.processors.vision.request import ZeroShotClassificationRequest
 from penstock.reports import Issue
 
-#: Texts of these model types always have their full length: they read the last token's place. Each label is scored by
-#: itself, where those of others add up to 1.
-_BY_THEMSELVES = "siglip"
-#: How many tokens their texts have where `config.json` says nothing: what transformers takes.
+#: Model type whose texts are always padded to full length, because the network reads the last position. Its scores are
+#: independent; those of other types add up to 1.
+_SIGMOID = "siglip"
+#: Maximum tokens per text where `config.json` has none: the defaults of transformers.
 _MAX_TOKENS: Mapping[str, int] = {"siglip": 64}
 _OTHER_MAX_TOKENS = 77
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `post_process` needs of the first half."""
+    """Request state for `post_process`."""
 
     labels: tuple[str, ...]
     top_k: int
 
 
 class ZeroShotClassification:
-    """Scores how well each label, put into a sentence, goes with each picture.
+    """The zero-shot classification processor: scores how well each label, put into a sentence, fits each image.
 
-    CLIP's scores are probabilities that add up to 1; SigLIP's are one by one, and all of them may be near 0.
+    CLIP's scores are probabilities that add up to 1. SigLIP's scores are independent, and all may be near 0.
     """
 
     request = ZeroShotClassificationRequest
-    outputs = (OUTPUTS.spec("labels", "the result: each picture's labels and scores, best first", kind="json"),)
+    outputs = (OUTPUTS.spec("labels", "the result: each image's labels and scores, best first", kind="json"),)
+    exchanges = (
+        Exchange(
+            prompt={"input_ids": "int64 (tokens)"},
+            output={"embedding": "array (dimensions)", "scale": "number", "bias": "number"},
+        ),
+        Exchange(prompt=PIXELS, output={"embedding": "array (dimensions)"}),
+    )
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "preprocessor")
-        self._recipe = read_recipe(model)
+        self._preprocessor = read_preprocessor(model)
         self._vocabulary = read_vocabulary(model, truncate=False)
         config = read_config(model)
         kind, text = str(config.get("model_type")), config.get("text_config") or {}
-        self._sigmoid = kind == _BY_THEMSELVES
+        self._sigmoid = kind == _SIGMOID
         bounds = (
             self._vocabulary.max_tokens,
             text.get("max_position_embeddings", _MAX_TOKENS.get(kind, _OTHER_MAX_TOKENS)),
@@ -64,29 +72,29 @@ class ZeroShotClassification:
         self._padding = self._padding_token(text) if self._sigmoid else None
 
     def pre_process(self, request: ZeroShotClassificationRequest, media: Media) -> Prepared[Context]:
-        """Return one prompt per label, then one per picture."""
+        """Return one prompt per label, then one per image."""
         limits = self._model.limits
-        pictures = open_pictures(request.references, media, self._recipe, limits)
+        images = open_images(request.references, media, self._preprocessor, limits)
         texts = [
             self._tokens(request.template.replace("{}", label), index) for index, label in enumerate(request.labels)
         ]
         prompts = chain(
-            (Prompt({"input_ids": ids}, cost=len(ids)) for ids in texts), pictures.prompts(self._recipe, limits)
+            (Prompt({"input_ids": ids}, cost=len(ids)) for ids in texts), images.prompts(self._preprocessor, limits)
         )
-        cost = pictures.cost + sum(len(ids) for ids in texts)
+        cost = images.cost + sum(len(ids) for ids in texts)
         context = Context(tuple(request.labels), request.top_k or len(request.labels))
-        return Prepared(prompts, len(texts) + len(pictures.paths), cost, context, unit="labels and images")
+        return Prepared(prompts, len(texts) + len(images.paths), cost, context, unit="labels and images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
-        """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the pictures' order.
+        """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images.
 
-        A label's `id` is its place in the request.
+        A label's `id` is its index in the request.
         """
         answers = final_outputs(outputs)
         texts = list(islice(answers, len(context.labels)))
         if len(texts) != len(context.labels):
             raise ProcessorFailed(
-                f"The engine answered {len(texts)} times; expected {len(context.labels)} texts first."
+                f"The engine answered {len(texts)} times; expected an answer for each of {len(context.labels)} labels."
             )
         vectors = np.stack([_vector(text) for text in texts])
         scale, bias = float(texts[0].data["scale"]), float(texts[0].data["bias"])
@@ -94,7 +102,7 @@ class ZeroShotClassification:
         return Result(data={"images": images})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a batch of one picture and of one label."""
+        """Return a full batch of copies of one image and of one label."""
         count = dummy_items(self._model, limits)
         request = {"images": ["media://dummy"] * count, "labels": ["a"] * min(count, 1000), "template": "{}"}
         return Dummy(request, {"media://dummy": write_dummy(folder, limits)})
@@ -102,7 +110,7 @@ class ZeroShotClassification:
     def _tokens(self, sentence: str, index: int) -> npt.NDArray[np.int64]:
         ids = self._vocabulary.encode(sentence)
         if len(ids) > self._max_tokens:
-            detail = f"label {index} makes a text of {len(ids)} tokens; this model takes at most {self._max_tokens}"
+            detail = f"label {index} makes a text of {len(ids)} tokens; this model accepts at most {self._max_tokens}"
             raise InvalidInput(detail, errors=[Issue(f"/input/labels/{index}", detail)])
         if self._padding is not None:
             ids = [*ids, *[self._padding] * (self._max_tokens - len(ids))]
@@ -118,7 +126,7 @@ class ZeroShotClassification:
 
     def _named(self, logits: npt.NDArray[np.float64], context: Context) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         if not np.isfinite(logits).all():
-            raise ProcessorFailed("The network answered what are no numbers.")
+            raise ProcessorFailed("The network answered NaN or infinite numbers.")
         raised = np.exp(logits - logits.max())
         scores = 0.5 * (1 + np.tanh(logits / 2)) if self._sigmoid else raised / raised.sum()
         best = np.argsort(-scores, kind="stable")[: context.top_k]

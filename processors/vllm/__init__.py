@@ -1,1 +1,1 @@
-"""vLLM's IO-processor plugins, unmodified, as processors."""
+"""The processor that runs vLLM's IO-processor plugins unmodified."""

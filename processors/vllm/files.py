@@ -1,4 +1,4 @@
-"""Files inside a plugin's answer: base64 becomes artifacts."""
+"""Files in a plugin's answer: base64 texts that become artifacts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.processors.base import ArtifactSink
 
-#: How files begin, with their suffix and media type. What begins otherwise stays in the answer as it is.
+#: First bytes of file formats, with suffix and media type. Other texts stay in the answer unchanged.
 _KINDS = (
     (b"II*\0", ".tif", "image/tiff"),
     (b"MM\0*", ".tif", "image/tiff"),
@@ -20,15 +20,15 @@ _KINDS = (
     (b"\x93NUMPY", ".npy", "application/octet-stream"),
     (b"\x89HDF\r\n\x1a\n", ".h5", "application/x-hdf5"),
 )
-#: Enough base64 for the longest beginning.
+#: Number of base64 characters that hold the longest of the first bytes.
 _BEGINNING_CHARS = 12
 _UNFIT = re.compile(r"[^0-9A-Za-z_-]+")
 
 
 def with_artifacts(answer: Any, sink: ArtifactSink, at: Sequence[str] = ()) -> Any:
-    """Return an answer in which `{"artifact": name}` stands for each file; the files went to the sink.
+    """Add the files in an answer to the sink, and return the answer with `{"artifact": name}` instead of each file.
 
-    A file is named for its place: `data.tif`, `tiles-0.png`.
+    A file is named after its path in the answer: `data.tif`, `tiles-0.png`.
     """
     match answer:
         case dict():

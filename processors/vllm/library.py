@@ -1,4 +1,4 @@
-"""What is asked of vLLM itself on a processor's side: its plugins, their configuration, and the shape of an output."""
+"""The processor's interface to vLLM: installed plugins, their configuration, and vLLM's output objects."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.vllm.options import engine_arguments
 
-#: Entry points of this group name a function that gives the qualified name of an `IOProcessor` of vLLM's.
+#: Group of entry points. Each names a function that returns the qualified name of a vLLM `IOProcessor`.
 GROUP = "vllm.io_processor_plugins"
 
-#: How vLLM is told not to take over the process that imports it, and to stay on this machine. What is set stays.
+#: Default environment variables that keep vLLM from changing the process's logging and from using the network.
 _QUIET = {
     "VLLM_CONFIGURE_LOGGING": "0", "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -29,26 +29,26 @@ Load = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What vLLM makes an `IOProcessor` with."""
+    """The arguments of vLLM's `IOProcessor`."""
 
     config: Any
     renderer: Any
 
 
 class Library(Protocol):
-    """The seam: vLLM, or a double of it."""
+    """The interface to vLLM, for which tests have a double."""
 
     def surroundings(self, model: Model) -> Surroundings:
-        """Return what the model's engine would give to its plugin; raise `ModelUnavailable`."""
+        """Return the configuration and renderer that vLLM passes to the model's plugin; raise `ModelUnavailable`."""
         ...
 
     def output(self, request_id: str, data: Any, tokens: Sequence[int], cached: int) -> Any:
-        """Return an engine's answer to one prompt, as plugins take it."""
+        """Return the engine's answer to one prompt in the form that plugins expect."""
         ...
 
 
 class Vllm:
-    """vLLM as it is installed beside this."""
+    """The installed vLLM."""
 
     def __init__(self, load: Load = importlib.import_module) -> None:
         self._load = load
@@ -63,7 +63,7 @@ class Vllm:
             config = EngineArgs(**engine_arguments(model)).create_engine_config()
             return Surroundings(config, renderer_from_config(config))
         except Exception as error:
-            raise ModelUnavailable(f"vLLM does not take model {model.name!r}: {said(error)}") from error
+            raise ModelUnavailable(f"vLLM rejects model {model.name!r}: {error_line(error)}") from error
 
     def output(self, request_id: str, data: Any, tokens: Sequence[int], cached: int) -> Any:
         """Return vLLM's `PoolingRequestOutput`."""
@@ -73,7 +73,7 @@ class Vllm:
 
 
 def vllm(module: str, load: Load = importlib.import_module) -> Any:
-    """Import a module of vLLM; raise `ModelUnavailable` that says what to do where there is none."""
+    """Import a module of vLLM; raise `ModelUnavailable` with instructions if vLLM is not installed."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
@@ -86,35 +86,35 @@ def vllm(module: str, load: Load = importlib.import_module) -> Any:
             ) from error
         raise ModelUnavailable(f"vLLM cannot be imported: {error}") from error
     except Exception as error:
-        raise ModelUnavailable(f"vLLM cannot be imported: {said(error)}") from error
+        raise ModelUnavailable(f"vLLM cannot be imported: {error_line(error)}") from error
 
 
 def plugin_class(name: str) -> Any:
-    """Return the class of an installed plugin, found as vLLM does.
+    """Return the class of an installed plugin, found in the same way as in vLLM.
 
-    Raises `ModelUnavailable` that names those there are, or says what is wrong with this one.
+    Raises `ModelUnavailable` with the installed plugins if it is unknown, or with the reason if it is broken.
     """
     points = installed()
     if name not in points:
         known = ", ".join(sorted(points)) or "none"
-        raise ModelUnavailable(f"there is no vLLM plugin {name!r} in this environment; installed are: {known}")
+        raise ModelUnavailable(f"there is no vLLM plugin {name!r} in this environment; installed: {known}")
     try:
         qualified = points[name].load()()
         module, _, attribute = (qualified or "").rpartition(".")
         found = getattr(importlib.import_module(module), attribute) if qualified is not None else None
     except Exception as error:
-        raise ModelUnavailable(f"the vLLM plugin {name!r} cannot be loaded: {said(error)}") from error
+        raise ModelUnavailable(f"the vLLM plugin {name!r} cannot be loaded: {error_line(error)}") from error
     if found is None:
-        raise ModelUnavailable(f"the vLLM plugin {name!r} does not want to be loaded here")
+        raise ModelUnavailable(f"the vLLM plugin {name!r} returned no class: it does not support this environment")
     return found
 
 
 def installed() -> Mapping[str, EntryPoint]:
-    """Return the plugins of the environment by name, none of them imported."""
+    """Return the environment's plugins by name, without importing them."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def said(error: BaseException) -> str:
-    """Return an error of others in one line."""
+def error_line(error: BaseException) -> str:
+    """Return the error of a library or plugin in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""What a model's record says of its plugin: its name, its fields, and the arguments of vLLM's engine."""
+"""The `options` of a model with a vLLM plugin: the plugin's name, its fields, and vLLM's engine arguments."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from penstock.errors import ConfigError
 from penstock.models import Model
 from penstock.processors.directory import read_config
 
-#: What `options` may hold. `engine` and `task` are the runner's, and the plugin sees the configuration they make.
+#: Known options. The runner reads `engine` and `task`; the plugin receives the resulting configuration.
 KNOWN = ("engine", "fields", "fixed", "media", "plugin", "sample", "task")
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
-    """Which fields of a plugin's data come from whom."""
+class PluginFields:
+    """The fields of a plugin's data, by the source of their values."""
 
-    #: What names a medium: fetched by the service, and the plugin gets the path of the local file. Required.
+    #: Required fields with a media reference: the service fetches the file, and the plugin receives its local path.
     media: tuple[str, ...] = ()
-    #: What else a request may have, with the JSON Schema of each. All may be left out.
+    #: Optional fields of a request, with the JSON Schema of each.
     free: Mapping[str, Any] = field(default_factory=dict)
-    #: What the plugin always gets, and no request may set.
+    #: Fixed values for the plugin, which a request cannot set.
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -34,13 +34,13 @@ _INDICES = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0},
     "minItems": 1,
-    "description": "Bands of the file in the model's order, counted from 0; without it the first six.",
+    "description": "Bands of the file in the model's order, counted from 0; default: the first six.",
 }
 
-#: The plugins whose fields need no words in a record.
-FIELDS: Mapping[str, Fields] = MappingProxyType(
+#: Preset fields of known plugins, which a record need not describe.
+FIELDS: Mapping[str, PluginFields] = MappingProxyType(
     {
-        "terratorch_segmentation": Fields(
+        "terratorch_segmentation": PluginFields(
             ("data",), {"indices": _INDICES}, {"data_format": "path", "out_data_format": "b64_json"}
         )
     }
@@ -49,61 +49,63 @@ FIELDS: Mapping[str, Fields] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """A record's options, checked."""
+    """A record's validated options."""
 
     plugin: str
-    fields: Fields
-    #: A request for the warm-up, its media as paths, relative ones from the model's source on. None = there is none.
+    fields: PluginFields
+    #: Request for the warm-up, with media as paths, relative to the model's source; None = no sample.
     sample: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, model: Model) -> PluginOptions:
-        """Read them; raise `ConfigError` for what is missing, unknown or not meant so."""
+        """Read a model's options; raise `ConfigError` for missing, unknown or invalid ones."""
         options = model.options
         if unknown := sorted(set(options) - set(KNOWN)):
-            raise _wrong(model, f"unknown options: {', '.join(unknown)}; known are: {', '.join(KNOWN)}")
+            raise _wrong(model, f"unknown options: {', '.join(unknown)}; known: {', '.join(KNOWN)}")
         plugin = options.get("plugin")
         if not isinstance(plugin, str) or not plugin:
-            raise _wrong(model, "`options.plugin` names the vLLM plugin to run, such as terratorch_segmentation")
-        fields = _fields(model, FIELDS.get(plugin, Fields()))
+            raise _wrong(model, "`options.plugin` must name a vLLM plugin, such as terratorch_segmentation")
+        fields = _fields(model, FIELDS.get(plugin, PluginFields()))
         sample = options.get("sample")
         if sample is not None and (not isinstance(sample, Mapping) or set(fields.media) - set(sample)):
-            raise _wrong(model, f"`options.sample` is a table that has at least {', '.join(fields.media)}")
+            raise _wrong(model, f"`options.sample` must be a table with at least {', '.join(fields.media)}")
         return cls(plugin, fields, sample)
 
 
 def engine_arguments(model: Model) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine: what follows from the record and its directory, and `options.engine`.
+    """Return vLLM's engine arguments from the record, the model's directory and `options.engine`.
 
-    The plugin's configuration and the engine's own are made of the same ones. Raises `ConfigError`.
+    The plugin and the engine receive the same arguments. Raises `ConfigError` for invalid ones.
     """
     chosen = model.options.get("engine", {})
     if not isinstance(chosen, Mapping):
-        raise _wrong(model, '`options.engine` is a table of vLLM\'s engine arguments, such as dtype = "float16"')
+        raise _wrong(model, '`options.engine` must be a table of vLLM\'s engine arguments, such as dtype = "float16"')
     common = {"model": model.source, "runner": "pooling", "dtype": model.dtype, "max_num_seqs": model.max_batch}
     return {**common, **(_TERRATORCH if "pretrained_cfg" in read_config(model) else {}), **chosen}
 
 
-#: What TerraTorch's models need: they have no tokens, no attention, and nothing to compile.
+#: Engine arguments of TerraTorch's models, which have no tokens and no attention and cannot be compiled.
 _TERRATORCH = {
     "model_impl": "terratorch", "skip_tokenizer_init": True, "enforce_eager": True, "enable_mm_embeds": True,
 }  # fmt: skip
 
 
-def _fields(model: Model, preset: Fields) -> Fields:
+def _fields(model: Model, preset: PluginFields) -> PluginFields:
     media = model.options.get("media", preset.media)
     free, fixed = model.options.get("fields", preset.free), model.options.get("fixed", preset.fixed)
     if not isinstance(media, list | tuple) or not all(isinstance(name, str) for name in media):
-        raise _wrong(model, "`options.media` is a list of names: the fields of the plugin's data that name a medium")
+        raise _wrong(
+            model, "`options.media` must be a list of names: the fields of the plugin's data with media references"
+        )
     if not isinstance(free, Mapping) or not isinstance(fixed, Mapping):
-        raise _wrong(model, "`options.fields` is a table of JSON Schemas, and `options.fixed` one of values")
+        raise _wrong(model, "`options.fields` must be a table of JSON Schemas, and `options.fixed` a table of values")
     if twice := ({*media} & {*free}) | ({*media} & {*fixed}) | ({*free} & {*fixed}):
-        raise _wrong(model, f"stand twice among `media`, `fields` and `fixed`: {', '.join(sorted(twice))}")
+        raise _wrong(model, f"fields are listed twice in `media`, `fields` and `fixed`: {', '.join(sorted(twice))}")
     try:
         Draft202012Validator.check_schema({"properties": dict(free)})
     except SchemaError as error:
-        raise _wrong(model, f"`options.fields` holds no JSON Schema: {error.message}") from error
-    return Fields(tuple(media), free, fixed)
+        raise _wrong(model, f"`options.fields` holds an invalid JSON Schema: {error.message}") from error
+    return PluginFields(tuple(media), free, fixed)
 
 
 def _wrong(model: Model, what: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""The `input` of a plugin's jobs: the plugin's own data, as its record describes it."""
+"""The `input` of a plugin's jobs: the plugin's own data, as described in the model's record."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import BaseModel, GetJsonSchemaHandler, RootModel, TypeAdapter, mo
 from pydantic_core import CoreSchema
 
 from penstock.models import MediaReference
-from penstock.processors.vllm.options import Fields
+from penstock.processors.vllm.options import PluginFields
 
 _MEDIUM = TypeAdapter(MediaReference).json_schema()
 
 
-def request_for(fields: Fields) -> type[BaseModel]:
-    """Return the request of a plugin with these fields: its schema is made of theirs, its `root` is the data."""
+def request_for(fields: PluginFields) -> type[BaseModel]:
+    """Return the request model of a plugin with these fields; its `root` is the plugin's data."""
     schema = {
         "title": "PluginData",
         "type": "object",

@@ -1,80 +1,70 @@
-"""What a batch is: many requests, sent at once and run as jobs of their own. Nothing here does I/O.
+"""The batch: many requests, sent at once and run as separate jobs. Nothing here does I/O.
 
-A batch's counts and status are a function of its members' states, of how many of its lines were invalid, and of whether
-its end was asked for or its time is over.
+A batch's counts and status depend only on its members' states, its number of invalid lines, and on whether a cancel was
+requested or the deadline has passed.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from penstock.jobs import Artifact, JobKey, State
+from penstock.formats import OWN, carrying, known, unknown
+from penstock.jobs import Artifact, JobKey, State, TenantKey
 from penstock.reports import ErrorReport
 
-#: The ids of members are UUIDv5 under this, of the batch's id and the number of their line.
+#: Namespace of the members' ids: UUIDv5 of the batch's id and the line's number.
 _NAMESPACE = uuid.UUID("3b0f0a52-7f0e-5c53-8f0b-0f4d1f6f2c11")
 
 _WAITING = (State.RESERVED, State.QUEUED, State.DELAYED)
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands."""
+    """The status of a batch."""
 
-    #: Its lines become jobs, and its jobs run.
+    #: Lines become jobs, and jobs run.
     RUNNING = "running"
-    #: Somebody asked for its end.
+    #: A cancel was requested.
     CANCELING = "canceling"
-    #: Its time is over.
+    #: The batch's deadline has passed.
     EXPIRING = "expiring"
-    #: Every line has its outcome by itself.
+    #: Every line has its outcome.
     COMPLETED = "completed"
-    #: Ended because somebody asked; what succeeded before is in the results.
+    #: Ended by a cancel; earlier successes are in the results.
     CANCELED = "canceled"
-    #: Ended because its time was over; what succeeded before is in the results.
+    #: Ended by its deadline; earlier successes are in the results.
     EXPIRED = "expired"
 
     @property
     def terminal(self) -> bool:
-        """Whether the batch is over."""
+        """True if the batch has ended."""
         return self in (BatchStatus.COMPLETED, BatchStatus.CANCELED, BatchStatus.EXPIRED)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchKey:
-    """A batch's full name."""
+class BatchKey(TenantKey):
+    """The unique name of a batch."""
 
-    tenant: str
-    id: str
-
-    def __str__(self) -> str:
-        return f"{self.tenant}/{self.id}"
-
-    @classmethod
-    def parse(cls, text: str) -> BatchKey:
-        """Read what `str` wrote."""
-        tenant, _, batch_id = text.partition("/")
-        return cls(tenant, batch_id)
+    __slots__ = ()
 
     @property
     def prefix(self) -> str:
-        """Where the batch's objects lie in the store."""
+        """The prefix of the batch's objects in the store."""
         return f"tenants/{self.tenant}/batches/{self.id}/"
 
     def member(self, line: int) -> JobKey:
-        """Return the key of the job that a line becomes, whoever asks: it becomes no second one."""
+        """Return the key of a line's job; it is always the same, so a line never becomes two jobs."""
         return JobKey(self.tenant, str(uuid.uuid5(_NAMESPACE, f"{self.id} line {line}")))
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many of a batch's lines stand where. The parts add up to `total`."""
+    """The numbers of a batch's lines by status. They add up to `total`."""
 
     total: int
-    #: Lines that are no job yet among them.
+    #: Waiting lines, including those that are no jobs yet.
     queued: int = 0
     running: int = 0
     succeeded: int = 0
@@ -86,54 +76,63 @@ class Counts:
 
     @property
     def over(self) -> int:
-        """How many lines have their outcome."""
+        """The number of lines with an outcome."""
         return self.total - self.queued - self.running
 
 
 @dataclass(frozen=True, slots=True)
 class BatchManifest:
-    """What a batch is made from, and made anew from when Redis has lost it. Times are Redis' clock."""
+    """The stored description of a batch, from which it is restored if Redis loses it. Times are by Redis' clock."""
 
     key: BatchKey
     #: SHA-256 of the canonical body; two requests under one id must have the same.
     fingerprint: str
-    #: The object that holds the requests, one JSON document to a line, and how many bytes and requests those are.
+    #: Key of the object with the requests, one JSON document per line; its size in bytes; its number of requests.
     lines_key: str
     size_bytes: int
     total: int
     created_us: int
     ttl_s: float
     retention_s: float
-    #: Of lines that name none.
+    #: Model of lines that name none.
     model: str | None = None
     priority: str = "low"
     metadata: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None
     idempotency_key: str | None = None
+    #: Oldest format that can run the batch, and the fields of newer formats, which are carried unchanged (`formats`).
+    version: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def deadline_s(self) -> float:
-        """When the batch's time is over, in seconds since the epoch."""
+        """The batch's deadline, in seconds since the epoch."""
         return self.created_us / 1e6 + self.ttl_s
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON-ready data."""
-        return {**asdict(self), "metadata": dict(self.metadata)}
+        return carrying(self.extra, self._own())
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BatchManifest:
-        """Read what `to_json` wrote."""
-        return cls(**{**data, "key": BatchKey(**data["key"])})
+    def from_json(cls, data: Mapping[str, Any], *, version: int = 1) -> BatchManifest:
+        """Restore a manifest from the output of `to_json`, maybe of a newer release."""
+        key = BatchKey(data["key"]["tenant"], data["key"]["id"])
+        found = cls(**{**known(cls, data), "key": key}, version=version)
+        return replace(found, extra=unknown(data, found._own()))
+
+    def _own(self) -> dict[str, Any]:
+        row = {name: value for name, value in asdict(self).items() if name not in OWN}
+        return {**row, "metadata": self.metadata}
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a batch's lines have become jobs. A further line begins at `offset` of the lines' object."""
+    """The position up to which a batch's lines were expanded. The next line begins at `offset` of the lines' object."""
 
-    #: Lines before the next one, blank ones included.
+    #: Lines before the next one, including blank ones.
     line: int = 0
     offset: int = 0
-    #: How many requests had their turn, and how many of them were invalid.
+    #: Number of expanded requests, and of the invalid ones among them.
     requests: int = 0
     invalid: int = 0
 
@@ -143,39 +142,46 @@ BEGINNING = Cursor()
 
 @dataclass(frozen=True, slots=True)
 class BatchEnd:
-    """How a batch ended: its status, what its lines came to, and the files that say so line by line."""
+    """The end of a batch: its status, the counts of its lines, and the result files."""
 
     status: BatchStatus
     counts: Counts
     completed_s: float
     artifacts: tuple[Artifact, ...] = ()
+    #: Fields of newer formats, which are carried unchanged.
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the end as JSON-ready data."""
-        return asdict(self)
+        return carrying(self.extra, self._own())
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BatchEnd:
-        """Read what `to_json` wrote."""
-        files = tuple(Artifact(**artifact) for artifact in data["artifacts"])
-        return cls(BatchStatus(data["status"]), Counts(**data["counts"]), data["completed_s"], files)
+        """Restore an end from the output of `to_json`."""
+        files = tuple(Artifact(**known(Artifact, artifact)) for artifact in data["artifacts"])
+        counts = Counts(**known(Counts, data["counts"]))
+        found = cls(BatchStatus(data["status"]), counts, data["completed_s"], files)
+        return replace(found, extra=unknown(data, found._own()))
+
+    def _own(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in OWN}
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as the store holds it at one moment."""
+    """A batch's record at one moment."""
 
     manifest: BatchManifest
     cursor: Cursor = BEGINNING
-    #: Its members by state.
+    #: Number of members by state.
     states: Mapping[State, int] = field(default_factory=dict)
     cancel_requested: bool = False
-    #: Whether its manifest is not known to be stored yet: nobody was told that it was accepted.
+    #: True until its manifest is known to be stored: no client has been told that the batch was accepted.
     reserved: bool = False
-    #: Redis' clock when this was read, in seconds.
+    #: Redis' clock at the time of reading, in seconds.
     at_s: float = 0.0
     end: BatchEnd | None = None
-    #: Grows with every change of the record; members' changes are not counted.
+    #: Revision; it increases with every change of the record, but not of members.
     revision: int = 0
 
     @property
@@ -185,29 +191,29 @@ class Batch:
 
     @property
     def closing(self) -> bool:
-        """Whether no further line shall become a job."""
+        """True if no further line may become a job."""
         return self.cancel_requested or self.at_s >= self.manifest.deadline_s
 
     @property
     def expanded(self) -> bool:
-        """Whether every line had its turn."""
+        """True if every line was expanded."""
         return self.cursor.requests >= self.manifest.total
 
     @property
     def live(self) -> int:
-        """How many members are not over."""
-        return sum(self.states.get(state, 0) for state in (*_WAITING, State.RUNNING))
+        """The number of members that have not ended."""
+        return sum(self.states.get(state, 0) for state in (*_WAITING, State.RUNNING, State.OTHER))
 
     @property
     def counts(self) -> Counts:
-        """Where the lines stand."""
+        """The counts of lines by status."""
         if self.end is not None:
             return self.end.counts
         return counts(self.manifest.total, self.states, self.cursor.invalid)
 
     @property
     def status(self) -> BatchStatus:
-        """The batch's status as the public sees it."""
+        """The batch's public status."""
         if self.end is not None:
             return self.end.status
         if not self.closing:
@@ -216,20 +222,20 @@ class Batch:
 
     @property
     def expires_s(self) -> float | None:
-        """When the batch's results are purged; None before its end."""
+        """The time when the batch's results are purged; None before its end."""
         return None if self.end is None else self.end.completed_s + self.manifest.retention_s
 
 
 def counts(total: int, states: Mapping[State, int], invalid: int) -> Counts:
-    """Return where a batch's lines stand, by its members' states; what is no job yet is queued."""
-    over = {state.value: max(0, states.get(state, 0)) for state in State if state not in _WAITING}
+    """Return the counts of a batch's lines from its members' states; lines that are no jobs yet count as queued."""
+    over = {state.value: max(0, states.get(state, 0)) for state in State if state not in (*_WAITING, State.OTHER)}
     return Counts(total, queued=max(0, total - invalid - sum(over.values())), invalid=invalid, **over)
 
 
 def final_status(found: Counts, *, cancel_requested: bool, overdue: bool) -> BatchStatus:
-    """Return how a batch ended whose lines came to this.
+    """Return the final status of a batch from the counts of its lines.
 
-    A cancel, or the end of the batch's time, that found every line over has changed nothing.
+    A cancel or a deadline counts only if it stopped a line.
     """
     if cancel_requested and found.canceled:
         return BatchStatus.CANCELED
@@ -239,7 +245,7 @@ def final_status(found: Counts, *, cancel_requested: bool, overdue: bool) -> Bat
 
 
 class Verdict(StrEnum):
-    """What a line came to: the state of its job, or that it could be none."""
+    """The outcome of a line: the final state of its job, or `invalid`."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -250,37 +256,37 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A line that cannot be a job, and why."""
+    """A line that cannot be a job, and the reason."""
 
     line: int
     error: ErrorReport
     custom_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
+        """Return the line as JSON-ready data."""
         return {"line": self.line, "custom_id": self.custom_id, "error": self.error.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Invalid:
-        """Read what `to_json` wrote."""
+        """Restore a line from the output of `to_json`."""
         return cls(data["line"], ErrorReport.from_json(data["error"]), data["custom_id"])
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is not blank. `data` is None where it has more bytes than a request may."""
+    """A line that is not blank. `data` is None if the line has more bytes than a request may have."""
 
-    #: From 1, blank ones counted.
+    #: Number of the line from 1, including blank lines.
     number: int
     data: bytes | None
-    #: Where the next line begins.
+    #: Offset of the next line.
     end: int
 
 
 def lines_of(chunks: Iterable[bytes], *, limit_bytes: int, after: Cursor = Cursor()) -> Iterator[Line]:
-    """Yield the lines in an object's bytes from `after.offset` on, blank ones left out.
+    """Yield the non-blank lines of an object's bytes from `after.offset` on.
 
-    No more than a line of `limit_bytes` and a chunk is held in memory.
+    At most one line of `limit_bytes` and one chunk are held in memory.
     """
     number, begins, kept, length = after.line, after.offset, bytearray(), 0
     for chunk in chunks:

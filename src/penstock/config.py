@@ -1,7 +1,7 @@
-"""The settings: read once from `penstock.toml` and the environment, frozen, checked together, then passed on.
+"""The settings: read once from `penstock.toml` and the environment, validated together, frozen, then passed on.
 
-Nothing else reads the environment. Sources, strongest first: arguments, `PENSTOCK_*` variables (nested with `__`),
-`penstock.toml` in the working directory or the file that `PENSTOCK_CONFIG` names.
+Nothing else reads the environment. Sources, strongest first: arguments; `PENSTOCK_*` variables (nested with `__`);
+`penstock.toml` in the working directory, or the file named by `PENSTOCK_CONFIG`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pydantic_settings import (
 
 from penstock.documents import require_json, toml_complaint, wrong_fields
 from penstock.errors import ConfigError
-from penstock.parts import MIN_PART_BYTES
+from penstock.multipart import MIN_PART_BYTES
 
 Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 DEFAULT_TENANT = "default"
@@ -50,7 +50,7 @@ def _store_address(url: str) -> str:
 
 
 StoreAddress = Annotated[str, AfterValidator(_store_address)]
-#: Of a drop rule whose store sends its events to the API.
+#: The value of `events` for rules whose store sends its events to the API.
 WEBHOOK = "webhook"
 
 
@@ -60,39 +60,39 @@ def _job_input(value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, A
 
 
 class DropRule(BaseModel):
-    """An object that lands under `bucket`/`prefix` becomes one job per object version."""
+    """Every object version under `bucket`/`prefix` becomes one job."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: The jobs' `metadata.drop`.
+    #: Name of the rule, shown as the jobs' `metadata.drop`.
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-    #: `s3://bucket` or `file:///folder`.
+    #: Address of the bucket or folder: `s3://bucket` or `file:///folder`.
     bucket: StoreAddress
-    #: What the keys of objects begin with; empty for the whole bucket.
+    #: Start of the objects' keys; empty for the whole bucket.
     prefix: str = ""
-    #: What they end with, upper or lower case.
+    #: Endings of the objects' keys, upper or lower case.
     suffixes: tuple[str, ...] = (".tif", ".tiff")
-    #: The model of the jobs, by its name or an alias.
+    #: Model of the jobs, by its name or an alias.
     model: str
-    #: The job's `input` without its media reference; `scene.tif.json` beside the object overrides it key by key.
-    #: It holds what JSON can: no `nan`, no `inf`, no dates.
+    #: The jobs' `input` without its media reference; `scene.tif.json` beside the object overrides it key by key.
+    #: Only JSON values are allowed: no `nan`, no `inf`, no dates.
     input: Annotated[Mapping[str, Any], AfterValidator(_job_input)] = Field(default_factory=dict)
-    #: The field of the model's input that takes the object.
+    #: Field of the model's input that holds the reference to the object.
     field: str = "scene"
-    #: Where results and markers go, in the same bucket. It may not lie under `prefix` unless it says otherwise.
+    #: Prefix of results and markers, in the same bucket. It must not lie under `prefix`, nor `prefix` under it.
     output_prefix: str
-    #: Whose jobs they are.
+    #: Tenant of the jobs.
     tenant: Tenant = DEFAULT_TENANT
-    #: What tells of new objects: None = nothing, the bucket is listed every `drop_poll_s`; `webhook` = the store, at
-    #: `POST /v1/events/s3`; or the address of an SQS queue. With events the listing, which finds what they missed,
-    #: comes every `drop_list_s`.
+    #: Source of events about new objects. None = no events: the bucket is listed every `drop_poll_s`. `webhook` = the
+    #: store sends them to `POST /v1/events/s3`. Otherwise the address of an SQS queue. With events, a listing every
+    #: `drop_list_s` finds the objects whose events were lost.
     events: str | None = None
 
     @field_validator("prefix", "output_prefix")
     @classmethod
     def _leads_down(cls, prefix: str) -> str:
         if prefix.startswith("/") or ".." in prefix.split("/"):
-            raise ValueError(f"{prefix!r} leads out of the bucket: no '/' in front, no '..'")
+            raise ValueError(f"{prefix!r} leads out of the bucket: remove the leading '/' and any '..'")
         return prefix
 
     @model_validator(mode="after")
@@ -108,7 +108,7 @@ class DropRule(BaseModel):
         if self.events is None:
             return self
         if self.bucket.startswith("file:"):
-            raise ValueError("a folder sends no events: leave `events` out")
+            raise ValueError("a folder sends no events: remove `events`")
         parts = urlsplit(self.events)
         if self.events != WEBHOOK and not (parts.scheme in ("http", "https") and parts.hostname and parts.path):
             raise ValueError(f"events {self.events!r} is neither 'webhook' nor the address of an SQS queue")
@@ -116,26 +116,26 @@ class DropRule(BaseModel):
 
     @property
     def queue_url(self) -> str | None:
-        """The SQS queue that tells of the rule's objects, if one does."""
+        """The address of the SQS queue with the rule's events, if there is one."""
         return None if self.events in (None, WEBHOOK) else self.events
 
 
 class TenantLimits(BaseModel):
-    """What one tenant may not exceed; what is left out is the setting for all (in brackets)."""
+    """The limits of one tenant; a field left out has the value of the setting in brackets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: Waiting or running [max_tenant_jobs].
+    #: Jobs waiting or running at once [max_tenant_jobs].
     max_jobs: int | None = Field(default=None, gt=0)
-    #: At a time [max_tenant_running].
+    #: Jobs running at once [max_tenant_running].
     max_running: int | None = Field(default=None, gt=0)
-    #: To each API process [max_tenant_submissions_per_s].
+    #: Submissions per second to each API process [max_tenant_submissions_per_s].
     max_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
-    #: Of a request [max_body_bytes].
+    #: Bytes of a request [max_body_bytes].
     max_body_bytes: int | None = Field(default=None, gt=0)
-    #: Of a file [max_upload_bytes].
+    #: Bytes of a file [max_upload_bytes].
     max_upload_bytes: int | None = Field(default=None, gt=0)
-    #: Whether it may send raw tensors and embeddings [raw_tensors].
+    #: Permission to send raw tensors and embeddings [raw_tensors].
     raw_tensors: bool | None = None
 
 
@@ -144,15 +144,15 @@ class S3(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: None = AWS.
+    #: Address of the service; None = AWS.
     endpoint_url: str | None = None
-    #: What requests are signed for.
+    #: Region in the requests' signatures.
     region: str = "us-east-1"
-    #: None = boto3's own search (environment, profile, instance role).
+    #: Access key; None = boto3's own search (environment, profile, instance role).
     access_key_id: str | None = None
-    #: Belongs to `access_key_id`.
+    #: Secret of `access_key_id`.
     secret_access_key: SecretStr | None = None
-    #: Path style works with every server; AWS wants `virtual`.
+    #: Form of addresses. `path` works with every server; AWS prefers `virtual`.
     addressing_style: Literal["path", "virtual", "auto"] = "path"
 
     @field_validator("endpoint_url")
@@ -164,127 +164,141 @@ class S3(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Every setting of Penstock. Units are in the names."""
+    """All settings of Penstock. Units are in the names."""
 
     model_config = SettingsConfigDict(
         env_prefix="PENSTOCK_", env_nested_delimiter="__", frozen=True, extra="forbid", toml_file="penstock.toml"
     )
 
-    #: Where `penstock up` keeps Valkey's files, the local object store and its secret.
+    #: Folder in which `penstock up` keeps Valkey's files, the local object store and the secret.
     data: Path = Path("penstock-data")
+    #: Address of Redis, or of the Sentinels that watch it (`redis+sentinel://host:26379,other:26379/mymaster`);
     #: None = `penstock up` starts a bundled Valkey under `data`.
     redis_url: str | None = None
-    #: None = a local store under `data`; otherwise `s3://bucket` or `file:///folder`.
+    #: True if the Redis, one that does not allow `CONFIG GET`, is known to keep each write that it has answered.
+    redis_durable: bool = False
+    #: Address of the object store: `s3://bucket` or `file:///folder`; None = a local store under `data`.
     object_store: StoreAddress | None = None
-    #: The service behind `s3://` addresses.
+    #: The S3-compatible service behind `s3://` addresses.
     s3: S3 = S3()
-    #: `manifest`: accepted jobs and their ends lie in the object store too and outlive the loss of Redis, which costs a
-    #: put before the 202 and one at the end; `redis`: they are as safe as Redis is.
+    #: `manifest`: accepted jobs and their outcomes are also written to the object store and survive the loss of Redis;
+    #: this costs one put before the 202 and one at the end. `redis`: jobs are as durable as Redis is.
     durability: Literal["manifest", "redis"] = "manifest"
-    #: Buckets that jobs may name as `s3://bucket/key`, beside those of the drop rules.
+    #: Buckets whose objects jobs may name as `s3://bucket/key`, besides the buckets of the drop rules.
     s3_input_buckets: tuple[str, ...] = ()
-    #: More catalogues, read after the shipped one.
+    #: Files of further catalogues, read after the shipped one.
     models: tuple[Path, ...] = ()
-    #: Where models from the hub and from S3 are kept; None = `~/.cache/penstock/models`.
+    #: Folder for models fetched from the hub and from S3; None = `~/.cache/penstock/models`.
     model_cache: Path | None = None
 
-    #: Where the API listens.
+    #: Address on which the API listens.
     host: str = "127.0.0.1"
-    #: 0 = a free one.
+    #: Port on which the API listens; 0 = a free one.
     port: int = Field(default=8080, ge=0, le=65535)
-    #: How clients reach the API, for links; None = `http://host:port`.
+    #: Address under which clients reach the API, used in links; None = `http://host:port`.
     public_url: str | None = None
-    #: Who may ask. `keys`: whoever sends an API key, which names the tenant; `open`: everybody is the tenant `default`,
-    #: on a loopback address only. None = `open` where `host` and `public_url` are loopback, `keys` anywhere else.
+    #: Access to the API. `keys`: every request needs an API key, which determines the tenant. `open`: no keys, one
+    #: tenant `default`, on a loopback address only. None = `open` if `host` and `public_url` are loopback, else `keys`.
     access: Literal["open", "keys"] | None = None
-    #: Signs the local store's links and the API keys: who loses it makes all keys anew. `penstock up` makes one under
-    #: `data`; several APIs need the same.
+    #: Secret that signs the local store's links and the API keys: a new secret invalidates all keys. `penstock up`
+    #: creates one under `data`; several API processes need the same secret.
     secret: SecretStr | None = None
 
-    #: `host:port` pairs that jobs and webhooks may name although they are not public (exactly these pairs); a pair on
-    #: this list is also the only kind of URL that may be fetched at all unless `fetch_any_public_host` is set.
+    #: Non-public `host:port` pairs that jobs and webhooks may name (exactly these pairs). Jobs may name no other hosts,
+    #: unless `fetch_any_public_host` is set.
     allowed_hosts: tuple[str, ...] = ()
-    #: Whether jobs may name media on every public host, not on `allowed_hosts` alone.
+    #: Permission for jobs to name media on every public host, not only on `allowed_hosts`.
     fetch_any_public_host: bool = False
-    #: The same for webhooks, whose receivers are usually public.
+    #: Permission for webhooks to name every public host; most receivers are public.
     webhook_any_public_host: bool = True
-    #: How long the secrets before sign webhooks beside the new one, where a rotation does not say it.
+    #: Seconds that old secrets sign webhooks besides the new one, unless the rotation sets its own overlap.
     webhook_secret_overlap_s: int = Field(default=86_400, ge=0, le=7 * 86_400)
-    #: Of a request, and of a line of a batch; a larger one is answered 413.
+    #: Bytes of a request, and of a line of a batch, at most; a larger one is answered 413.
     max_body_bytes: int = Field(default=1_000_000, gt=0)
-    #: A request whose body brings nothing for so long is answered 408 and its connection closed.
+    #: Seconds without data after which an unfinished request is answered 408 and its connection closed.
     body_idle_s: float = Field(default=30, gt=0)
-    #: Of a file that is sent, and of an object that jobs name.
+    #: Bytes of an upload, and of an object that a job names, at most.
     max_upload_bytes: int = Field(default=20_000_000_000, gt=0)
-    #: How long the link of an upload is valid.
+    #: Seconds that the link of an upload is valid.
     upload_expires_s: int = Field(default=3600, gt=0)
-    #: Of the parts in which large files are sent, each but the last.
+    #: Bytes of each part of a multipart upload except the last.
     upload_part_bytes: int = Field(default=16 * 2**20, ge=MIN_PART_BYTES, le=2**30)
-    #: How long the signed link behind an artifact is valid.
+    #: Seconds that the signed link of an artifact is valid.
     link_expires_s: int = Field(default=3600, gt=0)
-    #: How long /pooling and /openai hold a request open for its job.
+    #: Seconds that /pooling and /openai keep a request open while its job runs.
     facade_wait_s: float = Field(default=600, gt=0)
 
-    #: How long a worker holds a job without a sign of life.
+    #: Seconds that a lease lasts after a worker's last heartbeat.
     lease_s: float = Field(default=30, ge=1)
-    #: How many workers a job may lose without progress before it fails with `worker_lost`.
+    #: Workers that a job may lose without progress before it fails with `worker_lost`.
     max_crashes: int = Field(default=3, gt=0)
-    #: A queue with this many waiting jobs answers 503.
+    #: Waiting jobs of a queue at which further submissions are answered 503.
     max_queued: int = Field(default=1_000_000, gt=0)
-    #: A tenant with this many jobs waiting or running is answered 429.
+    #: Waiting and running jobs of a tenant at which further submissions are answered 429.
     max_tenant_jobs: int = Field(default=100_000, gt=0)
-    #: How many jobs of one tenant may run at a time.
+    #: Jobs of one tenant that may run at once.
     max_tenant_running: int = Field(default=1_000, gt=0)
-    #: How many submissions of one tenant an API process takes in a second, over time; what comes beyond is answered
-    #: 429 unread. None = as many as come. A batch counts as one, whatever it holds.
+    #: Submissions per second that an API process accepts from one tenant, on average; further ones are answered 429
+    #: before their body is read. None = no limit. A batch counts as one submission.
     max_tenant_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
-    #: Whether tenants may send raw tensors and embeddings, to models that take them: whoever does leaves out what a
-    #: processor does to pictures and texts before a network sees them.
+    #: Permission for tenants to send raw tensors and embeddings to models that accept them. Raw tensors bypass the
+    #: processor's preparation of images and texts.
     raw_tensors: bool = False
-    #: By name, where a tenant's limits are not those for all.
+    #: Limits of single tenants, by tenant name.
     tenants: Mapping[Tenant, TenantLimits] = Field(default_factory=dict)
-    #: How long a job, its events and its files are kept after its end.
+    #: Seconds that a job, its events and its files are kept after its end.
     retention_s: int = Field(default=7 * 86_400, gt=0)
-    #: How long an `Idempotency-Key` is known.
+    #: Seconds that an `Idempotency-Key` is remembered.
     idempotency_s: int = Field(default=86_400, ge=86_400)
-    #: Of a batch's JSONL file.
+    #: Bytes of a batch's JSONL file, at most.
     max_batch_bytes: int = Field(default=200_000_000, gt=0)
-    #: Of the same, how many requests.
+    #: Requests in a batch's JSONL file, at most.
     max_batch_lines: int = Field(default=100_000, gt=0)
 
-    #: Which queues a worker serves, and which there are from the start.
+    #: Queues that a worker serves; they exist from the start.
     queues: tuple[str, ...] = ("default",)
-    #: How many jobs a worker runs at a time. Their tiles share the device.
+    #: Jobs that a worker runs at once. Their tiles share the device.
     slots: int = Field(default=2, gt=0)
-    #: What the weights of loaded models may take together; None = 90 % of a CUDA device's memory, half the machine's
-    #: without one. The model used least recently makes room.
+    #: Bytes of the weights of all loaded models, at most; None = 90 % of a CUDA device's memory, or half the machine's
+    #: memory without such a device. When a model needs room, the model used least recently is unloaded.
     engine_memory_bytes: int | None = Field(default=None, gt=0)
-    #: What an IO process may take beside what it shares with the others: a job's processor that wants more fails.
+    #: Bytes that an IO process may allocate beyond the memory shared with others; a job that needs more fails.
     io_memory_bytes: int = Field(default=4 * 2**30, gt=0)
-    #: Modules that IO processes share from the start, for processors of plugins that are slow to import.
+    #: Bytes of one file that an IO process writes, at most.
+    io_file_bytes: int = Field(default=16 * 2**30, gt=0)
+    #: Jobs of an IO process: `tenant` = up to 64 jobs of one tenant and one model, the last of them begun within 60 s
+    #: after the process started; `never` = one job only, which costs about 10 ms of processor time more for each job.
+    io_reuse: Literal["tenant", "never"] = "tenant"
+    #: Permission for processors to start programs and processes. They end with the job, and each job has an IO process
+    #: of its own then; the limits of memory apply to each of them by itself.
+    io_programs: bool = False
+    #: Modules that all IO processes share, for plugins whose processors are slow to import.
     io_preload: tuple[str, ...] = ()
-    #: Scratch space for media and results of running attempts; None = under `data`.
+    #: Folder for media and results of running attempts; None = under `data`.
     spool: Path | None = None
-    #: How long a worker waits for its jobs at SIGTERM before it gives them back to the queue.
+    #: Seconds that an attempt waits for an object store that is away, in all, with its results in the scratch folder.
+    #: They do not count for its execution timeout. An attempt that waited longer fails and may be retried.
+    store_wait_s: float = Field(default=14_400, ge=0)
+    #: Seconds that a worker waits for its jobs at SIGTERM before it returns them to the queue.
     drain_s: float = Field(default=5, ge=0)
-    #: How long a worker without a hint waits before it looks for jobs by itself.
+    #: Seconds after which a worker without hints polls for jobs.
     poll_s: float = Field(default=5, gt=0)
-    #: Folders and buckets that are a way in: see the reference of drop rules.
+    #: Watched folders and buckets; see the reference of drop rules.
     drops: tuple[DropRule, ...] = ()
-    #: How often a drop rule without events lists its bucket.
+    #: Seconds between two listings of a drop rule without events.
     drop_poll_s: float = Field(default=3, gt=0)
-    #: How often one with events does, to find what they missed.
+    #: Seconds between two listings of a drop rule with events, which find objects whose events were lost.
     drop_list_s: float = Field(default=300, gt=0)
-    #: From which level on processes log.
+    #: Lowest level of the messages that processes log.
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    #: Warn instead of refusing to start on a Redis that may forget what it answered.
+    #: Start on a Redis without durable storage with a warning, instead of refusing to start.
     dev: bool = False
 
     @field_validator("drops", mode="before")
     @classmethod
     def _are_a_list(cls, drops: Any) -> Any:
         if isinstance(drops, Mapping):
-            raise ValueError("drop rules are a list: write [[drops]], with two brackets on each side")  # noqa: TRY004
+            raise ValueError("drop rules are a list: write [[drops]], with double brackets")  # noqa: TRY004
         return drops
 
     @field_validator("drops")
@@ -293,7 +307,7 @@ class Settings(BaseSettings):
         names = [rule.name for rule in drops]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two rules are named {name!r}")
+                raise ValueError(f"two rules have the name {name!r}")
         return drops
 
     @field_validator("allowed_hosts")
@@ -307,7 +321,7 @@ class Settings(BaseSettings):
 
     @property
     def redis_address(self) -> str:
-        """The Redis that single processes need; `ConfigError` without one: only `penstock up` starts its own."""
+        """The Redis address; `ConfigError` if it is not set: only `penstock up` starts its own Redis."""
         if self.redis_url is None:
             raise ConfigError(
                 "redis_url is not set: set PENSTOCK_REDIS_URL, or use `penstock up`, which starts a Valkey"
@@ -316,64 +330,64 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        """The object store's address, default applied."""
+        """The object store's address, with the default applied."""
         return self.object_store or (self.data.resolve() / "objects").as_uri()
 
     @property
     def spool_dir(self) -> Path:
-        """The scratch folder, default applied."""
+        """The scratch folder, with the default applied."""
         return (self.spool or self.data / "spool").resolve()
 
     @property
     def base_url(self) -> str:
-        """How clients reach the API, without a slash at the end."""
+        """The address under which clients reach the API, without a trailing slash."""
         host = f"[{self.host.strip('[]')}]" if ":" in self.host else self.host
         return (self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def with_keys(self) -> bool:
-        """Whether requests need an API key, default applied."""
+        """True if requests need an API key, with the default applied."""
         if self.access is not None:
             return self.access == "keys"
         return not (is_loopback(self.host) and is_loopback(urlsplit(self.base_url).hostname or ""))
 
     @property
     def signing_secret(self) -> str:
-        """The secret; `ConfigError` without one: only `penstock up` makes its own."""
+        """The signing secret; `ConfigError` if it is not set: only `penstock up` creates its own."""
         if self.secret is None:
             raise ConfigError("secret is not set (PENSTOCK_SECRET): it signs the local store's links and the API keys")
         return self.secret.get_secret_value()
 
     def max_jobs(self, tenant: str) -> int:
-        """Return how many jobs of a tenant may wait or run."""
+        """Return the number of a tenant's jobs that may wait or run at once."""
         return self._limits(tenant).max_jobs or self.max_tenant_jobs
 
     def max_submissions_per_s(self, tenant: str) -> float | None:
-        """Return how many submissions of a tenant an API process takes in a second; None = as many as come."""
+        """Return a tenant's submissions per second to one API process; None = no limit."""
         return self._limits(tenant).max_submissions_per_s or self.max_tenant_submissions_per_s
 
     @property
     def limits_rate(self) -> bool:
-        """Whether any tenant's submissions in a second are limited."""
+        """True if the submissions per second of any tenant are limited."""
         own = any(limits.max_submissions_per_s is not None for limits in self.tenants.values())
         return own or self.max_tenant_submissions_per_s is not None
 
     def body_limit_bytes(self, tenant: str) -> int:
-        """Return how large a tenant's request may be."""
+        """Return the bytes of a tenant's request, at most."""
         return self._limits(tenant).max_body_bytes or self.max_body_bytes
 
     def upload_limit_bytes(self, tenant: str) -> int:
-        """Return how large a tenant's upload may be."""
+        """Return the bytes of a tenant's upload, at most."""
         return self._limits(tenant).max_upload_bytes or self.max_upload_bytes
 
     def takes_tensors(self, tenant: str) -> bool:
-        """Return whether a tenant may send raw tensors."""
+        """Return True if a tenant may send raw tensors."""
         own = self._limits(tenant).raw_tensors
         return self.raw_tensors if own is None else own
 
     @property
     def running_caps(self) -> dict[str, int]:
-        """How many jobs of a tenant may run at a time, for those with a limit of their own."""
+        """The running jobs allowed at once, for each tenant with a limit of its own."""
         return {name: limits.max_running for name, limits in self.tenants.items() if limits.max_running is not None}
 
     def _limits(self, tenant: str) -> TenantLimits:
@@ -381,7 +395,7 @@ class Settings(BaseSettings):
 
     @property
     def model_cache_dir(self) -> Path:
-        """Where fetched models are kept, default applied."""
+        """The folder for fetched models, with the default applied."""
         return (self.model_cache or Path.home() / ".cache" / "penstock" / "models").resolve()
 
     @classmethod
@@ -398,12 +412,12 @@ class Settings(BaseSettings):
 
 
 def settings_file() -> Path:
-    """Return where the settings are read from, whether or not there is such a file."""
+    """Return the path of the settings file, which need not exist."""
     return Path(os.environ.get("PENSTOCK_CONFIG") or "penstock.toml")
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Return the settings; raise `ConfigError` with every wrong field named."""
+    """Return the settings; raise `ConfigError` that names every invalid field."""
     named = os.environ.get("PENSTOCK_CONFIG")
     if named and not Path(named).is_file():
         raise ConfigError(f"PENSTOCK_CONFIG names {named}, which is not a file")
@@ -415,39 +429,39 @@ def load_settings(**overrides: Any) -> Settings:
         raise ConfigError(f"{settings_file()} is not UTF-8") from error
     except OSError as error:
         raise ConfigError(f"cannot read {settings_file()}: {error.strerror}") from error
-    except SettingsError as error:  # a PENSTOCK_* variable that should be JSON
-        raise ConfigError(f"wrong settings: {error}") from error
+    except SettingsError as error:  # a PENSTOCK_* variable that must be JSON
+        raise ConfigError(f"the settings are invalid: {error}") from error
     except ValidationError as error:
         wrong = wrong_fields(error, whole="settings")
-        raise ConfigError(f"wrong settings: {wrong}") from error
+        raise ConfigError(f"the settings are invalid: {wrong}") from error
 
 
 def require_safe_access(settings: Settings) -> None:
-    """Raise `ConfigError` where others than this machine could reach an open API, or links would lead nowhere."""
+    """Raise `ConfigError` if other machines could reach an open API, or if links would lead nowhere."""
     if not settings.with_keys and not is_loopback(settings.host):
         raise ConfigError(
-            f"host is {settings.host}, but without API keys the service listens on a loopback address only: "
+            f"host is {settings.host}, but without API keys the service may listen on a loopback address only: "
             "set access = 'keys'"
         )
     if settings.host in ("0.0.0.0", "::", "[::]") and settings.public_url is None:  # noqa: S104  (it is looked for)
         raise ConfigError(
-            f"host is {settings.host}, every address of this machine: say in public_url how clients reach it "
+            f"host is {settings.host}, every address of this machine: set public_url to the address that clients use "
             f"(PENSTOCK_PUBLIC_URL=http://this-machine:{settings.port}), because links lead there"
         )
 
 
 def api_key() -> str | None:
-    """Return the API key that the command line sends (`PENSTOCK_API_KEY`)."""
+    """Return the API key of the command line (`PENSTOCK_API_KEY`)."""
     return os.environ.get("PENSTOCK_API_KEY") or None
 
 
 def state_dir() -> Path:
-    """Return where the command line notes what it would go on with (`XDG_STATE_HOME`)."""
+    """Return the folder in which the command line stores the state of interrupted work (`XDG_STATE_HOME`)."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine."""
+    """Return True if a host name means this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Documents from outside: JSON read strictly, within limits, and what is wrong with one in words and pointers."""
+"""Documents from outside: strict JSON within limits, and descriptions of errors in them."""
 
 from __future__ import annotations
 
@@ -7,28 +7,80 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Any, Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from penstock.errors import InvalidRequest, MalformedBody
 from penstock.reports import Issue
 
-#: How deeply arrays and objects may be nested.
+#: Nested arrays and objects, at most.
 MAX_DEPTH = 64
-#: Larger ones overflow in whatever reads them next.
+#: Names in all objects of a document together, at most.
+MAX_NAMES = 50_000
+#: Errors reported for one document, at most. The search for errors ends there.
+MAX_ISSUES = 100
+#: Names and values of a small document, at most. A model's schema checks about 100 per millisecond.
+SMALL = 1000
+#: Bytes that show most large documents to be large.
+_BEGINNING = 16_384
+#: Bits of an integer, at most: larger integers overflow in later readers.
 MAX_INTEGER_BITS = 64
 
-#: NUL; and lone surrogates, which are legal in JSON's escapes and in no encoding.
+#: NUL, and lone surrogates, which JSON's escapes allow but no encoding does.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+#: All bytes but JSON's structure and quotes.
+_CONTENT = bytes(set(range(256)) - set(b'"{}[]:,'))
+_STRING = re.compile(b'"[^"]*"')
 
 Path = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Document(Generic[T]):
+    """A document from outside, read and validated."""
+
+    value: T
+    #: `fingerprint` of the document as it was sent.
+    fingerprint: str
+
+
+def read_document(read: Callable[[Any], T], data: bytes, path: str | None = None) -> Document[T]:
+    """Return the JSON as `read` returns it; raise `MalformedBody` and the errors of `read`.
+
+    With `path`, the fingerprint is that of the document under this path, which differs from its own.
+    """
+    value = parse_json(data)
+    return Document(read(value), fingerprint(value if path is None else {"path": path, "body": value}))
+
+
+def is_small(data: bytes) -> bool:
+    """Return True for JSON of few names and values, which is parsed and validated in a few milliseconds."""
+    return _tokens(data[:_BEGINNING]) <= SMALL and _tokens(data) <= SMALL
+
+
+def is_small_value(value: Any) -> bool:
+    """Return True for a value of few names and values, as `is_small` counts them."""
+    left, waiting = SMALL, [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict | list):
+            left -= len(item) * (2 if isinstance(item, dict) else 1)
+            if left < 0:
+                return False
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+    return True
 
 
 def parse_json(data: bytes) -> Any:
     """Return strict JSON as Python data; raise `MalformedBody`."""
+    _check_structure(data)
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
         _check(value)
@@ -37,15 +89,13 @@ def parse_json(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise MalformedBody(f"the body is not JSON: {error.msg} at {place}") from error
-    except RecursionError as error:
-        raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep") from error
     except ValueError as error:  # an integer of more than 4300 digits
         raise MalformedBody("the body holds a number that is too long") from error
     return value
 
 
 def require_json(value: Mapping[str, Any], *, of: str) -> None:
-    """Raise `ValueError` for what a request could not hold in data from elsewhere: TOML has nan, inf and dates."""
+    """Raise `ValueError` for values that a JSON request cannot hold: TOML has nan, inf and dates."""
     try:
         _check(dict(value))
     except MalformedBody as error:
@@ -54,7 +104,7 @@ def require_json(value: Mapping[str, Any], *, of: str) -> None:
 
 
 def validated(model: type[ModelT], value: Any) -> ModelT:
-    """Return the body as the model; raise `InvalidRequest` with a pointer for each field that does not fit."""
+    """Return the body as the model; raise `InvalidRequest` with a pointer for each invalid field."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -62,34 +112,45 @@ def validated(model: type[ModelT], value: Any) -> ModelT:
 
 
 def fingerprint(value: Any) -> str:
-    """Return the SHA-256 of the canonical form of a body: equal for equal JSON, whatever its layout."""
+    """Return the SHA-256 of the canonical form of a body: equal for equal JSON, in any layout."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def issues(found: Iterable[Mapping[str, Any]], value: Any, *, under: str = "") -> tuple[Issue, ...]:
-    """Return pydantic's errors of `value` as issues; `under` is the pointer of the value itself.
+    """Return pydantic's errors of `value` as issues, at most `MAX_ISSUES`; `under` is the pointer of the value itself.
 
-    Of what may have several types, only that is told which is about the type that it has, if any.
+    For a value that may have several types, only errors about the type that it has are returned, if there are any.
     """
     everything = [(_place(error, value), error) for error in found]
-    paths = [path for path, _ in everything]
-    placed = [(path, error) for path, error in everything if not _is_of_what_was_left(path, error, paths)]
-    fitting = [path for path, error in placed if not _is_of_another_type(error)]
+    inside = {path[:n] for path, _ in everything for n in range(len(path))}
+    placed = [(path, error) for path, error in everything if not _is_of_dropped_items(path, error, inside)]
+    fitting = {path[:n] for path, error in placed if not _is_of_another_type(error) for n in range(len(path) + 1)}
     typed = {path for path, error in placed if error["type"] != "none_required"}
     told = (
         _issue(path, error, under)
         for path, error in placed
         if not _is_of_another_type(error)
-        or not (
-            any(fits[: len(path)] == path for fits in fitting) or (error["type"] == "none_required" and path in typed)
-        )
+        or not (path in fitting or (error["type"] == "none_required" and path in typed))
     )
-    return tuple(dict.fromkeys(told))
+    return first_issues(told, MAX_ISSUES)
+
+
+def first_issues(found: Iterable[Issue], most: int) -> tuple[Issue, ...]:
+    """Return the first issues, each once, and look for no more than `most`."""
+    return tuple(islice(_each_once(found), most))
+
+
+def _each_once(found: Iterable[Issue]) -> Iterator[Issue]:
+    seen: set[Issue] = set()
+    for issue in found:
+        if issue not in seen:
+            seen.add(issue)
+            yield issue
 
 
 def _place(error: Mapping[str, Any], value: Any) -> Path:
-    """Return where in the value an error lies: its `loc` without the names of the types that were tried."""
+    """Return the path of an error in the value: its `loc` without the names of the types that were tried."""
     path: list[str | int] = []
     *_, last = loc = error["loc"] or ("",)
     for step in loc:
@@ -100,9 +161,12 @@ def _place(error: Mapping[str, Any], value: Any) -> Path:
     return (*path, last) if error["type"] == "missing" else tuple(path)
 
 
-def _is_of_what_was_left(path: Path, error: Mapping[str, Any], paths: Iterable[Path]) -> bool:
-    """Whether pydantic finds an array too short because items of it were refused, which it does not count."""
-    return error["type"] == "too_short" and any(other != path and other[: len(path)] == path for other in paths)
+def _is_of_dropped_items(path: Path, error: Mapping[str, Any], inside: Container[Path]) -> bool:
+    """Return True if an array counts as too short only because pydantic does not count its invalid items.
+
+    `inside` has the paths of all values that have an error inside them.
+    """
+    return error["type"] == "too_short" and path in inside
 
 
 def _is_of_another_type(error: Mapping[str, Any]) -> bool:
@@ -116,9 +180,9 @@ def _issue(path: Path, error: Mapping[str, Any], under: str) -> Issue:
     return Issue(under + pointer(path), said)
 
 
-#: Of a name that is too long, in a sentence.
+#: Characters of a name in a message, at most.
 _NAME_CHARS = 40
-#: What pydantic says in Python's words.
+#: Messages that replace pydantic's, by error type.
 _SENTENCES = {
     "missing": "is required",
     "extra_forbidden": "is not known",
@@ -128,31 +192,31 @@ _SENTENCES = {
     "tuple_type": "must be an array",
     "timezone_aware": "must have a time zone, such as Z",
 }
-#: What it says beside the sentence.
+#: Parts of pydantic's messages that are removed.
 _PYDANTICS = re.compile("^Value error, | after validation")
 
 
 def sentence(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value, without a subject: `must be greater than 0`."""
+    """Return the message of an error, without a subject: `must be greater than 0`."""
     return _SENTENCES.get(error["type"]) or plainly(str(error["msg"]))
 
 
 def plainly(said: str) -> str:
-    """Return what pydantic says of a value without its own words, and without a subject."""
+    """Return pydantic's message in plain words, without a subject."""
     return re.sub(r"^\w+ should ", "must ", _PYDANTICS.sub("", said))
 
 
 def wrong_fields(error: ValidationError, *, whole: str = "", under: Path = ()) -> str:
-    """Return what is wrong with a table that an operator wrote: `port: must be less than 65536; colour: is not known`.
+    """Return the errors in an operator's table: `port: must be less than 65536; colour: is not known`.
 
-    `under` is the path of the table itself, `whole` what it is called where no field of it is wrong.
+    `under` is the path of the table, `whole` its name for errors that concern no single field.
     """
     found = error.errors(include_url=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, (*under, *e['loc']))) or whole}: {sentence(e)}" for e in found)
 
 
 def toml_complaint(file: object, error: tomllib.TOMLDecodeError) -> str:
-    """Return what is wrong with a file of TOML with the place in front: `penstock.toml line 2: ...`."""
+    """Return the error in a TOML file with its place in front: `penstock.toml line 2: ...`."""
     said = str(error)
     at = re.search(r" \(at line (\d+), ", said)
     return f"{file}: {said}" if at is None else f"{file} line {at[1]}: {said[: at.start()]}"
@@ -168,13 +232,42 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of a name that stands there twice two readers may take different values."""
+    """Return an object; a duplicate name is an error, since two readers may choose different values."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
             raise MalformedBody(f"an object has the name {name[:_NAME_CHARS]!r} twice")
         found[name] = value
     return found
+
+
+def _check_structure(data: bytes) -> None:
+    """Count the names and the depth of a body before parsing; raise `MalformedBody` beyond the limits.
+
+    The counts of invalid JSON are right up to its first error, where the parser stops.
+    """
+    if data.count(b":") <= MAX_NAMES and _opened(data) <= MAX_DEPTH:
+        return  # even with the characters in strings
+    structure = _structure(data)
+    steps = (1 if byte in b"{[" else -1 for byte in structure.translate(None, b":,"))
+    if max(accumulate(steps), default=0) > MAX_DEPTH:
+        raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
+    if structure.count(b":") > MAX_NAMES:
+        raise MalformedBody(f"the body has more than {MAX_NAMES} names; send less at a time, or upload a file")
+
+
+def _structure(data: bytes) -> bytes:
+    """Return JSON without strings, numbers and spaces. A string without an end ends the result."""
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _CONTENT)
+    return _STRING.sub(b"", bare.replace(b'""', b"")).partition(b'"')[0]
+
+
+def _tokens(data: bytes) -> int:
+    return data.count(b",") + data.count(b":") + _opened(data)
+
+
+def _opened(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
 
 
 def _check(value: Any) -> None:
@@ -187,7 +280,7 @@ def _check(value: Any) -> None:
 
 
 def _containers(path: Path, item: list[Any] | dict[str, Any]) -> list[tuple[Path, list[Any] | dict[str, Any]]]:
-    """Return the arrays and objects directly inside with their places; raise `MalformedBody` if the rest is no JSON."""
+    """Return the arrays and objects directly inside, with their places; raise `MalformedBody` for invalid values."""
     found = []
     for step, value in item.items() if isinstance(item, dict) else enumerate(item):
         if isinstance(step, str) and _NO_TEXT.search(step):
@@ -200,7 +293,7 @@ def _containers(path: Path, item: list[Any] | dict[str, Any]) -> list[tuple[Path
 
 
 def _complaint(value: object) -> str | None:
-    """Return what is wrong with a value that is no array or object, None if it is JSON."""
+    """Return the error in a value other than an array or object; None if the value is valid."""
     match value:
         case str():
             return "holds a character that is not text" if _NO_TEXT.search(value) else None
@@ -211,9 +304,9 @@ def _complaint(value: object) -> str | None:
         case None:
             return None
         case _:
-            return f"is a {type(value).__name__}, which JSON has not: a text in quotes is meant"
+            return f"is a {type(value).__name__}, which JSON does not have: write a text in quotes"
 
 
 def _malformed(path: Path, what: str) -> MalformedBody:
-    place = pointer(path[1:])  # the body stands in a list of its own
+    place = pointer(path[1:])  # the body was wrapped in a list
     return MalformedBody(f"{place or 'the body'} {what}", errors=[Issue(place, what)])

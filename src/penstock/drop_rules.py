@@ -1,7 +1,7 @@
-"""Which drop rule an object is of. Pure; said once for those who hear of objects, look at them and check the rules.
+"""The rule of an object, for all code that receives events, checks objects or checks rules. Pure.
 
-A place is a bucket and a full key. Folders are one bucket without a name, in which a key is the file's whole path, so
-that rules on nested folders are compared like prefixes.
+A place is a bucket and a full key. All folders form one bucket without a name, in which a key is the file's whole path:
+so rules on nested folders compare like prefixes.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from urllib.parse import unquote, urlsplit
 from penstock.config import DropRule, Settings
 from penstock.errors import ConfigError
 
-#: The ends of an object's markers, and of the file with its parameters.
+#: Suffixes of an object's markers, and of the file with its parameters.
 DONE, ERROR, SIDECAR = ".done.json", ".error.json", ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an object lies: `key` is that in its bucket, whatever part of it the rule's address names."""
+class ObjectPlace:
+    """The location of an object: `key` is the full key in its bucket, including the path in the rule's address."""
 
     bucket: str
     key: str
 
 
-def place(rule: DropRule, key: str) -> Place:
-    """Return where a key of the rule's store lies."""
+def place(rule: DropRule, key: str) -> ObjectPlace:
+    """Return the place of a key of the rule's store."""
     parts = urlsplit(rule.bucket)
     if parts.scheme == "file":
-        return Place("", f"{unquote(parts.path).rstrip('/')}/{key}")
-    return Place(parts.netloc, f"{parts.path.strip('/')}/{key}".lstrip("/") if parts.path.strip("/") else key)
+        return ObjectPlace("", f"{unquote(parts.path).rstrip('/')}/{key}")
+    return ObjectPlace(parts.netloc, f"{parts.path.strip('/')}/{key}".lstrip("/") if parts.path.strip("/") else key)
 
 
 def listed_every_s(rule: DropRule, settings: Settings) -> float:
-    """Return how often the rule's bucket is listed."""
+    """Return the seconds between two listings of the rule's bucket."""
     return settings.drop_poll_s if rule.events is None else settings.drop_list_s
 
 
 def watched_folder(rule: DropRule) -> Path | None:
-    """Return the folder in which a rule's files lie; None for a bucket."""
+    """Return the folder of a rule's files; None for a bucket."""
     if not rule.bucket.startswith("file:"):
         return None
     return Path(place(rule, rule.prefix).key.rpartition("/")[0] or "/")
 
 
-def key_of(rule: DropRule, found: Place) -> str | None:
-    """Return the key by which the rule's store knows an object; None for one that is elsewhere."""
+def key_of(rule: DropRule, found: ObjectPlace) -> str | None:
+    """Return an object's key in the rule's store; None for an object outside it."""
     root = place(rule, "")
     if found.bucket != root.bucket or not found.key.startswith(root.key):
         return None
@@ -56,9 +56,9 @@ def key_of(rule: DropRule, found: Place) -> str | None:
 
 
 def wanted(rule: DropRule, key: str) -> bool:
-    """Return whether an object under this key is a scene of the rule, not a folder, sidecar, result or marker.
+    """Return True if an object with this key is input of the rule, not a folder, sidecar, result or marker.
 
-    Names that begin with `._` are what macOS writes beside a file on foreign disks.
+    Names that begin with `._` are files that macOS writes beside others on foreign disks.
     """
     return (
         key.startswith(rule.prefix)
@@ -74,8 +74,8 @@ def _fits(rule: DropRule, key: str) -> bool:
     return key.lower().endswith(tuple(suffix.lower() for suffix in rule.suffixes))
 
 
-def owner(rules: Sequence[DropRule], found: Place) -> tuple[DropRule, str] | None:
-    """Return the first rule that wants an object, and the key in its store; None for nobody's, and for any's output."""
+def owner(rules: Sequence[DropRule], found: ObjectPlace) -> tuple[DropRule, str] | None:
+    """Return the first rule that wants an object, and its key in the rule's store; None for outputs and others."""
     if any(_lies_in(found, place(rule, rule.output_prefix)) for rule in rules):
         return None
     for rule in rules:
@@ -86,23 +86,23 @@ def owner(rules: Sequence[DropRule], found: Place) -> tuple[DropRule, str] | Non
 
 
 def conflicts(rules: Sequence[DropRule]) -> Iterator[tuple[str, str]]:
-    """Yield the names of rules that take something from each other, with a sentence on what."""
+    """Yield the names of rules that conflict with others, with a sentence on the conflict."""
     for first, second in combinations(rules, 2):
         if _overlap(first, second):
-            yield second.name, f"objects that {first.name!r} wants too are that rule's: it stands before"
+            yield second.name, f"objects that {first.name!r} wants too belong to that rule, which comes first"
     yield from _shared_outputs(rules)
     for rule in rules:
         for other in rules:
             if rule is not other and _lies_in(place(rule, rule.output_prefix), place(other, other.prefix)):
-                yield rule.name, f"its results lie where {other.name!r} looks: they are not taken as objects"
+                yield rule.name, f"its results lie under the prefix of {other.name!r}: they are ignored there"
             if rule is not other and _lies_in(place(rule, rule.prefix), place(other, other.output_prefix)):
-                yield rule.name, f"it looks where the results of {other.name!r} lie: nothing there is taken"
+                yield rule.name, f"its prefix lies in the results of {other.name!r}: objects there are ignored"
 
 
 def require_own_outputs(rules: Sequence[DropRule]) -> None:
-    """Raise `ConfigError` where the results of one rule could take the place of another's, for ever in turn."""
+    """Raise `ConfigError` if two rules could overwrite each other's results in turn, for ever."""
     for name, detail in _shared_outputs(rules):
-        raise ConfigError(f"drop rule {name!r}: {detail}: give each an output_prefix of its own")
+        raise ConfigError(f"drop rule {name!r}: {detail}: give each rule an output_prefix of its own")
 
 
 def _shared_outputs(rules: Sequence[DropRule]) -> Iterator[tuple[str, str]]:
@@ -110,10 +110,10 @@ def _shared_outputs(rules: Sequence[DropRule]) -> Iterator[tuple[str, str]]:
         one, two = place(first, first.output_prefix), place(second, second.output_prefix)
         if (_lies_in(one, two) or _lies_in(two, one)) and _ends_meet(first, second):
             where = f"output_prefix {second.output_prefix!r} and the {first.output_prefix!r} of {first.name!r}"
-            yield second.name, f"{where} lie in each other, and results of one name would replace each other"
+            yield second.name, f"{where} overlap, and results of one name would replace each other"
 
 
-def _lies_in(found: Place, folder: Place) -> bool:
+def _lies_in(found: ObjectPlace, folder: ObjectPlace) -> bool:
     return found.bucket == folder.bucket and found.key.startswith(folder.key)
 
 
@@ -123,6 +123,6 @@ def _overlap(first: DropRule, second: DropRule) -> bool:
 
 
 def _ends_meet(first: DropRule, second: DropRule) -> bool:
-    """Return whether one key could end as both rules want it."""
+    """Return True if one key could have a suffix of both rules."""
     ends = [(a.lower(), b.lower()) for a in first.suffixes for b in second.suffixes]
     return any(a.endswith(b) or b.endswith(a) for a, b in ends)

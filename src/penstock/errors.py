@@ -1,7 +1,7 @@
-"""One tree of errors. It answers two questions: whose fault is it, and does retrying help?
+"""The tree of errors: it answers whose fault an error is, and if retrying helps.
 
 * PenstockError
-  * RequestError        the caller's request; refused before a job exists
+  * RequestError        the caller's request; rejected before a job exists
     · Unauthorized, InsufficientScope
     · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, OriginRefused,
       LinkRefused
@@ -12,13 +12,14 @@
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
       TensorsRefused
-  * ServiceError        ours, or the machinery's; retried where `retryable`
-    · RedisUnavailable, ObjectStoreUnavailable, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
+  * ServiceError        the service's or the machine's; retried where `retryable`
+    · JobStoreError: RedisUnavailable, RedisFull, RedisRefused, RedisFailed, RecordTooNew
+    · ObjectStoreUnavailable, ObjectStoreFull, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
       OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, ProcessorFailed, NotReady, Overloaded, WaitOver
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
-  * ObjectNotFound, ObjectExists                   answers of an object store
-  * Interruption        not failures: what ends an attempt from outside
+  * ObjectNotFound, ObjectExists                   results of an object store
+  * Interruption        not failures: they end an attempt from outside
     · Canceled, Fenced, Drained
 
 A class's docstring is its title; `detail` is the sentence for this occurrence. `HTTP status` is one table in
@@ -39,6 +40,10 @@ class PenstockError(Exception):
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, code: str | None = None, retryable: bool | None = None) -> None:
+        cls.code = code or cls.code
+        cls.retryable = cls.retryable if retryable is None else retryable
+
     def __init__(
         self, detail: str | None = None, *, errors: Sequence[Issue] = (), retry_after_s: float | None = None
     ) -> None:
@@ -49,417 +54,303 @@ class PenstockError(Exception):
         super().__init__(self.detail)
 
     def __str__(self) -> str:
-        """Return the sentence and the places that it is about."""
+        """Return the sentence, with the places of the issues."""
         return with_places(self.detail, self.errors)
 
     def report(self) -> ErrorReport:
-        """Return what may be told to the caller."""
+        """Return the report for the caller."""
         return ErrorReport(self.code, self.title, self.detail, self.retryable, self.errors)
 
 
-class RequestError(PenstockError):
+class RequestError(PenstockError, code="request_refused"):
     """The request was refused."""
 
-    code = "request_refused"
 
-
-class Unauthorized(RequestError):
+class Unauthorized(RequestError, code="unauthorized"):
     """The request has no valid API key."""
 
-    code = "unauthorized"
+
+class InsufficientScope(RequestError, code="insufficient_scope"):
+    """The API key does not have the required scope."""
 
 
-class InsufficientScope(RequestError):
-    """The API key is not for this."""
-
-    code = "insufficient_scope"
+class MalformedBody(RequestError, code="malformed_body"):
+    """The body does not match its content type."""
 
 
-class MalformedBody(RequestError):
-    """The body is not what its content type says."""
-
-    code = "malformed_body"
+class BodyTimeout(RequestError, code="body_timeout", retryable=True):
+    """The body did not arrive in time."""
 
 
-class BodyTimeout(RequestError):
-    """The body stopped coming."""
-
-    code = "body_timeout"
-    retryable = True
-
-
-class UnsupportedContentType(RequestError):
+class UnsupportedContentType(RequestError, code="unsupported_content_type"):
     """The body's content type is not accepted here."""
 
-    code = "unsupported_content_type"
 
-
-class InvalidRequest(RequestError):
+class InvalidRequest(RequestError, code="invalid_request"):
     """The request does not fit its schema."""
 
-    code = "invalid_request"
+
+class ContextExceeded(InvalidRequest, code="context_length_exceeded"):
+    """A text is longer than the model's context."""
 
 
-class ContextExceeded(InvalidRequest):
-    """A text is longer than the model takes."""
-
-    code = "context_length_exceeded"
-
-
-class UnknownModel(RequestError):
+class UnknownModel(RequestError, code="unknown_model"):
     """There is no such model."""
-
-    code = "unknown_model"
 
 
 class ModelNotServed(UnknownModel):
     """There is no such model."""
 
 
-class ModelUnfit(UnknownModel):
-    """The model does not do this."""
-
-    code = "model_unfit"
+class ModelUnfit(UnknownModel, code="model_unfit"):
+    """The model does not support this."""
 
 
-class UnknownQueue(RequestError):
+class UnknownQueue(RequestError, code="unknown_queue"):
     """There is no such queue."""
 
-    code = "unknown_queue"
 
-
-class UnknownJob(RequestError):
+class UnknownJob(RequestError, code="unknown_job"):
     """There is no such job."""
 
-    code = "unknown_job"
 
-
-class UnknownArtifact(RequestError):
+class UnknownArtifact(RequestError, code="unknown_artifact"):
     """The job has no such artifact."""
 
-    code = "unknown_artifact"
 
-
-class UnknownDelivery(RequestError):
+class UnknownDelivery(RequestError, code="unknown_delivery"):
     """There is no such delivery."""
 
-    code = "unknown_delivery"
 
-
-class UnknownEndpoint(RequestError):
+class UnknownEndpoint(RequestError, code="unknown_endpoint"):
     """There is no such webhook endpoint."""
 
-    code = "unknown_endpoint"
 
-
-class UnknownUpload(RequestError):
+class UnknownUpload(RequestError, code="unknown_upload"):
     """There is no such upload."""
 
-    code = "unknown_upload"
+
+class JobGone(RequestError, code="job_gone"):
+    """The job has ended and its record was purged."""
 
 
-class JobGone(RequestError):
-    """The job is over and its record was purged."""
-
-    code = "job_gone"
-
-
-class UnknownBatch(RequestError):
+class UnknownBatch(RequestError, code="unknown_batch"):
     """There is no such batch."""
 
-    code = "unknown_batch"
+
+class BatchGone(RequestError, code="batch_gone"):
+    """The batch has ended and its record was purged."""
 
 
-class BatchGone(RequestError):
-    """The batch is over and its record was purged."""
-
-    code = "batch_gone"
+class BatchClosed(RequestError, code="batch_closed"):
+    """The batch accepts no more jobs."""
 
 
-class BatchClosed(RequestError):
-    """The batch takes no more jobs."""
-
-    code = "batch_closed"
+class HostRefused(RequestError, code="host_refused"):
+    """The service does not accept this host name."""
 
 
-class HostRefused(RequestError):
-    """The service is not reached under this host name."""
-
-    code = "host_refused"
-
-
-class OriginRefused(RequestError):
+class OriginRefused(RequestError, code="origin_refused"):
     """A page of another origin may not change anything here."""
 
-    code = "origin_refused"
+
+class LinkRefused(RequestError, code="link_refused"):
+    """The link is not valid or has expired."""
 
 
-class LinkRefused(RequestError):
-    """The link is not valid, or no longer."""
-
-    code = "link_refused"
+class EventsNotAwaited(RequestError, code="events_not_awaited"):
+    """No drop rule accepts events here."""
 
 
-class EventsNotAwaited(RequestError):
-    """No drop rule waits for events here."""
-
-    code = "events_not_awaited"
-
-
-class PayloadTooLarge(RequestError):
+class PayloadTooLarge(RequestError, code="payload_too_large"):
     """The body is larger than the limit."""
 
-    code = "payload_too_large"
 
-
-class IdempotencyMismatch(RequestError):
+class IdempotencyMismatch(RequestError, code="idempotency_mismatch"):
     """The same id or key was used before with another body."""
 
-    code = "idempotency_mismatch"
 
-
-class StateConflict(RequestError):
+class StateConflict(RequestError, code="state_conflict"):
     """The job's state does not allow this."""
 
-    code = "state_conflict"
+
+class ResultNotReady(StateConflict, code="result_not_ready"):
+    """The job has not ended: it has no results yet."""
 
 
-class ResultNotReady(StateConflict):
-    """The job is not over: it has no results yet."""
-
-    code = "result_not_ready"
-
-
-class TooManyJobs(RequestError):
+class TooManyJobs(RequestError, code="too_many_jobs", retryable=True):
     """The tenant has reached its limit of jobs."""
 
-    code = "too_many_jobs"
-    retryable = True
+
+class TooManyRequests(RequestError, code="too_many_requests", retryable=True):
+    """The tenant exceeds its rate limit."""
 
 
-class TooManyRequests(RequestError):
-    """The tenant submits faster than it may."""
-
-    code = "too_many_requests"
-    retryable = True
-
-
-class ClientLeft(RequestError):
+class ClientLeft(RequestError, code="client_left"):
     """The client did not wait for the answer."""
 
-    code = "client_left"
 
-
-class InputError(PenstockError):
+class InputError(PenstockError, code="invalid_input"):
     """The input cannot be processed."""
-
-    code = "invalid_input"
 
 
 class InvalidInput(InputError):
     """The input does not fit the model."""
 
 
-class MediaNotFound(InputError):
+class MediaNotFound(InputError, code="media_not_found"):
     """The media was not found."""
 
-    code = "media_not_found"
 
-
-class MediaRefused(InputError):
+class MediaRefused(InputError, code="media_refused"):
     """The service may not fetch this media."""
 
-    code = "media_refused"
 
-
-class MediaTooLarge(InputError):
+class MediaTooLarge(InputError, code="media_too_large"):
     """The media is larger than the model's limit."""
 
-    code = "media_too_large"
+
+class MediaUnreadable(InputError, code="media_unreadable"):
+    """The media cannot be read as its declared type."""
 
 
-class MediaUnreadable(InputError):
-    """The media cannot be read as what it claims to be."""
-
-    code = "media_unreadable"
-
-
-class MediaChanged(InputError):
+class MediaChanged(InputError, code="media_changed"):
     """The media changed after the job was submitted."""
 
-    code = "media_changed"
 
-
-class MissingBands(InputError):
+class MissingBands(InputError, code="missing_bands"):
     """The scene lacks bands that the model needs."""
 
-    code = "missing_bands"
 
-
-class TensorsRefused(InputError):
+class TensorsRefused(InputError, code="tensors_refused"):
     """The tenant may not send raw tensors."""
 
-    code = "tensors_refused"
 
-
-class ServiceError(PenstockError):
+class ServiceError(PenstockError, code="service_error", retryable=True):
     """The service could not do its part."""
 
-    code = "service_error"
-    retryable = True
+
+class JobStoreError(ServiceError, code="job_store_error"):
+    """The job store did not carry out a command."""
 
 
-class RedisUnavailable(ServiceError):
+class RedisUnavailable(JobStoreError, code="redis_unavailable"):
     """The job store does not answer."""
 
-    code = "redis_unavailable"
+
+class RedisFull(JobStoreError, code="redis_full"):
+    """The job store cannot store more."""
 
 
-class ObjectStoreUnavailable(ServiceError):
+class RedisRefused(JobStoreError, code="redis_refused", retryable=False):
+    """The job store refuses the service."""
+
+
+class RedisFailed(JobStoreError, code="redis_failed", retryable=False):
+    """The service made a mistake in its use of the job store."""
+
+
+class RecordTooNew(JobStoreError, code="record_too_new", retryable=False):
+    """The job was stored by a newer version of the service."""
+
+
+class ObjectStoreUnavailable(ServiceError, code="object_store_unavailable"):
     """The object store does not answer."""
 
-    code = "object_store_unavailable"
+
+class ObjectStoreFull(ObjectStoreUnavailable, code="object_store_full"):
+    """The object store is full."""
 
 
-class EventQueueUnavailable(ServiceError):
+class EventQueueUnavailable(ServiceError, code="event_queue_unavailable"):
     """The queue of bucket events does not answer."""
 
-    code = "event_queue_unavailable"
 
-
-class QueueFull(ServiceError):
+class QueueFull(ServiceError, code="queue_full"):
     """The queue is full."""
 
-    code = "queue_full"
 
-
-class QueueDraining(ServiceError):
+class QueueDraining(ServiceError, code="queue_draining"):
     """The queue accepts no new jobs."""
 
-    code = "queue_draining"
 
-
-class FetchFailed(ServiceError):
+class FetchFailed(ServiceError, code="fetch_failed"):
     """The media could not be fetched."""
-
-    code = "fetch_failed"
 
 
 class Unreached(FetchFailed):
     """The media could not be fetched."""
 
-    #: Its `detail` says why: only of a host that the operator allowed, others tell the same whatever happened.
+    #: Its `detail` has the cause, which only hosts that the operator allowed may reveal.
 
 
-class OutOfMemory(ServiceError):
+class OutOfMemory(ServiceError, code="out_of_memory"):
     """The device ran out of memory."""
 
-    code = "out_of_memory"
+
+class OutOfSpace(ServiceError, code="out_of_space"):
+    """The scratch disk is full."""
 
 
-class OutOfSpace(ServiceError):
-    """The worker's disk is full."""
-
-    code = "out_of_space"
-
-
-class DeviceLost(ServiceError):
+class DeviceLost(ServiceError, code="device_lost"):
     """The device stopped working."""
 
-    code = "device_lost"
 
-
-class ModelUnavailable(ServiceError):
+class ModelUnavailable(ServiceError, code="model_unavailable", retryable=False):
     """The model could not be loaded."""
 
-    code = "model_unavailable"
-    retryable = False
 
-
-class ProcessorFailed(ServiceError):
+class ProcessorFailed(ServiceError, code="processor_failed", retryable=False):
     """The model's processor or network failed on this input."""
 
-    code = "processor_failed"
-    retryable = False
 
-
-class NotReady(ServiceError):
+class NotReady(ServiceError, code="not_ready"):
     """The service is not ready."""
 
-    code = "not_ready"
 
-
-class Overloaded(ServiceError):
+class Overloaded(ServiceError, code="overloaded"):
     """The service has more requests than it can answer."""
 
-    code = "overloaded"
+
+class WaitOver(ServiceError, code="wait_over", retryable=False):
+    """The job takes longer than a request may wait."""
 
 
-class WaitOver(ServiceError):
-    """The job takes longer than a request is held open."""
-
-    code = "wait_over"
-    retryable = False
-
-
-class ExecutionTimeout(ServiceError):
+class ExecutionTimeout(ServiceError, code="execution_timeout", retryable=False):
     """The job ran longer than its execution timeout."""
 
-    code = "execution_timeout"
-    retryable = False
 
-
-class WorkerLost(ServiceError):
+class WorkerLost(ServiceError, code="worker_lost", retryable=False):
     """The job's worker died too often while running it."""
 
-    code = "worker_lost"
-    retryable = False
 
-
-class QueueExpired(ServiceError):
+class QueueExpired(ServiceError, code="queue_expired", retryable=False):
     """The job waited longer than its queue TTL."""
 
-    code = "queue_expired"
-    retryable = False
 
-
-class ConfigError(PenstockError):
+class ConfigError(PenstockError, code="config_error"):
     """The configuration is not usable."""
 
-    code = "config_error"
 
-
-class ObjectNotFound(PenstockError):
+class ObjectNotFound(PenstockError, code="object_not_found"):
     """There is no such object."""
 
-    code = "object_not_found"
 
-
-class ObjectExists(PenstockError):
+class ObjectExists(PenstockError, code="object_exists"):
     """The object exists already."""
 
-    code = "object_exists"
 
-
-class Interruption(PenstockError):
+class Interruption(PenstockError, code="interrupted"):
     """The attempt was ended from outside."""
 
-    code = "interrupted"
 
-
-class Canceled(Interruption):
+class Canceled(Interruption, code="canceled"):
     """The job was canceled."""
 
-    code = "canceled"
 
-
-class Fenced(Interruption):
+class Fenced(Interruption, code="fenced"):
     """The attempt's lease was lost: another one may be running."""
 
-    code = "fenced"
 
-
-class Drained(Interruption):
+class Drained(Interruption, code="drained"):
     """The worker is shutting down."""
-
-    code = "drained"

@@ -1,4 +1,4 @@
-"""What a job is: its states, the table of their transitions, and the values it is made of. Nothing here does I/O."""
+"""The job: its states, the table of their transitions, and its values. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from penstock.reports import ErrorReport
 
 
 class State(StrEnum):
-    """Where a job stands in the store."""
+    """The state of a job in the store."""
 
-    #: Accepted by Redis, not yet by the object store: it counts, but nobody may claim it and its client waits.
+    #: Stored in Redis, not yet in the object store: the job counts, but cannot be claimed, and its client waits.
     RESERVED = "reserved"
     #: Waiting for a worker.
     QUEUED = "queued"
-    #: Waiting for its next try's time.
+    #: Waiting for the time of its next attempt.
     DELAYED = "delayed"
     #: Leased to a worker.
     RUNNING = "running"
@@ -26,14 +26,24 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     #: Ended with an error.
     FAILED = "failed"
-    #: Ended because somebody asked.
+    #: Canceled on request.
     CANCELED = "canceled"
     #: Waited longer than its queue TTL.
     EXPIRED = "expired"
+    #: A state of a newer format, which only newer processes change; `Job.shown` is its public state.
+    OTHER = "other"
+
+    @classmethod
+    def read(cls, text: str) -> State:
+        """Return the state of a stored text; OTHER for one that this release does not know."""
+        return cls(text) if text in _STATES else cls.OTHER
+
+
+_STATES = frozenset(state.value for state in State)
 
 
 class Event(StrEnum):
-    """What can happen to a job."""
+    """An event that changes a job."""
 
     #: The job's manifest is stored.
     CONFIRM = "confirm"
@@ -44,25 +54,25 @@ class Event(StrEnum):
     RETRY = "retry"
     #: A delayed job's time has come.
     DUE = "due"
-    #: A draining worker gave the job back.
+    #: A draining worker returned the job to the queue.
     RELEASE = "release"
-    #: The lease ended without a word from the worker.
+    #: The lease expired without a report from the worker.
     LEASE_LOST = "lease_lost"
-    #: The lease was lost for the last time.
+    #: The lease was lost for the last allowed time.
     POISON = "poison"
     #: The execution timeout passed.
     TIMEOUT = "timeout"
     #: The queue TTL passed.
     EXPIRE = "expire"
-    #: Somebody asked for an end. A running job stays running until its worker saw it or its lease ended.
+    #: A cancel was requested. A running job stays running until its worker stops or its lease expires.
     CANCEL = "cancel"
-    #: The worker of a canceled job saw it, or its lease ended.
+    #: The worker of a canceled job stopped, or its lease expired.
     CANCELED = "canceled"
 
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED, State.EXPIRED})
 
-#: The only way from one state to another. What is not here does not happen.
+#: The only transitions between states. All others are impossible.
 TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
     {
         (State.RESERVED, Event.CONFIRM): State.QUEUED,
@@ -87,12 +97,12 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
 
 
 def next_state(state: State, event: Event) -> State | None:
-    """Return the state after the event, or None where the event changes nothing."""
+    """Return the state after the event, or None if the event changes nothing."""
     return TRANSITIONS.get((state, event))
 
 
 class Status(StrEnum):
-    """A job's state as the public sees it."""
+    """The public state of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -104,12 +114,12 @@ class Status(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the job is over."""
+        """True if the job has ended."""
         return self.value in TERMINAL
 
 
 class Phase(StrEnum):
-    """What a live job is doing."""
+    """The current phase of a live job."""
 
     WAITING = "waiting"
     LOADING = "loading"
@@ -119,29 +129,39 @@ class Phase(StrEnum):
     POSTPROCESSING = "postprocessing"
     UPLOADING = "uploading"
 
+    @classmethod
+    def read(cls, text: str) -> Phase:
+        """Return the phase of a stored text; WAITING for one that this release does not know."""
+        return cls(text) if text in set(cls) else cls.WAITING
+
 
 class QueueMode(StrEnum):
-    """What a queue does."""
+    """The mode of a queue."""
 
     OPEN = "open"
-    #: Jobs are accepted and none is given to workers; what runs, runs on.
+    #: Jobs are accepted but not claimed; running jobs continue.
     PAUSED = "paused"
-    #: No jobs are accepted; what waits is worked off.
+    #: No jobs are accepted; waiting jobs are still run.
     DRAINING = "draining"
 
 
 class Delivery(StrEnum):
-    """How a job's webhooks fare: an axis of its own that never changes the job's state."""
+    """The state of a job's webhooks; it never changes the job's state."""
 
     NONE = "none"
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"
 
+    @classmethod
+    def read(cls, text: str) -> Delivery:
+        """Return the state of a stored text; PENDING for one that this release does not know."""
+        return cls(text) if text in set(cls) else cls.PENDING
+
 
 @dataclass(frozen=True, slots=True)
-class JobKey:
-    """A job's full name."""
+class TenantKey:
+    """The unique name of a job, a batch or another object of a tenant."""
 
     tenant: str
     id: str
@@ -150,25 +170,31 @@ class JobKey:
         return f"{self.tenant}/{self.id}"
 
     @classmethod
-    def parse(cls, text: str) -> JobKey:
-        """Read what `str` wrote."""
-        tenant, _, job_id = text.partition("/")
-        return cls(tenant, job_id)
+    def parse(cls, text: str) -> Self:
+        """Parse the output of `str`."""
+        tenant, _, own_id = text.partition("/")
+        return cls(tenant, own_id)
+
+
+class JobKey(TenantKey):
+    """The unique name of a job."""
+
+    __slots__ = ()
 
     @property
     def prefix(self) -> str:
-        """Where the job's objects lie in the store."""
+        """The prefix of the job's objects in the store."""
         return f"tenants/{self.tenant}/jobs/{self.id}/"
 
     @property
     def checkpoints(self) -> str:
-        """Where what its attempts save for each other lies, until the job is terminal."""
+        """The prefix of the files that attempts save for later attempts, until the job is terminal."""
         return f"{self.prefix}checkpoints/"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an attempt is, or a job: that of a job never goes backwards, whatever its attempts do."""
+    """The progress of an attempt or a job. A job's progress never decreases, whatever its attempts do."""
 
     done: int = 0
     total: int | None = None
@@ -178,11 +204,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where a job's events are sent. The default is the four ends of a job."""
+    """The receiver of a job's events. By default it receives the four events of a job's end."""
 
     url: str
     events: tuple[str, ...] = ("job.succeeded", "job.failed", "job.canceled", "job.expired")
-    #: Where an event goes that does not go to `url`.
+    #: Addresses of events that are not sent to `url`, by event.
     urls: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -198,7 +224,7 @@ class Artifact:
 
 
 def trace_of(traceparent: str | None) -> dict[str, str]:
-    """Return what log lines say of a valid `traceparent`."""
+    """Return the log fields of a valid `traceparent`."""
     return {} if traceparent is None else {"trace_id": traceparent.split("-")[1]}
 
 
@@ -220,27 +246,45 @@ class Submission:
     max_attempts: int = 5
     retry_of: str | None = None
     traceparent: str | None = None
-    #: What the client named its request, if it did; the job's id is made from it.
+    #: Idempotency key from the client, if any; the job's id is derived from it.
     idempotency_key: str | None = None
-    #: The batch that the job is a member of, the number of its line there, and what the client calls that line.
+    #: Id of the job's batch, number of its line there, and the client's name for that line.
     batch_id: str | None = None
     batch_line: int | None = None
     custom_id: str | None = None
-    #: What a facade that the request came by has to remember for its answers (JSON-ready, `{"ogc": ...}`). Nothing else
-    #: reads it.
+    #: Data that a facade needs for its answers about this job (JSON-ready, `{"ogc": ...}`). Only the facade reads it.
     facade: Mapping[str, Any] = field(default_factory=dict)
-    #: The object that it was dropped as, `storage.drop_events` knows how; the keeper is told of the job's end by it.
+    #: Dropped object of the job, in the format of `storage.drop_events`, for notifying the keeper of the job's end.
     drop: str | None = None
+    #: Oldest format that can run the job, and the fields of newer formats, which are carried unchanged (`formats`).
+    version: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def log_ids(self) -> dict[str, str]:
-        """What log lines about the job name: `job`, and `trace_id` where its request came with a trace context."""
+        """The ids in log lines about the job: `job`, and `trace_id` if its request had a trace context."""
         return {"job": str(self.key)} | trace_of(self.traceparent)
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """The resources that the reported attempts of a job used together; None for what nothing has counted."""
+
+    #: Seconds of a device, shared out over the jobs of each batch.
+    device_s: float | None = None
+    #: Bytes of fetched media, and of the result's artifacts.
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    #: Tokens of texts, given and generated.
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    #: Pixels of images and scenes given to the model.
+    pixels: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """A job as the store holds it at one moment. Times are seconds since the epoch by Redis' clock."""
+    """A job's record at one moment. Times are seconds since the epoch by Redis' clock."""
 
     submission: Submission
     state: State
@@ -251,14 +295,14 @@ class Job:
     crashes: int = 0
     fence: int = 0
     progress: Progress = Progress()
-    #: What the latest attempt has done itself; `progress` may show what an earlier one had reached.
+    #: Progress of the latest attempt itself; `progress` may show the higher progress of an earlier one.
     own_done: int = 0
-    #: Of the latest attempt.
+    #: Start of the latest attempt.
     started_s: float | None = None
     completed_s: float | None = None
-    #: When a delayed job is tried again.
+    #: Time of a delayed job's next attempt.
     due_s: float | None = None
-    #: When the record is purged.
+    #: Time when the record is purged.
     expires_s: float | None = None
     text: str | None = None
     data: Mapping[str, Any] | None = None
@@ -266,13 +310,16 @@ class Job:
     error: ErrorReport | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     delivery: Delivery = Delivery.NONE
-    #: Grows with every change of the record.
+    usage: Usage = Usage()
+    #: Public state of a job whose state is OTHER; None for any other job.
+    shown: Status | None = None
+    #: Revision; it increases with every change of the record.
     revision: int = 0
-    #: Place in the queue, 1 = next; None unless queued.
+    #: Position among the tenant's own jobs in the queue, 1 = next; None unless queued.
     queue_position: int | None = None
-    #: Estimated seconds until the job ends; None where nothing is known.
+    #: Estimated seconds until the job ends; None if unknown.
     eta_s: float | None = None
-    #: Why no worker can run its model at the moment; None unless it waits.
+    #: Reason why no worker can currently run the model; None unless the job waits.
     model_problem: str | None = None
 
     @property
@@ -282,7 +329,9 @@ class Job:
 
     @property
     def status(self) -> Status:
-        """The state as the public sees it."""
+        """The public state."""
+        if self.shown is not None:
+            return self.shown
         if self.state is State.RUNNING and self.cancel_requested:
             return Status.CANCELING
         return Status.QUEUED if self.state in (State.RESERVED, State.DELAYED) else Status(self.state.value)
@@ -290,18 +339,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job leased to a slot: every write about this attempt carries the fence."""
+    """A job leased to a slot. Every write of this attempt carries the fence."""
 
     submission: Submission
     attempt: int
     crashes: int
     fence: int
-    #: Redis' clock when the lease was given and when it ends, in seconds.
+    #: Start and end of the lease by Redis' clock, in seconds.
     claimed_s: float
     lease_s: float
-    #: Whether the next crash ends the job: then it runs with nothing beside it.
+    #: True if the next crash fails the job: then it runs with no other job beside it.
     last_chance: bool = False
-    #: Whether others waited in its queue then.
+    #: True if further jobs waited in the queue at the time of the claim.
     more: bool = False
 
     @property
@@ -311,17 +360,17 @@ class Claim:
 
     @property
     def prefix(self) -> str:
-        """Where this attempt's artifacts lie in the store."""
+        """The prefix of this attempt's artifacts in the store."""
         return f"{self.key.prefix}attempts/{self.fence}/"
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An entry of a job's event stream: what SSE sends and `penstock trace` prints."""
+    """An entry of a job's event stream, sent by SSE and printed by `penstock trace`."""
 
-    #: The stream's own id, `<milliseconds>-<n>`; what `Last-Event-ID` holds.
+    #: Id in the stream, `<milliseconds>-<n>`; the value of `Last-Event-ID`.
     id: str
-    #: `job.recovered` (made anew from its manifest), `job.created`, `job.started`, `job.progress`, `job.text`,
+    #: `job.recovered` (restored from its manifest), `job.created`, `job.started`, `job.progress`, `job.text`,
     #: `job.preview`, `job.retrying`, `job.requeued`, `job.released`, `job.cancel_requested`, `job.succeeded`,
     #: `job.failed`, `job.canceled`, `job.expired`, `delivery.*`.
     type: str

@@ -1,4 +1,4 @@
-"""Logging: one line per event, a name and ids; JSON unless a person watches. Secrets do not get through."""
+"""Logging: one line per event with a name and ids, as JSON except in a terminal. Secrets are removed."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 HIDDEN = "[redacted]"
 
 _SECRET_NAME = re.compile(r"secret|password|passwd|authorization|signature|credential|api_?key|access_key|token", re.I)
-#: What a name above also matches and is no secret.
+#: Names that match the pattern above and are no secrets.
 _HARMLESS = frozenset({"tokens", "max_tokens", "token_count"})
 _USER_INFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@?#\"'<>]+@", re.I)
 _URL_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?#\"'<>]*\?)[^\s\"'<>]+", re.I)
-#: In a path without its host, as in an access log.
+#: A signed query in a path without its host, as in an access log.
 _SIGNED_QUERY = re.compile(
     r"([?&][\w-]*(?:signature|credential|token|secret|password|sig|api_?key|accesskeyid)=)[^&\s\"'<>]+", re.I
 )
 _WEBHOOK_SECRET = re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+")
-#: See `penstock.api_keys`; the id may stay.
+#: An API key, see `penstock.api_keys`; its id may be logged.
 _API_KEY = re.compile(r"\b(penstock_[a-z0-9]{14}_)[0-9A-Za-z]+")
-#: Of an Authorization header, wherever it was quoted.
+#: The value of an Authorization header, wherever it was quoted.
 _AUTHORIZATION = re.compile(
     r"\b(Bearer|Basic|AWS4-HMAC-SHA256)\s+(?!penstock_)[^\s,\"'<>]+(?:,\s*\w+=[^\s,\"'<>]+)*", re.I
 )
-#: What moves a terminal's cursor, colours it, ends a line or turns the reading direction.
+#: Characters that move a terminal's cursor, change its colours, end a line or turn the reading direction.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL_OR_LINE = re.compile(rf"[\t\n]|{_CONTROL.pattern}")
-#: Libraries whose `info` is an access log of ours or theirs.
+#: Libraries that log every request at `info`.
 _TALKATIVE = (
     "httpx", "httpcore", "botocore", "boto3", "s3transfer", "urllib3", "kombu", "asyncio", "celery.app.trace",
     "celery.worker.strategy",
 )  # fmt: skip
-#: The first warns of every driver in GDAL_SKIP that this build of GDAL never had, the second of every cast, in each
-#: layer of each pass; what matters is raised as an error.
+#: rasterio._env warns of every driver in GDAL_SKIP that this build of GDAL lacks; bitsandbytes warns of every cast, in
+#: each layer of each pass. Serious faults are raised as errors.
 _ERRORS_ONLY = ("rasterio._env", "bitsandbytes")
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
-    """Send every log line of this process, ours and the libraries', to `stream` (standard error).
+    """Send every log line of this process, from Penstock and libraries, to `stream` (default: standard error).
 
-    Pretty in a terminal, else one JSON object per line with `at`, `level` and `event`, and `logger` for a library's.
+    Pretty in a terminal, else one JSON object per line with `at`, `level` and `event`; libraries' lines have `logger`.
     """
     out = stream if stream is not None else sys.stderr
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -63,18 +63,18 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
         processors=[*shared, _renderer(out)],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=out),
-        cache_logger_on_first_use=False,  # modules make their loggers before this is called
+        cache_logger_on_first_use=False,  # modules create their loggers before this call
     )
     _configure_libraries(number, shared, out)
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Hide secrets by their name; and passwords, query strings, webhook secrets and API keys wherever they stand."""
+    """Hide secrets by field name; hide passwords, query strings, webhook secrets and API keys in all texts."""
     return {name: _redacted(name, value) for name, value in event.items()}
 
 
 def redact_text(text: str) -> str:
-    """Return the text without the query strings and passwords of its URLs, without webhook secrets and API keys."""
+    """Return the text without query strings and passwords of URLs, webhook secrets and API keys."""
     text = _USER_INFO.sub(rf"\1{HIDDEN}@", text)
     text = _URL_QUERY.sub(rf"\1{HIDDEN}", text)
     text = _SIGNED_QUERY.sub(rf"\1{HIDDEN}", text)
@@ -84,7 +84,7 @@ def redact_text(text: str) -> str:
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    """Return a text that cannot control a terminal: what could is written as `\\x1b`; line ends too, unless `lines`."""
+    """Return a text that cannot control a terminal: control characters escaped, and line ends unless `lines`."""
     return (_CONTROL if lines else _CONTROL_OR_LINE).sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -108,7 +108,7 @@ def _renderer(out: TextIO) -> Processor:
             timestamp_key="at", exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
         )
         return lambda logger, method, event: pretty(logger, method, _shown(event))
-    # ASCII: what JSON leaves as it is may still end a line (U+2028) or move a cursor (C1), or be no UTF-8 at all.
+    # ASCII: characters that JSON allows may end a line (U+2028), move a cursor (C1), or be invalid in UTF-8.
     return structlog.processors.JSONRenderer(ensure_ascii=True)
 
 
@@ -120,9 +120,9 @@ def _shown(event: EventDict) -> EventDict:
 
 
 def log_uncaught() -> None:
-    """Have what nobody caught logged like everything else, not written out as a traceback of many lines.
+    """Log uncaught exceptions as events, not as tracebacks of many lines.
 
-    For processes that are ours alone: it replaces the interpreter's hooks.
+    Only for Penstock's own processes: it replaces the interpreter's hooks.
     """
 
     def tell(event: str, error: BaseException | None, **more: str) -> None:

@@ -1,8 +1,8 @@
-"""The catalogue: `models.toml` read into `Model` records, and what the API knows of each model.
+"""The model catalogue: `models.toml` read into `Model` records, and the entries that the API serves.
 
-A model names its runner (how to compute) and its IO processor (how data goes in and comes out). Workers read the
-records; the API reads only the `CatalogueEntry` that a worker exported from them, because
-making one means importing the processor.
+A model names its runner (computes the outputs) and its IO processor (prepares input and writes results). Workers read
+the records. The API reads only the `CatalogueEntry` that a worker exports for each, because making an entry means
+importing the processor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol, TypeVar
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -22,23 +23,28 @@ from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-#: What a model is called elsewhere, such as `organisation/Name` on the hub.
+#: Another name of a model, such as `organisation/Name` on the hub.
 Alias = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 ]
-#: Of a model's name in a request, which may be an alias.
+#: Characters of a model's name or alias in a request, at most.
 MAX_NAME_CHARS = 161
 
-#: Of a record that does not say it, or says it wrongly.
+#: Placeholders for missing or invalid required fields of a record.
 _MADE_UP = {"runner": "none", "processor": "none", "source": "", "revision": ""}
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
 
+_HUB = "hf://"
+
+#: An `https` address without a password and without a query, which could contain a signature.
+PublicAddress = Annotated[str, StringConstraints(pattern=r"^https://[^\s/@?#]+(/[^\s?#]*)?$", max_length=2048)]
+
 #: 64 lower-case hexadecimal digits.
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
-#: A field of a processor's request that refers to media: `media://<upload>`, `s3://bucket/key` or `https://...`. The
-#: format is how the API and the workers find the references in a request without knowing the processor.
+#: A field of a processor's request that refers to media: `media://<upload>`, `s3://bucket/key` or `https://...`. By its
+#: format the API and the workers find the references in a request without knowing the processor.
 MediaReference = Annotated[
     str,
     StringConstraints(min_length=1, max_length=2048),
@@ -48,16 +54,16 @@ MediaReference = Annotated[
     ),
 ]
 
-#: Marks a list in a processor's request as the job's items: `Annotated[list[str], Field(min_length=1), ITEMS]`; or a
-#: number as how many there are to be. In the schema that the API serves it takes no more than the model's `max_items`.
+#: Marks a list in a processor's request as the job's items: `Annotated[list[str], Field(min_length=1), ITEMS]`, or an
+#: integer as the number of items to make. The API's schema limits both to the model's `max_items`.
 ITEMS = Field(json_schema_extra={"x-items": True})
 
-#: Marks a number of steps in the same way: no more than the model's `max_steps`.
+#: Marks a number of steps in the same way: the API's schema limits it to the model's `max_steps`.
 STEPS = Field(json_schema_extra={"x-steps": True})
 
 
-#: Marks a processor's request, or a field of one, as raw tensors or embeddings, which only tenants with `raw_tensors`
-#: may send: a key of `json_schema_extra`.
+#: Key of `json_schema_extra` that marks a request, or a field of one, as raw tensors or embeddings. Only tenants with
+#: `raw_tensors` may send them.
 TENSORS = "x-tensors"
 
 
@@ -68,99 +74,108 @@ class Record(BaseModel):
 
 
 class Limits(Record):
-    """What a model accepts. None = no limit.
+    """The limits of a model's input. None = no limit.
 
-    The API checks `max_bytes` and `max_items` before it accepts a job; the rest is seen once the media are there, and
-    checked by the processor.
+    The API checks `max_bytes` and `max_items` before it accepts a job. The processor checks the others once the media
+    are fetched.
     """
 
-    #: Of one medium.
+    #: Bytes of one medium.
     max_bytes: int | None = Field(default=None, gt=0)
-    #: Of one image or scene.
+    #: Pixels of one image or scene.
     max_pixels: int | None = Field(default=None, gt=0)
-    #: Of one scene.
+    #: Tiles of one scene.
     max_tiles: int | None = Field(default=None, gt=0)
-    #: Of one recording or film.
+    #: Seconds of one recording or video.
     max_seconds: float | None = Field(default=None, gt=0)
-    #: Of one job: its media, or its texts.
+    #: Items of one job: its media, or its texts.
     max_items: int | None = Field(default=None, gt=0)
-    #: Of one text.
+    #: Tokens of one text.
     max_tokens: int | None = Field(default=None, gt=0)
-    #: Of what is made step by step.
+    #: Steps of a generation.
     max_steps: int | None = Field(default=None, gt=0)
 
 
 class Step(Record):
     """A post-processor of a model."""
 
-    #: Which one, by its entry point.
+    #: Entry point of the post-processor.
     use: Name
-    #: What it understands, and checks.
+    #: Options, which the post-processor validates.
     options: Mapping[str, Any] = Field(default_factory=dict)
 
 
 class Model(Record):
     """A model's record in the catalogue."""
 
-    #: The name of its table: `[models.NAME]`.
+    #: Name of the model: the name of its table, `[models.NAME]`.
     name: Name
-    #: A few words for people.
+    #: Title in a few words.
     title: str
-    #: More of them: what it was made for, and what it must not be used for.
+    #: Description: the model's purpose, and the uses that it is not fit for.
     description: str = ""
-    #: Other names that requests may use. The job keeps `name`.
+    #: Other names that requests may use. The job always shows `name`.
     aliases: tuple[Alias, ...] = ()
-    #: What computes: `transformers`, `torch`, `onnx`, `rapidocr`, `lightgbm`.
+    #: Runner that computes the outputs: `transformers`, `torch`, `onnx`, `rapidocr`, `lightgbm`.
     runner: Name
-    #: What turns input into prompts and outputs into a result, by its entry point.
+    #: Entry point of the IO processor, which turns input into prompts and outputs into a result.
     processor: Name
-    #: What changes outputs before the processor sees them, one after the other.
+    #: Post-processors that change the outputs, in order, before the processor reads them.
     post_processors: tuple[Step, ...] = ()
     #: A file or directory, `package:<module>/<path>` inside an installed package, `s3://bucket/prefix`, or
     #: `hf://organisation/name` at the `revision` of the Hugging Face hub.
     source: str
-    #: Which one it is: yours to name, or the hub's commit. Results say which one made them.
+    #: Revision of the model: a name of your choice, or the hub's commit. Results record it.
     revision: str
-    #: Of the weights, where the source is one file; checked before it is read.
+    #: `https` address at which the weights are published, for the model's STAC item. Not needed for `hf://` sources.
+    weights_url: PublicAddress | None = None
+    #: SHA-256 of the weights, if the source is one file; checked before the file is loaded.
     sha256: Sha256 | None = None
-    #: The same for a directory: the hash of each file that matters, by its path inside.
+    #: SHA-256 of files in a source directory, by their paths inside; checked before they are loaded.
     files: Mapping[str, Sha256] = Field(default_factory=dict)
-    #: `auto`, `cpu`, `cuda`, or one of several: `cuda:1`.
+    #: Device: `auto`, `cpu`, `cuda`, or one of several: `cuda:1`.
     device: str = "auto"
-    #: What it computes in; `bfloat16` by autocast.
+    #: Number type of the computation; `bfloat16` by autocast.
     dtype: Literal["float32", "bfloat16"] = "float32"
-    #: Where its jobs wait; workers serve the queues that their settings name. Models may share one.
+    #: Queue of the model's jobs; workers serve the queues named in their settings. Models may share a queue.
     queue: Name = "default"
-    #: How many prompts of one shape may share a forward pass.
+    #: Prompts of one shape in one forward pass, at most.
     max_batch: int = Field(default=1, gt=0)
-    #: What their cost may add up to, in the model's unit of work (see `Prompt.cost`). None = `max_batch` alone decides.
+    #: Sum of the prompts' costs in one forward pass, at most (see `Prompt.cost`). None = only `max_batch` limits it.
     max_batch_cost: int | None = Field(default=None, gt=0)
-    #: Whether a worker runs the processor's dummy through the model before it takes jobs.
+    #: Warm-up: a worker runs the processor's dummy request through the model before it claims jobs.
     warm_up: bool = True
-    #: What it accepts.
+    #: Limits of the model's input.
     limits: Limits = Limits()
-    #: Whether a job that asks for what another job of its tenant had gets that job's result, without a forward pass.
+    #: Result cache: a job equal to an earlier job of its tenant gets that job's result without computing.
     cache: bool = False
-    #: How long the processor may be silent: between two prompts, or between an output and the next artifact.
+    #: Seconds that the processor may take between two prompts, or between an output and the next artifact.
     io_timeout_s: float = Field(default=600, gt=0)
-    #: How long an attempt may run, where the request does not say it.
+    #: Seconds that an attempt may run, unless the request sets its own limit.
     execution_timeout_s: int = Field(default=3600, gt=0)
-    #: How long a job may wait, where the request does not say it.
+    #: Seconds that a job may wait, unless the request sets its own limit.
     queue_ttl_s: int = Field(default=86_400, gt=0)
-    #: How often a job is begun in all, where attempts fail with what another try may help.
+    #: Attempts of a job in all, when attempts fail with retryable errors.
     max_attempts: int = Field(default=5, gt=0)
-    #: Shown with the model, as `citation` and `links` are.
+    #: Licence of the model, shown with it.
     licence: str = ""
-    #: What to cite.
+    #: Citation, shown with the model.
     citation: str = ""
-    #: Where to read more.
+    #: Links to more information, shown with the model.
     links: tuple[str, ...] = ()
-    #: What only the processor and the runner understand; each validates its own table.
+    #: Options for the processor and the runner; each validates its own table.
     options: Mapping[str, Any] = Field(default_factory=dict)
+
+    @property
+    def published_at(self) -> str | None:
+        """Public address of the weights: `weights_url`, or the hub's page of the revision; None if unknown."""
+        if self.weights_url is not None or not self.source.startswith(_HUB):
+            return self.weights_url
+        return f"https://huggingface.co/{self.source.removeprefix(_HUB)}/tree/{quote(self.revision, safe='')}"
 
 
 class Output(Record):
-    """One of the results a model can make."""
+    """An output that a model can make."""
 
     name: str
     media_type: str
@@ -169,7 +184,7 @@ class Output(Record):
 
 
 class CatalogueEntry(Record):
-    """A model as the API serves it: everything needed to validate a request without importing its processor."""
+    """A model as the API serves it: sufficient to validate a request without importing the processor."""
 
     name: Name
     title: str
@@ -177,7 +192,7 @@ class CatalogueEntry(Record):
     aliases: tuple[Alias, ...] = ()
     revision: str
     queue: Name
-    #: What a model can be asked for in the words of others' interfaces follows from it.
+    #: Entry point of the IO processor. It determines which other interfaces can use the model.
     processor: str = ""
     #: JSON Schema (2020-12) of the job's `input`; media references have the format `media`.
     input_schema: Mapping[str, Any]
@@ -189,17 +204,17 @@ class CatalogueEntry(Record):
     licence: str = ""
     citation: str = ""
     links: tuple[str, ...] = ()
-    #: Why the model cannot be used, if it cannot: its processor or weights failed the check.
+    #: Reason why the model cannot be used: its processor or weights failed the check. None if it can.
     problem: str | None = None
-    #: Whether a worker is warmed up. Jobs are accepted all the same, and wait.
+    #: True when a worker has warmed the model up. Jobs are accepted before that, and wait.
     ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class WrongRecord:
-    """A record of a catalogue that makes no model."""
+    """An invalid record of a catalogue."""
 
-    #: What of it is right; what is not, or not there, is made up. It is told of and never run.
+    #: The valid fields, with placeholders for the others. The record is reported and never run.
     rest: Model
     #: The file, the model, the field and the reason.
     problem: str
@@ -211,13 +226,13 @@ class WrongRecord:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Other names of it."""
+        """The model's other names."""
         return self.rest.aliases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalogue(Mapping[str, Model]):
-    """Models by name, and the records that make none: a wrong one is the trouble of its own model."""
+    """Models by name, and the invalid records: an invalid record affects its own model only."""
 
     models: Mapping[str, Model]
     wrong: Mapping[str, WrongRecord] = field(default_factory=dict)
@@ -231,21 +246,21 @@ class Catalogue(Mapping[str, Model]):
         return iter(self.models)
 
     def __len__(self) -> int:
-        """Return how many models there are."""
+        """Return the number of models."""
         return len(self.models)
 
 
 class Named(Protocol):
-    """A record of a catalogue, whichever side reads it."""
+    """A model's record or catalogue entry."""
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """The model's name."""
         ...
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Other names of it."""
+        """The model's other names."""
         ...
 
 
@@ -253,11 +268,11 @@ NamedT = TypeVar("NamedT", bound=Named)
 
 
 def read_catalogue(*paths: Path) -> Catalogue:
-    """Read the shipped catalogue and then the given files; a later record replaces an earlier one of its name.
+    """Read the shipped catalogue and then the given files; a later record replaces an earlier one of the same name.
 
-    A `source` that is a relative path starts at the folder of its catalogue. A record that does not fit, or claims an
-    alias that is another model's already, is one of the `wrong`. Raises `ConfigError` for a file that cannot be read,
-    is not TOML, or has a record whose name can be no model's.
+    A relative path as `source` starts at its catalogue's folder. An invalid record, or one that claims another model's
+    alias, is listed in `wrong`. Raises `ConfigError` for a file that cannot be read or is not TOML, or for a record
+    with an invalid name.
     """
     records: dict[str, _Read] = {}
     shipped = files("penstock") / "catalogue" / "models.toml"
@@ -265,7 +280,7 @@ def read_catalogue(*paths: Path) -> Catalogue:
         records[read.name] = read
     for path in paths:
         for read in _parse(str(path), _text(path)):
-            records.pop(read.name, None)  # the names of what is read later come after those of what was read before
+            records.pop(read.name, None)  # keeps the order: names that are read later come later
             records[read.name] = read.in_folder(path.parent)
     found = _without_clashes(records.values())
     return Catalogue(
@@ -275,22 +290,22 @@ def read_catalogue(*paths: Path) -> Catalogue:
 
 
 def find(catalogue: Mapping[str, NamedT], name: str) -> NamedT | None:
-    """Return the model of this name or alias; None if there is none. A name comes before an alias."""
+    """Return the model of this name or alias; None if there is none. A name takes precedence over an alias."""
     if name in catalogue:
         return catalogue[name]
     return next((catalogue[key] for key in sorted(catalogue) if name in catalogue[key].aliases), None)
 
 
 def known_names(catalogue: Mapping[str, NamedT]) -> str:
-    """Say which models there are, aliases in brackets: `csmask (clouds), stories`."""
+    """Return the models' names, with aliases in brackets: `csmask (clouds), stories`."""
     aliases = {name: f" ({', '.join(model.aliases)})" if model.aliases else "" for name, model in catalogue.items()}
     return ", ".join(f"{name}{aliases[name]}" for name in sorted(catalogue)) or "none"
 
 
 def media_references(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (JSON pointer, reference) for every string in `value` that the schema calls media.
+    """Yield (JSON pointer, reference) for every string in `value` that the schema marks as media.
 
-    Follows `properties`, `items`, `anyOf`/`oneOf`/`allOf` and local `$ref`s, which is what pydantic writes.
+    Follows `properties`, `items`, `anyOf`/`oneOf`/`allOf` and local `$ref`s, as pydantic writes them.
     """
     for place, part, found in _places(schema, schema, value, ""):
         if isinstance(found, str) and part.get("format") == "media":
@@ -298,14 +313,14 @@ def media_references(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[st
 
 
 def tensor_places(schema: Mapping[str, Any], value: Any) -> Iterator[str]:
-    """Yield the JSON pointer of everything in `value` that the schema marks as raw tensors."""
+    """Yield the JSON pointer of every part of `value` that the schema marks as raw tensors."""
     for place, part, found in _places(schema, schema, value, ""):
         if found is not None and part.get(TENSORS) is True:
             yield place
 
 
 def limited(schema: Any, limits: Limits) -> Any:
-    """Return a schema in which what is marked as `ITEMS` or `STEPS` has the model's `max_items` or `max_steps`."""
+    """Return the schema with the model's `max_items` and `max_steps` applied to parts marked `ITEMS` or `STEPS`."""
     if isinstance(schema, list):
         return [limited(part, limits) for part in schema]
     if not isinstance(schema, dict):
@@ -321,13 +336,13 @@ def limited(schema: Any, limits: Limits) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A record as it was read."""
+    """A record read from a catalogue."""
 
-    #: Its file and its name, for sentences.
+    #: File and name of the record, for messages.
     where: str
-    #: Of a wrong record what is right of it.
+    #: The model; for an invalid record, with its valid fields only.
     model: Model
-    #: What is wrong with it, if anything is.
+    #: The problem of an invalid record; None for a valid one.
     wrong: str | None = None
 
     @property
@@ -335,13 +350,13 @@ class _Read:
         return self.model.name
 
     def in_folder(self, folder: Path) -> _Read:
-        """Return a record whose source is no path relative to a folder any more."""
+        """Return the record with a relative source path resolved against a folder."""
         if self.wrong is not None:
             return self
         return replace(self, model=self.model.model_copy(update={"source": _from_folder(self.model.source, folder)}))
 
     def without_aliases(self, why: str) -> _Read:
-        """Return a record that is wrong by its aliases."""
+        """Return the record as invalid because of its aliases."""
         said = f"{self.where}: aliases: {why}" if self.wrong is None else self.wrong
         return replace(self, model=self.model.model_copy(update={"aliases": ()}), wrong=said)
 
@@ -361,19 +376,19 @@ def _parse(file: str, text: str) -> Iterator[_Read]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not TOML: {error}") from error
     if not isinstance(tables, dict):
-        raise ConfigError(f"{file}: models is not a table of records: [models.NAME]")
+        raise ConfigError(f"{file}: models is not a table of records: write [models.NAME]")
     for name, table in tables.items():
         yield _record(f"{file}: model {name!r}", name, table)
 
 
 def _record(where: str, name: str, table: Any) -> _Read:
-    """Return a record as a model, or as what of it is right; raise `ConfigError` if its name can be no model's."""
+    """Return the record of a table; raise `ConfigError` if its name is invalid."""
     if not isinstance(table, dict):
         return _Read(where, _model_of(where, name, {}), f"{where} is not a table of a model's fields")
     if "name" in table:
         rest = {key: value for key, value in table.items() if key != "name"}
         return replace(
-            _record(where, name, rest), wrong=f"{where}: name: is not known: its table's name is the model's"
+            _record(where, name, rest), wrong=f"{where}: name: unknown field: the table's name is the model's name"
         )
     try:
         return _Read(where, Model.model_validate({**table, "name": name}))
@@ -384,7 +399,7 @@ def _record(where: str, name: str, table: Any) -> _Read:
 
 
 def _model_of(where: str, name: str, right: Mapping[str, Any]) -> Model:
-    """Return what is right of a wrong record as a model that is never run."""
+    """Return the valid fields of an invalid record as a model that is never run."""
     try:
         return Model.model_validate({**_MADE_UP, "title": name, **right, "name": name})
     except ValidationError as error:
@@ -397,13 +412,13 @@ def _from_folder(source: str, folder: Path) -> str:
 
 
 def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
-    """Return the records with those wrong that claim a name of another model: of two aliases the later one does."""
+    """Return the records; those that claim another model's name or alias are invalid; of two, the later one is."""
     records = list(records)
     owners = {read.name: read.name for read in records}
     found = []
     for read in records:
         taken = [alias for alias in read.model.aliases if owners.setdefault(alias, read.name) != read.name]
-        said = "; ".join(f"{alias!r} is a name of model {owners[alias]!r} already" for alias in taken)
+        said = "; ".join(f"{alias!r} already is a name of model {owners[alias]!r}" for alias in taken)
         found.append(read.without_aliases(said) if taken else read)
     return found
 
@@ -411,7 +426,7 @@ def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
 def _places(
     root: Mapping[str, Any], schema: Mapping[str, Any], value: Any, pointer: str
 ) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
-    """Yield the pointer, the schema and the value of every part of a value, whole before parts."""
+    """Yield the pointer, schema and value of every part of a value, a whole before its parts."""
     yield pointer, schema, value
     if "$ref" in schema:
         yield from _places(root, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], value, pointer)
@@ -424,7 +439,7 @@ def _places(
 
 
 def _inside(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str | int, Mapping[str, Any], Any]]:
-    """Yield (name, schema, value) of an object's known properties or a list's items."""
+    """Yield (name, schema, value) of an object's known properties or of a list's items."""
     if isinstance(value, dict):
         yield from ((key, part, value[key]) for key, part in schema.get("properties", {}).items() if key in value)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):

@@ -1,13 +1,13 @@
-"""What object stores say of new objects, in all their shapes, as one: (bucket, key, version, sequencer). Pure.
+"""Events of object stores, in all their formats, read as (bucket, key, version, sequencer). Pure.
 
-An event is a hint that an object may be there. Nothing else in it is believed: what lies there is asked of the store.
+An event is a hint that an object may exist. Nothing else in it is trusted: the store is asked for the object's state.
 
     S3 records        AWS by SQS, MinIO and Ceph by HTTP; several in one envelope
     SNS               an envelope around them, where the subscription is not raw
     EventBridge       an event of its own shape, by SQS
     MinIO's own       `EventName` and `Key` beside the records, or alone
 
-Keys are URL-encoded in the records of AWS and MinIO (a space is `+`, MinIO encodes `/` too), and as they are in Ceph's
+Keys are URL-encoded in the records of AWS and MinIO (a space is `+`; MinIO encodes `/` too), and not encoded in Ceph's
 records, in EventBridge and in MinIO's own `Key`.
 """
 
@@ -21,11 +21,11 @@ from urllib.parse import unquote_plus
 from penstock.documents import parse_json
 from penstock.errors import InvalidRequest
 
-#: Envelopes within envelopes: SNS around EventBridge is two.
+#: Nested envelopes, at most: SNS around EventBridge is two.
 MAX_DEPTH = 3
 MAX_KEY_BYTES = 1024
 MAX_BUCKET_CHARS = 255
-#: Events after which an object can be read. Deletions and the like ask for nothing.
+#: Events after which an object can be read. Others, such as deletions, are ignored.
 _READABLE = ("ObjectCreated:", "ObjectRestore:Completed")
 _READABLE_DETAILS = ("Object Created", "Object Restore Completed")
 _HEX = re.compile(r"[0-9A-Fa-f]{1,64}")
@@ -33,35 +33,35 @@ _HEX = re.compile(r"[0-9A-Fa-f]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """An object may be there, or be there anew."""
+    """An object may exist, or be new."""
 
     bucket: str
     key: str
     version_id: str | None = None
-    #: Orders the events of one key (`is_stale`); None where the store gives none that does.
+    #: Order of the events of one key (`is_stale`); None if the store's sequencers have no order.
     sequencer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What one message said."""
+    """The contents of one message."""
 
     events: tuple[ObjectEvent, ...] = ()
-    #: Records that ask for nothing: deletions, folders, tests.
+    #: Number of ignored records: deletions, folders, tests.
     ignored: int = 0
-    #: Records that are none of the known shapes.
+    #: Number of records in an unknown format.
     unreadable: int = 0
 
 
 def read_notification(payload: Any, *, depth: int = MAX_DEPTH) -> Notification:
-    """Return what a message says; raise `InvalidRequest` or `MalformedBody` where it is no notification at all."""
+    """Return a message's contents; raise `InvalidRequest` or `MalformedBody` if it is no notification."""
     match payload:
         case {"Records": [*records]}:
             return _joined([_record(record) for record in records])
         case {"Type": "Notification", "Message": str(text)} if depth > 0:
             return read_notification(parse_json(text.encode("utf-8", "surrogatepass")), depth=depth - 1)
         case {"Type": "SubscriptionConfirmation" | "UnsubscribeConfirmation"}:
-            raise InvalidRequest("SNS asks to be confirmed by hand: subscribe an SQS queue to the topic instead")
+            raise InvalidRequest("SNS asks to confirm a subscription: subscribe an SQS queue to the topic instead")
         case {"Event": "s3:TestEvent"}:
             return Notification(ignored=1)
         case {"source": "aws.s3", "detail-type": str(kind), "detail": detail}:
@@ -69,18 +69,18 @@ def read_notification(payload: Any, *, depth: int = MAX_DEPTH) -> Notification:
         case {"EventName": str(name), "Key": str(path)}:
             bucket, _, key = path.partition("/")
             return _found(name, bucket, key)
-    raise InvalidRequest("this is no notification of an object store")
+    raise InvalidRequest("this is not a notification of an object store")
 
 
 def read_message(text: str | bytes) -> Notification:
-    """Return what a message's text says; raise `InvalidRequest` or `MalformedBody` where it is no notification."""
+    """Return the contents of a message's text; raise `InvalidRequest` or `MalformedBody` if it is no notification."""
     return read_notification(parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")))
 
 
 def is_stale(sequencer: str | None, latest: str | None) -> bool:
-    """Return whether an event is before the latest of its key: hexadecimal, padded to one length at the right.
+    """Return True if an event precedes the latest one of its key: hexadecimal, padded with zeros on the right.
 
-    An equal one is not: some servers send the same sequencer with every event.
+    An equal sequencer is not stale: some servers send the same sequencer with every event.
     """
     if sequencer is None or latest is None:
         return False
@@ -99,7 +99,7 @@ def _joined(found: list[Notification]) -> Notification:
 def _record(record: Any) -> Notification:
     match record:
         case {"eventName": str(name), "s3": {"bucket": {"name": str(bucket)}, "object": {"key": str(key), **rest}}}:
-            # Ceph's sequencer is the bytes of a time with the lowest first: newer ones may be smaller.
+            # Ceph's sequencer is a little-endian time: a newer one may be smaller.
             if str(record.get("eventSource", "")).startswith("ceph"):
                 return _found(name, bucket, key, rest.get("versionId"))
             try:
@@ -138,5 +138,5 @@ def _found(name: str, bucket: str, key: str, version: Any = None, sequencer: Any
 def _is_key(key: str) -> bool:
     try:
         return 0 < len(key.encode()) <= MAX_KEY_BYTES and "\0" not in key
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # a lone surrogate
         return False

@@ -1,7 +1,4 @@
-"""How a job looks through OGC API - Processes 1.0 (OGC 18-062r2). Pure.
-
-The API answers with it, and the keeper tells subscribers.
-"""
+"""A job in the terms of OGC API - Processes 1.0 (OGC 18-062r2), for the API's answers and for callbacks. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from penstock.jobs import Artifact, Job, State, Status
 #: The facade's name in `Submission.facade`.
 FACADE = "ogc"
 JSON_TYPE, TEXT_TYPE = "application/json", "text/plain"
-#: Of relations that the standard defines.
+#: Prefix of the relations that the standard defines.
 RELATION = "http://www.opengis.net/def/rel/ogc/1.0/"
 
-#: How a job may stand, in the standard's words.
+#: The standard's words for a job's status.
 StatusWord: TypeAlias = Literal["accepted", "running", "successful", "failed", "dismissed"]
-#: `canceling` is shown as what it will be: a dismissed job does not come back.
+#: `canceling` is shown as `dismissed`, which it will become: a canceled job never runs again.
 STATUSES: Mapping[Status, StatusWord] = MappingProxyType(
     {
         Status.QUEUED: "accepted",
@@ -36,7 +33,7 @@ STATUSES: Mapping[Status, StatusWord] = MappingProxyType(
         Status.EXPIRED: "failed",
     }
 )
-#: What each address of a `subscriber` is told of.
+#: Events that each address of a `subscriber` receives.
 EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "successUri": ("job.succeeded",),
@@ -44,13 +41,13 @@ EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "inProgressUri": ("job.started", "job.progress"),
     }
 )
-#: Of a failure's sentence in a message.
+#: Characters of a failure's message, at most.
 _MESSAGE_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """An output that was asked for."""
+class RequestedOutput:
+    """A requested output."""
 
     name: str
     media_type: str
@@ -58,54 +55,58 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an execute request says of the answer: its form, and which outputs it holds."""
+class RequestedAnswer:
+    """The answer that an execute request asks for: its form, and its outputs."""
 
     response: Literal["raw", "document"]
-    outputs: tuple[Wanted, ...]
+    outputs: tuple[RequestedOutput, ...]
 
     def to_facade(self) -> dict[str, Any]:
-        """Return what the job keeps of it."""
+        """Return the data to store with the job."""
         return {FACADE: asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of an output: a file, or what the job itself holds. Most outputs are one piece."""
+class OutputPart:
+    """A part of an output: a file, or data of the job itself. Most outputs have one part."""
 
     output: str
     media_type: str
     href: str
     by_reference: bool
     file: Artifact | None = None
-    #: Without a file: its bytes.
+    #: Bytes of a part without a file.
     data: bytes = b""
 
     @property
     def size_bytes(self) -> int:
-        """How large it is."""
+        """The size of the part."""
         return len(self.data) if self.file is None else self.file.size_bytes
 
 
 def statuses(word: StatusWord) -> frozenset[Status]:
-    """Return the statuses that are shown as this."""
+    """Return the statuses that are shown as this word."""
     return frozenset(status for status, shown in STATUSES.items() if shown == word)
 
 
-def asked_of(job: Job) -> Asked | None:
-    """Return what the job's execute request asked for; None for a job that came another way."""
+def requested_answer(job: Job) -> RequestedAnswer | None:
+    """Return the answer that the job's execute request asked for; None for a job of another interface."""
     found = job.submission.facade.get(FACADE)
-    return None if found is None else Asked(found["response"], tuple(Wanted(**each) for each in found["outputs"]))
+    return (
+        None
+        if found is None
+        else RequestedAnswer(found["response"], tuple(RequestedOutput(**each) for each in found["outputs"]))
+    )
 
 
-def pieces(job: Job, outputs: Sequence[Wanted], base_url: str) -> tuple[Piece, ...]:
-    """Return what became of these outputs of a job that succeeded; nothing of one that was not made.
+def output_parts(job: Job, outputs: Sequence[RequestedOutput], base_url: str) -> tuple[OutputPart, ...]:
+    """Return the parts of the requested outputs of a succeeded job; missing outputs have none.
 
-    An output is the files that are called as it is (`classes.tif`, `map-1.png`), of them those of its media type if
-    there are any; else the job's own text or JSON, by the media type; else the files of its media type that bear no
-    output's name.
+    An output consists of the files with its name (`classes.tif`, `map-1.png`), if possible only those of its media
+    type; else of the job's own text or JSON, by media type; else of the files of its media type whose names match no
+    output.
     """
-    return tuple(piece for wanted in outputs for piece in _pieces(job, wanted, outputs, base_url))
+    return tuple(part for requested in outputs for part in _parts_of(job, requested, outputs, base_url))
 
 
 def document(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -116,24 +117,24 @@ def document(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]
     return {output: found[0] if len(found) == 1 else found for output, found in grouped.items()}
 
 
-def link(piece: Piece) -> dict[str, Any]:
-    """Return a piece by reference."""
-    title = piece.output if piece.file is None else piece.file.name
-    return {"href": piece.href, "type": piece.media_type, "title": title}
+def link(part: OutputPart) -> dict[str, Any]:
+    """Return a part by reference."""
+    title = part.output if part.file is None else part.file.name
+    return {"href": part.href, "type": part.media_type, "title": title}
 
 
-def value(piece: Piece, data: bytes) -> dict[str, Any]:
-    """Return a piece by value: JSON as it is, text as a string, everything else in base64."""
-    kind = essence(piece.media_type)
+def value(part: OutputPart, data: bytes) -> dict[str, Any]:
+    """Return a part by value: JSON as JSON, text as a string, everything else in base64."""
+    kind = essence(part.media_type)
     if _is_json(kind):
-        return {"value": json.loads(data), "mediaType": piece.media_type}
+        return {"value": json.loads(data), "mediaType": part.media_type}
     if kind.startswith("text/"):
-        return {"value": data.decode(errors="replace"), "mediaType": piece.media_type}
-    return {"value": base64.b64encode(data).decode(), "encoding": "base64", "mediaType": piece.media_type}
+        return {"value": data.decode(errors="replace"), "mediaType": part.media_type}
+    return {"value": base64.b64encode(data).decode(), "encoding": "base64", "mediaType": part.media_type}
 
 
 def status_info(job: Job, base_url: str) -> dict[str, Any]:
-    """Return the job as `statusInfo.yaml` has it."""
+    """Return the job as a `statusInfo.yaml` document."""
     info = {
         "jobID": job.key.id,
         "processID": job.submission.model,
@@ -151,18 +152,18 @@ def status_info(job: Job, base_url: str) -> dict[str, Any]:
 
 
 def callback(job: Job, event: str, base_url: str, limit_bytes: int) -> str | None:
-    """Return what a subscriber is told of an event (JSON): the results of a success, else how the job stands.
+    """Return the body for a subscriber of an event (JSON): the results of a success, else the job's status.
 
-    Files are told by reference, whatever was asked for; so is all the rest where the body would be larger than
-    `limit_bytes`. None for a job without subscribers.
+    Files are sent by reference, whatever was requested; everything is if the body would exceed `limit_bytes`. None
+    for a job without subscribers.
     """
-    asked = asked_of(job)
-    if asked is None:
+    answer = requested_answer(job)
+    if answer is None:
         return None
     if event != "job.succeeded":
         return _dump(status_info(_as_of(job, event), base_url))
-    found = pieces(job, asked.outputs, base_url)
-    links = [(piece.output, link(piece)) for piece in found]
+    found = output_parts(job, answer.outputs, base_url)
+    links = [(part.output, link(part)) for part in found]
     values = [(p.output, link(p) if p.file is not None or p.by_reference else value(p, p.data)) for p in found]
     body = _dump(document(values))
     return body if len(body.encode()) <= limit_bytes else _dump(document(links))
@@ -173,18 +174,20 @@ def essence(media_type: str) -> str:
     return media_type.partition(";")[0].strip().lower()
 
 
-def _pieces(job: Job, wanted: Wanted, outputs: Sequence[Wanted], base_url: str) -> list[Piece]:
-    kind, names = essence(wanted.media_type), {other.name for other in outputs}
-    named = [file for file in job.artifacts if _bears(file, wanted.name)]
+def _parts_of(
+    job: Job, requested: RequestedOutput, outputs: Sequence[RequestedOutput], base_url: str
+) -> list[OutputPart]:
+    kind, names = essence(requested.media_type), {other.name for other in outputs}
+    named = [file for file in job.artifacts if _bears(file, requested.name)]
     alike = [file for file in named if essence(file.content_type) == kind]
     if named:
-        return [_of_file(wanted, job, file, base_url) for file in alike or named]
+        return [_of_file(requested, job, file, base_url) for file in alike or named]
     own = _own(job, kind)
     if own is not None:
-        href = f"{_here(job, base_url)}/results/{quote(wanted.name, safe='')}"
-        return [Piece(wanted.name, wanted.media_type, href, wanted.by_reference, data=own)]
+        href = f"{_here(job, base_url)}/results/{quote(requested.name, safe='')}"
+        return [OutputPart(requested.name, requested.media_type, href, requested.by_reference, data=own)]
     unnamed = [file for file in job.artifacts if not any(_bears(file, name) for name in names)]
-    return [_of_file(wanted, job, file, base_url) for file in unnamed if essence(file.content_type) == kind]
+    return [_of_file(requested, job, file, base_url) for file in unnamed if essence(file.content_type) == kind]
 
 
 def _bears(file: Artifact, name: str) -> bool:
@@ -198,8 +201,8 @@ def _own(job: Job, kind: str) -> bytes | None:
     return job.text.encode() if kind == TEXT_TYPE and job.text is not None else None
 
 
-def _of_file(wanted: Wanted, job: Job, file: Artifact, base_url: str) -> Piece:
-    return Piece(wanted.name, file.content_type, _file_url(job, file, base_url), wanted.by_reference, file)
+def _of_file(requested: RequestedOutput, job: Job, file: Artifact, base_url: str) -> OutputPart:
+    return OutputPart(requested.name, file.content_type, _file_url(job, file, base_url), requested.by_reference, file)
 
 
 def _file_url(job: Job, file: Artifact, base_url: str) -> str:
@@ -216,7 +219,7 @@ def _links(job: Job, base_url: str) -> list[dict[str, Any]]:
     if job.status is Status.SUCCEEDED:
         links.append({"href": f"{here}/results", "rel": f"{RELATION}results", "title": "The results"})
     elif STATUSES[job.status] == "failed":
-        links.append({"href": f"{here}/results", "rel": f"{RELATION}exceptions", "title": "What went wrong"})
+        links.append({"href": f"{here}/results", "rel": f"{RELATION}exceptions", "title": "The error"})
     files = [
         {"href": _file_url(job, file, base_url), "rel": "enclosure", "type": file.content_type, "title": file.name}
         for file in job.artifacts
@@ -242,7 +245,7 @@ def _percent(job: Job) -> int | None:
 
 
 def _as_of(job: Job, event: str) -> Job:
-    """Return the job as the event is about it: it may have gone on since."""
+    """Return the job as it was at the event: its state may have changed since."""
     if event not in EVENTS["inProgressUri"]:
         return job
     return replace(job, state=State.RUNNING, cancel_requested=False, completed_s=None, artifacts=(), error=None)

@@ -1,7 +1,7 @@
-"""The only sender of hints. A hint is a Celery message that says: work may be waiting in this queue.
+"""Hints, which this module alone sends: Celery messages that jobs may wait in a queue.
 
-It carries nothing else. The record in Redis is the truth, workers also look without a hint, and the keeper sends
-hints for whatever waits: a lost one costs latency, never a job.
+A hint carries nothing else. The record in Redis is authoritative, workers also poll without hints, and the keeper sends
+hints for waiting jobs: a lost hint costs latency, never a job.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-#: The task that hints name; `penstock.workers.tasks` holds it.
+from penstock.redis_address import connect, parse_sentinels
+
+#: Name of the task in hints; `penstock.workers.tasks` defines it.
 TASK = "penstock.work"
-#: For a broker that does not answer.
+#: Seconds to wait for a broker that does not respond.
 TIMEOUT_S = 2
 
 log = structlog.get_logger(__name__)
 
 
 def visibility_timeout_s(longest_s: float) -> int:
-    """Return for how long a hint may be held before it is shown again, where the longest job may run `longest_s`.
+    """Return the seconds after which an unfinished hint is delivered again, where the longest job runs `longest_s`.
 
-    A hint holds its slot as long as jobs wait, so it outlives the longest of them several times over.
+    A hint occupies its slot as long as jobs wait: several times longer than the longest job.
     """
     return max(6 * 3600, round(4 * longest_s))
 
@@ -35,9 +37,10 @@ def celery_queue(queue: str) -> str:
 
 
 def celery_settings(redis_url: str, *, visibility_timeout_s: int) -> dict[str, Any]:
-    """Return Celery's settings; `docs/decisions/0002-hints.md` says why each stands as it does."""
+    """Return Celery's settings; `docs/decisions/0002-hints.md` gives the reason for each."""
+    sentinels = parse_sentinels(redis_url)
     return {
-        "broker_url": redis_url,
+        "broker_url": redis_url if sentinels is None else sentinels.celery_url,
         "accept_content": ["json"],
         "task_serializer": "json",
         "result_backend": None,
@@ -60,24 +63,25 @@ def celery_settings(redis_url: str, *, visibility_timeout_s: int) -> dict[str, A
             "health_check_interval": 10,
             "unacked_restore_interval": 10,
             "global_keyprefix": "",
-        },
+        }
+        | ({} if sentinels is None else sentinels.celery_options),
     }
 
 
 class HintSender:
-    """Sends hints, best effort: it never raises, and never waits longer than its connection's timeouts."""
+    """Sends hints, best effort: it never raises, and waits no longer than its connection's timeouts."""
 
     def __init__(self, redis_url: str) -> None:
-        self._redis = redis.Redis.from_url(redis_url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+        self._redis = connect(redis_url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
         self._app = Celery("penstock-hints", set_as_current=False)
         self._app.conf.update(celery_settings(redis_url, visibility_timeout_s=3600))
         timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
         self._app.conf.broker_transport_options |= timeouts
 
     def send(self, queue: str) -> bool:
-        """See to it that a hint waits in the queue; False when the broker does not answer.
+        """Make sure that a hint waits in the queue; return False if the broker does not respond.
 
-        One says as much as many: whoever takes it claims until nothing waits. To look first costs a tenth of sending.
+        One hint is enough: its worker claims until no job waits. The check before sending costs a tenth of sending.
         """
         name = celery_queue(queue)
         try:

@@ -1,4 +1,4 @@
-"""Reports: what is told of an error, to whoever asks and for as long as its job is kept."""
+"""Error reports: the description of an error that clients see and that is stored with its job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.formats import known
+
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing wrong with a document: a JSON pointer to the place, and a sentence."""
+    """One fault in a document: a JSON pointer to its place, and a sentence."""
 
     pointer: str
     detail: str
@@ -17,7 +19,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """What is told of an error: the same object is `job.error` and the core of a problem+json body."""
+    """The description of an error: the same object is `job.error` and the core of a problem+json body."""
 
     code: str
     title: str
@@ -32,12 +34,12 @@ class ErrorReport:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ErrorReport:
         """Rebuild a report from `to_json`'s data."""
-        issues = tuple(Issue(**issue) for issue in data.get("errors", ()))
+        issues = tuple(Issue(**known(Issue, issue)) for issue in data.get("errors", ()))
         return cls(data["code"], data["title"], data["detail"], data["retryable"], issues)
 
 
 def with_places(detail: str, issues: Sequence[Issue]) -> str:
-    """Return the sentence of an error with the places that it is about, said once where both say the same."""
+    """Return an error's sentence followed by its issues; an issue that repeats the sentence adds only its place."""
     places = [_place(issue, detail) for issue in issues]
     named = "; ".join(place for place in places if place)
     return f"{detail} ({named})" if named else detail

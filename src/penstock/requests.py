@@ -1,7 +1,9 @@
-"""What a job's request looks like, however it comes in: alone, or as a line of a batch."""
+"""The request for a job, sent alone or as a line of a batch."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -17,46 +19,47 @@ WebhookEvent = Literal[
 ]
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+_REFERENCE = re.compile(r"(media|s3|https?)://")
 
 
 class Incoming(BaseModel):
-    """A request's body: exact types, unknown keys refused."""
+    """A request's body: exact types, unknown keys rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class WebhookRequest(Incoming):
-    """Where the job's events are sent; by default its end, whichever it is."""
+    """The receiver of the job's events; by default it receives the job's end."""
 
-    #: Where to.
+    #: Address of the receiver.
     url: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
-    #: Which ones; by default `job.succeeded`, `job.failed`, `job.canceled` and `job.expired`.
+    #: Events to send; by default `job.succeeded`, `job.failed`, `job.canceled` and `job.expired`.
     events: Annotated[list[WebhookEvent], Field(min_length=1)] | None = None
 
 
 class JobRequest(Incoming):
     """A job to run."""
 
-    #: A model's name or alias.
+    #: Name or alias of the model.
     model: Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)] = Field(examples=["csmask"])
-    #: Validated against the model's own schema (GET /v1/models/{name}).
-    input: dict[str, Any] = Field(description="What the model asks for: see its `input_schema`.")
-    #: Kept with the job, told with it, and searched by: names and texts.
+    #: Input, validated against the model's own schema (GET /v1/models/{name}).
+    input: dict[str, Any] = Field(description="The model's input: see its `input_schema`.")
+    #: Names and texts of your choice, stored and returned with the job; jobs can be searched by them.
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=50)] = Field(default_factory=dict)
-    #: Is told of the job's events.
+    #: Receiver of the job's events.
     webhook: WebhookRequest | None = None
-    #: Before or behind other jobs of the queue.
+    #: Priority over other jobs of the queue.
     priority: Literal["low", "normal", "high"] = "normal"
     queue_ttl: Annotated[float, Field(gt=0, le=30 * DAY_S)] | None = Field(
-        default=None, description="Seconds that the job may wait before it expires; looked at once a second."
+        default=None, description="Seconds that the job may wait before it expires; checked once a second."
     )
     execution_timeout: Annotated[float, Field(ge=1, le=7 * DAY_S)] | None = Field(
         default=None,
-        description="Seconds that an attempt of the job may run before the job fails; looked at once a second.",
+        description="Seconds that an attempt of the job may run before the job fails; checked once a second.",
     )
 
     def webhook_value(self) -> Webhook | None:
-        """Return the webhook as the job keeps it."""
+        """Return the webhook as a value of the job."""
         if self.webhook is None:
             return None
         if self.webhook.events is None:
@@ -65,8 +68,21 @@ class JobRequest(Incoming):
 
 
 class LineRequest(JobRequest):
-    """A line of a batch: a job to run, and what the client calls it."""
+    """A line of a batch: a job to run, and the client's name for the line."""
 
     custom_id: Annotated[str, StringConstraints(max_length=256)] | None = Field(
-        default=None, description="Comes back with the line's outcome. Need not be unique: `line` is."
+        default=None, description="Returned with the line's outcome. It need not be unique: `line` is."
     )
+
+
+def is_reference(text: str) -> bool:
+    """Return True if a text is a reference that the service fetches itself, and not a local file."""
+    return _REFERENCE.match(text) is not None
+
+
+def is_file(text: str) -> bool:
+    """Return True if a text names a local file. A text too long for a file name does not."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False

@@ -1,7 +1,7 @@
 """Requests to end a process: SIGTERM, SIGINT and SIGHUP.
 
-A handler runs between any two lines of the main thread, also inside another handler. One that takes a lock (an event's,
-a logger's) may wait for itself for ever, so these only count, and the process looks.
+A handler runs between any two lines of the main thread, also inside another handler. A handler that takes a lock (an
+event's, a logger's) may wait for itself for ever. So these handlers only count, and the process polls.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import signal
 from types import FrameType
 from typing import Any
 
-#: How often a process looks whether its end was asked for.
-LOOK_EVERY_S = 0.1
+#: Seconds between two polls for a request to end.
+POLL_EVERY_S = 0.1
 
 
 class Signals:
-    """Counts the requests to end inside the `with` block, which is entered in the main thread."""
+    """Counts the requests to end inside the `with` block; enter it in the main thread."""
 
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -29,16 +29,16 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do with signals what was done before."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def once(self) -> bool:
-        """Whether an end was asked for."""
+        """Return True if an end was requested."""
         return self._count > 0
 
     def twice(self) -> bool:
-        """Whether it was asked for again."""
+        """Return True if an end was requested at least twice."""
         return self._count > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What is said when, as subtitles: SubRip and WebVTT (https://www.w3.org/TR/webvtt1/). Pure."""
+"""Subtitles of a transcript: SubRip and WebVTT (https://www.w3.org/TR/webvtt1/). Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _time(seconds: float, point: str) -> str:
 
 
 def _line(segment: Mapping[str, Any]) -> str:
-    # An arrow would begin another cue, an empty line end this one.
+    # An arrow would begin another cue, an empty line would end this one.
     return " ".join(str(segment["text"]).split()).replace("-->", "->")
 
 

@@ -1,4 +1,4 @@
-"""Times as outsiders write them: date, time and zone of ISO 8601. Never numbers, which pydantic would take."""
+"""Times in requests: date, time and zone by ISO 8601. Numbers are rejected, although pydantic would accept them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-#: Also in the JSON Schema, where `format` alone binds nobody.
+#: Used in the JSON Schema too, where `format` alone is not binding.
 _PATTERN = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]{1,9})?)?([Zz]|[+-][0-9]{2}:?[0-9]{2})$"
 )
 _WHOLE = re.compile(_PATTERN)
 _WITHOUT_ZONE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9:.,]+)?")
 _NO_ZONE = "must have a time zone, such as Z"
-_NO_TIME = "must be a time as 2026-01-31T12:00:00Z"
+_NO_TIME = "must be a time such as 2026-01-31T12:00:00Z"
 
 
 def wrong_with(given: Any) -> str | None:
-    """Return what is wrong with the way a time is written; None where it may be one."""
+    """Return what is wrong with the text of a time; None if its format is right."""
     if not isinstance(given, str):
         return _NO_TIME
     if _WITHOUT_ZONE.fullmatch(given):

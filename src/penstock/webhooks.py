@@ -1,9 +1,9 @@
-"""Webhooks at the receiver: Standard Webhooks, with the standard library alone. https://www.standardwebhooks.com
+"""Standard Webhooks (https://www.standardwebhooks.com) at the receiver, with the standard library alone.
 
     event = verify(body, headers, secret)     # the raw body; raises WebhookRefused
 
-`event` is what the service told: `{"type": "job.succeeded", "timestamp": ..., "data": {...}}`. The same event may come
-more than once, under the same `webhook-id`.
+`event` is the event: `{"type": "job.succeeded", "timestamp": ..., "data": {...}}`. The same event may arrive several
+times, with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: How far the clocks of sender and receiver may be apart, delays included.
+#: Largest difference in seconds between the clocks of sender and receiver, delays included.
 TOLERANCE_S = 300.0
 _PREFIX = "whsec_"
 
 
 class WebhookRefused(Exception):
-    """The webhook is not from whoever has the secret, or too old."""
+    """The webhook's sender does not have the secret, or the webhook is too old."""
 
 
 def verify(
@@ -35,16 +35,16 @@ def verify(
     tolerance_s: float = TOLERANCE_S,
     at: float | None = None,
 ) -> dict[str, Any]:
-    """Return a webhook's content; raise `WebhookRefused` unless one of the secrets signed it not long before `at`, now.
+    """Return a webhook's content; raise `WebhookRefused` unless one of the secrets signed it shortly before `at` (now).
 
-    `body` is what came in, byte by byte: JSON that was read and written again has another signature. While a secret is
-    replaced there are several; names of headers may be in any case. A secret that is none is a `ValueError`.
+    `body` must be the received bytes: JSON that was parsed and serialised again has another signature. During a
+    rotation there are several secrets. Header names may be in any case. Raises `ValueError` for an invalid secret.
     """
     if isinstance(secrets, bytes):
         raise TypeError("a webhook secret is a str")
     keys = [_key(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     if not keys:
-        raise ValueError("no secret was given: nothing could be verified")
+        raise ValueError("no secret was given: the webhook cannot be verified")
     raw = body.encode(errors="replace") if isinstance(body, str) else bytes(body)
     named = {name.lower(): value for name, value in headers.items()}
     try:
@@ -54,15 +54,15 @@ def verify(
     _check_time(sent, time.time() if at is None else at, tolerance_s)
     signed = f"{message_id}.{sent}.".encode(errors="replace") + raw
     given = [text.partition(",")[2].encode(errors="replace") for text in signatures.split() if text.startswith("v1,")]
-    # All pairs are compared, so that the time tells nothing of which was near.
+    # All pairs are compared, so that the duration reveals nothing about near misses.
     if not sum(hmac.compare_digest(_signature(key, signed), text) for key in keys for text in given):
-        raise WebhookRefused("no signature is by a secret that is known here")
+        raise WebhookRefused("no signature matches a known secret")
     return _content(raw)
 
 
 def _check_time(sent: str, at: float, tolerance_s: float) -> None:
     if not re.fullmatch(r"[0-9]{1,15}", sent):
-        raise WebhookRefused("webhook-timestamp is no time")
+        raise WebhookRefused("webhook-timestamp is not a time")
     age_s = at - int(sent)
     if abs(age_s) > tolerance_s:
         raise WebhookRefused(f"the webhook is {'old' if age_s > 0 else 'from the future'}: {abs(age_s):.0f} s")
@@ -74,7 +74,7 @@ def _key(secret: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not key:
-        raise ValueError("a webhook secret is `whsec_` and base64")
+        raise ValueError("the webhook secret is invalid: it must be `whsec_` followed by base64")
     return key
 
 
@@ -88,5 +88,5 @@ def _content(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise WebhookRefused("the body is not JSON") from error
     if not isinstance(content, dict):
-        raise WebhookRefused("the body is no JSON object")
+        raise WebhookRefused("the body is not a JSON object")
     return content

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.processors.geo.sample import write_sample
-from tests.acceptance.stack import Stack, running
+from tests.support.stack import Stack, running
 
 DROP = """
 drop_poll_s = 0.5
@@ -27,7 +27,7 @@ output_prefix = "maps/"
 def big_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a synthetic scene of several tiles: there is time to kill something while it runs."""
     path = tmp_path_factory.mktemp("scene") / "big.tif"
-    write_sample(path, size_px=2048)
+    write_sample(path, size_px=1536)
     return path
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from penstock.jobs import Status
-from tests.acceptance.stack import Stack
-from tests.waiting import wait_for
+from tests.support.polling import wait_for
+from tests.support.stack import Stack
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.breadth]
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,9 @@ def test_one_idempotency_key_and_one_file_are_one_job(stack: Stack, small_scene:
     [
         (["submit", "csmask"], 2, "the model's files are: scene"),
         (["submit", "csmask", "never.tif"], 2, "never.tif"),
-        (["submit", "csmask", "s3://b/k", "--param", "colour=1"], 2, "known are: scene, files, sidecar, stac"),
+        (["submit", "csmask", "s3://b/k", "--param", "colour=1"], 2, "known fields: scene, files, sidecar, stac"),
         (["submit", "csmask", "s3://b/k", "--param", "radiometry.scale=big"], 2, "'big' is not a number"),
-        (["submit", "csmask", "s3://b/k", "--meta", "novalue"], 2, "key=value is meant"),
+        (["submit", "csmask", "s3://b/k", "--meta", "novalue"], 2, "write it as key=value"),
         (["submit", "csmask", "s3://b/k", "--param", "outputs=colour"], 3, "/input/outputs/0"),
         (["submit", "nomodel", "s3://b/k"], 3, "csmask"),
         (["status", "0190a6b2-0000-7000-8000-000000000000"], 3, "no such job"),

@@ -12,6 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.breadth
 def test_a_failed_demo_leaves_the_job_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "text.tif").write_text("no scene")
     command = [sys.executable, "-m", "penstock.cli", "demo", "--scene", "text.tif"]

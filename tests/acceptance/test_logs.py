@@ -20,38 +20,40 @@ import pytest
 from penstock.api_keys import Scope
 from penstock.client import Client, ClientError
 from penstock.config import S3, Settings
-from penstock.storage.objects import open_store, tenant_webhook_secret
-from tests.acceptance.stack import Stack, running
-from tests.ceph import Ceph
-from tests.web import Server, reply
+from penstock.storage.objects.opening import open_store, tenant_webhook_secret
+from tests.support.ceph import Ceph
+from tests.support.stack import Stack, running
+from tests.support.web_server import Server, reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-#: What a user may write anywhere, to be found again; and what it would do to a log that is written as it comes.
+#: A text that a user may write anywhere, and that would change a log which wrote it as it is.
 MARK = "canaryZq7"
 FORGED = (
     f'{MARK}\n{{"event": "forged", "level": "error", "detail": "{MARK}"}}\r'
     "\x1b[31mred\x1b[0m\x9b31m\u2028\u2029\x85\u202e"
 )
-#: Of things that must never be read in a log, made for this run.
+#: Secrets made for this run, which no log may contain.
 API_SECRET = "api-secret-" + "Xk2Vw9" * 4
 PASSWORD = "password-" + "Pw5Rt3" * 4
 TOKEN = "token-" + "Tk8Nm1" * 4
-#: What a signed query string looks like, whoever signed it.
+#: The forms of a signed query string, whoever signed it.
 SIGNED = re.compile(r"(?i)(signature|credential|security-token|sig|token)=(?!\[redacted\])[^&\s\"'\\<>]")
 
 
 class Used:
-    """What the run made of itself, to be looked for in its logs."""
+    """Values that the run made and then searches for in its logs."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = {API_SECRET, PASSWORD, TOKEN}
         self.links: list[str] = []
-        #: Of a service that asks for keys.
+        #: The key of a service that asks for keys.
         self.api_key: str | None = None
 
 
-@pytest.fixture(scope="module", params=["folder", "s3", "keys"])
+@pytest.fixture(
+    scope="module", params=["keys", *(pytest.param(name, marks=pytest.mark.breadth) for name in ("folder", "s3"))]
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Stack, Used]:
     """Return a stack that has ended, after users of every kind used it, and what was secret there."""
     data, used = tmp_path_factory.mktemp(f"logs-{request.param}"), Used()
@@ -78,6 +80,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return stack, used
 
 
+@pytest.mark.breadth
 def test_every_line_is_a_json_object_with_time_level_and_event(run: tuple[Stack, Used]) -> None:
     stack, _ = run
     for path in _logs(stack):

@@ -11,20 +11,21 @@ import pytest
 from owslib.ogcapi.processes import Processes
 
 from penstock.client import Client
-from tests import web
-from tests.acceptance.stack import Stack, running
-from tests.integration.hooks import receiving
-from tests.waiting import wait_for
+from tests.support import web_server
+from tests.support.polling import wait_for
+from tests.support.stack import Stack, running
+from tests.support.webhook_receivers import receiving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 OUTPUTS = {"classes": {"transmissionMode": "reference"}, "stats": {}}
 
 
+@pytest.mark.breadth
 def test_owslib_describes_executes_polls_fetches_and_dismisses(tmp_path: Path) -> None:
     with (
         receiving() as subscriber,
-        web.Server(lambda _: web.reply(200, (tmp_path / "scene.tif").read_bytes())) as files,
+        web_server.Server(lambda _: web_server.reply(200, (tmp_path / "scene.tif").read_bytes())) as files,
         running(tmp_path / "data", config=allowing(subscriber.pair, f"127.0.0.1:{files.port}")) as stack,
         stack.client() as client,
     ):

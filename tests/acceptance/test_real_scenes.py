@@ -10,13 +10,14 @@ import psutil
 import pytest
 
 from penstock.client import Client, Job
-from penstock.processors.geo.gdal import rasterio, without_georeference
-from tests.acceptance.stack import Stack, running
+from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from tests.geo.test_real_files import BIG, DATA, OUTCOMES, Outcome, Wrong
-from tests.waiting import wait_for
+from tests.support.polling import wait_for
+from tests.support.stack import Stack, running
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.breadth,  # tests/geo/test_real_files.py has the same outcomes without a service
     pytest.mark.timeout(300),
     pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data beside the checkout, ../shared/data"),
 ]
@@ -40,7 +41,7 @@ classes = [{ id = 0, name = "a", colour = "#000000" }, { id = 1, name = "b", col
 
 #: The big ones first: what they leave behind is there while the others run.
 NAMES = (*BIG, *(name for name in OUTCOMES if name not in BIG))
-#: What the worker and its IO processes may keep. One band of the largest file is 120 MB, its statistics none.
+#: Bytes that the worker and its IO processes may keep. One band of the largest file is 120 MB, its statistics none.
 KEPT_BYTES = 250 * 2**20
 
 

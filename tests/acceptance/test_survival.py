@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Job
-from tests.acceptance.stack import Stack, running, scene
+from tests.support.stack import Stack, running, scene
 
 pytestmark = pytest.mark.alone
 
@@ -27,7 +27,7 @@ def undisturbed(stack: Stack, big_scene: Path) -> dict[str, str]:
 
 
 def checksums(job: Job) -> dict[str, str]:
-    """Of the rasters and the picture; stats.json names the upload and so differs."""
+    """Return digests of the rasters and the picture; stats.json names the upload and so differs."""
     assert job.succeeded, job.error
     return {artifact.name: artifact.sha256 for artifact in job.artifacts if artifact.name != "stats.json"}
 
@@ -44,6 +44,7 @@ def test_a_job_outlives_the_sigkill_of(victim: str, stack: Stack, big_scene: Pat
     assert job.attempt == (2 if victim == "worker" else 1)
 
 
+@pytest.mark.breadth
 def test_a_worker_that_is_asked_to_leave_during_a_download_gives_the_job_back(tmp_path: Path) -> None:
     with stalling_once(scene()) as server:
         config = f'allowed_hosts = ["127.0.0.1:{server.server_port}"]\ndrain_s = 0.5\n'

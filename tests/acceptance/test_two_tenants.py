@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.two_tenants import report, run
 
+pytestmark = pytest.mark.breadth
+
 #: Jobs so long that the flood meets its limit on any machine.
 POSTS, LIMIT, TAKES_S = 303, 20, 2.0
 

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.client import Client, ClientError
 from penstock.jobs import Status
-from tests.waiting import wait_for
+from tests.support.polling import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +123,7 @@ def test_children_that_die_are_replaced_and_ctrl_c_ends_everything(operator: Ope
     assert not (run.data / "children.json").exists()
 
 
+@pytest.mark.breadth
 def test_valkey_that_dies_is_replaced_with_its_data(operator: Operator, tmp_path: Path) -> None:
     run = operator.run()
     run.wait_until_ready()
@@ -137,6 +138,7 @@ def test_valkey_that_dies_is_replaced_with_its_data(operator: Operator, tmp_path
         assert client.job(job).status is Status.FAILED
 
 
+@pytest.mark.breadth
 def test_jobs_are_there_again_after_an_end_and_a_start(operator: Operator, tmp_path: Path) -> None:
     run = operator.run()
     run.wait_until_ready()
@@ -150,6 +152,7 @@ def test_jobs_are_there_again_after_an_end_and_a_start(operator: Operator, tmp_p
         assert client.job(job).status is Status.FAILED
 
 
+@pytest.mark.breadth
 def test_a_killed_supervisor_takes_its_children_along_and_the_next_one_finds_valkey(
     operator: Operator, tmp_path: Path
 ) -> None:
@@ -175,6 +178,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_the_next_one_finds_val
     assert _gone(valkey)
 
 
+@pytest.mark.breadth
 def test_children_that_outlived_their_supervisor_are_ended_first(operator: Operator) -> None:
     left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     row = {"pid": left.pid, "started_s": psutil.Process(left.pid).create_time()}
@@ -186,6 +190,7 @@ def test_children_that_outlived_their_supervisor_are_ended_first(operator: Opera
     assert "worker  ended: an earlier supervisor had left it running" in run.said
 
 
+@pytest.mark.breadth
 def test_a_second_one_on_the_same_data_is_refused(operator: Operator) -> None:
     first = operator.run()
     first.wait_until_ready()
@@ -203,6 +208,7 @@ def test_a_second_one_on_the_same_data_is_refused(operator: Operator) -> None:
     first.wait_until_ready()
 
 
+@pytest.mark.breadth
 def test_a_wrong_record_is_said_at_the_start_and_by_its_own_model_while_the_others_serve(operator: Operator) -> None:
     models = operator.data / "models.toml"
     models.write_text("[models.wrong]\ntitle = 3\nrunner = 'fake'\nprocessor = 'x'\nsource = '.'\nrevision = '1'\n")
@@ -231,6 +237,7 @@ def test_a_port_in_use_is_said_before_anything_is_started(operator: Operator) ->
     assert not (run.data / "valkey").exists()
 
 
+@pytest.mark.breadth
 def test_an_impatient_operator_ends_it_at_once(operator: Operator) -> None:
     run = operator.run()
     run.wait_until_ready()
@@ -255,7 +262,7 @@ def _run_a_bad_job(client: Client, folder: Path) -> str:
 
 
 def _gone(process: psutil.Process) -> bool:
-    """Whether a process ended; one that nobody collects counts too."""
+    """Return True where a process ended; one that nobody collects counts too."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from rio_cogeo.cogeo import cog_validate
 
-from penstock.processors.geo.gdal import rasterio
-from tests.acceptance.stack import Stack, scene
-from tests.waiting import wait_for
+from penstock.processors.geo.read.gdal import rasterio
+from tests.support.polling import wait_for
+from tests.support.stack import Stack, scene
 
 #: The probabilities are not among those that are made by default.
 OUTPUTS = ("classes", "probability", "preview", "stats")
-#: Of valid pixels, as the published network gives them for the whole image.
+#: Shares of valid pixels, as the published network gives them for the whole image.
 EXPECTED_PERCENT = {"water": 18.15, "snow or ice": 29.18, "land": 52.65}
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.ceph import Ceph, start_ceph
 from tests.chaos.run import CannotRun, Run
 from tests.chaos.scenarios import SCENARIOS
+from tests.support.ceph import Ceph, start_ceph
 
 
 def main(arguments: list[str]) -> int:

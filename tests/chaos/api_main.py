@@ -1,14 +1,17 @@
-"""The test build of the API, the shipped app with failpoints: `uvicorn tests.chaos.api_main:app --factory`."""
+"""The test build of the API, the shipped app with failpoints: `python -m tests.chaos.api_main MODULE:FACTORY`."""
 
 from __future__ import annotations
+
+import sys
 
 from fastapi import FastAPI
 
 from penstock import log
 from penstock.api.app import create_app
+from penstock.api.server import serve
 from penstock.config import load_settings
 from penstock.queue import HintSender
-from penstock.storage.objects import open_store
+from penstock.storage.objects.opening import open_own_store
 from tests.chaos.failpoints import FailingAsyncStore, FailingObjects, Failpoints
 
 
@@ -19,5 +22,9 @@ def app() -> FastAPI:
     failpoints = Failpoints.from_environment()
     jobs = FailingAsyncStore(FailingAsyncStore.open(settings.redis_address).client)
     jobs.failpoints = failpoints
-    objects = FailingObjects(open_store(settings.store_url, settings), failpoints)
+    objects = FailingObjects(open_own_store(settings), failpoints)
     return create_app(settings, jobs=jobs, objects=objects, send_hint=HintSender(settings.redis_address).send)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], load_settings())

@@ -1,4 +1,4 @@
-"""What must be true after any run of faults. Pure: a history and what is left in, violations out."""
+"""The conditions that hold after any run of faults. Pure: a history and its leftovers in, violations out."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.chaos.history import TERMINAL, History, Leftovers, Received
 
 #: The longest that the API may take, whatever happened to what it stands on.
 PATIENCE_S = 5.0
-#: What may be left in Redis when every job is over. Everything else is a leak.
+#: Keys that may be left in Redis when every job is over. Everything else is a leak.
 _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+"
     r"|sending|receiver:.+:(busy|health))"
-    r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+|done_us)|queues|finished|keeper|alive|recovering|claim:.+"
+    r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+|done_us)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+"
     r"|catalogue(:(ranks|left))?|publishers|published:.+|workers(:seen)?|counts:(ended|tries|phases))"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.
 _FLEETING = re.compile(
-    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|queue:[^:]+:done(:\d+|_us))"
+    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|tidied|queue:[^:]+:done(:\d+|_us))"
 )
 _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)")
 _DURABLE = ("request.json", "outcome.json", "cancel.json")

@@ -14,7 +14,7 @@ import httpx
 from tests.chaos.history import Answer, History, Look, Wanted
 from tests.chaos.receiver import Receiver
 
-#: What a client repeats; everything else is a definite refusal.
+#: Errors after which a client repeats a request; everything else is a definite refusal.
 AGAIN = frozenset({0, 409, 429, 500, 502, 503, 504})
 #: A request is given up after this long: longer than the API may take, so that a hang is seen as one.
 TIMEOUT_S = 15.0

@@ -25,7 +25,7 @@ ARTIFACT_BYTES = 8192
 
 
 class ChaosRequest(BaseModel):
-    """What to say, how long to take, and how to end."""
+    """The output of a job, its duration, and its end."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -10,13 +10,14 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.storage.base import ObjectInfo, ObjectStore
-from penstock.storage.records import AsyncJobStore, Command, JobStore
+from penstock.storage.objects.base import ObjectInfo, ObjectStore
+from penstock.storage.redis.records import AsyncJobStore, Command, JobStore
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ OBJECTS = {"request.json": "request", "outcome.json": "outcome", "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Failpoint:
-    """What happens at a moment: `kill` or `stop`, how likely, and how often at most over all processes."""
+    """The action at a moment: `kill` or `stop`, its probability, and its greatest number over all processes."""
 
     action: str = "kill"
     chance: float = 1.0
@@ -59,6 +60,12 @@ class Failpoints:
             return
         os.kill(os.getpid(), _SIGNALS[point.action])
 
+    def note_life(self, what: str, name: str) -> None:
+        """Leave a file that tells since when a process claims jobs (`live`) or sweeps (`sweeping`)."""
+        folder = self.hits.with_name(what)
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"{os.getpid()} {time.time()}")
+
     def _take(self, name: str, limit: int) -> bool:
         for number in range(limit):
             try:
@@ -74,9 +81,17 @@ class FailingStore(JobStore):
     """A `JobStore` with failpoints around its commands. `after_claim` counts only where a job was claimed."""
 
     failpoints: Failpoints
+    _live = False
+    _sweeps = False
 
     def run(self, command: Command[T]) -> T:
         """Run a command between two failpoints."""
+        if command.script == "claim" and command.args["models"] and not self._live:
+            self._live = True
+            self.failpoints.note_life("live", str(command.args["worker"]))
+        if command.script == "sweep" and not self._sweeps:
+            self._sweeps = True
+            self.failpoints.note_life("sweeping", str(os.getpid()))
         self.failpoints.hit(f"before_{command.script}")
         reply = super().run(command)
         if command.script != "claim" or reply:

@@ -1,4 +1,4 @@
-"""What a chaos run saw: every answer of the API, every look at a job, every webhook. Values only."""
+"""The record of a chaos run: every answer of the API, every look at a job, every webhook. Values only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Look:
 
     @property
     def over(self) -> bool:
-        """Whether it shows an end."""
+        """Return True where the look shows an end."""
         return self.status in TERMINAL
 
     @classmethod
@@ -58,7 +58,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a look was first in a client's hands, and when one that saw it was last asked for."""
+    """The first time that a client had a look, and the last request that got the same one."""
 
     first_s: float
     last_s: float
@@ -80,7 +80,7 @@ class History:
     def __init__(self) -> None:
         self.wanted: dict[str, Wanted] = {}
         self.answers: list[Answer] = []
-        #: What was ever seen of each job, with when.
+        #: Looks at each job, with their times.
         self.looks: dict[str, dict[Look, Span]] = {}
         #: Jobs whose submit was answered 2xx, and those that somebody saw end.
         self.accepted: set[str] = set()
@@ -114,7 +114,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What lies in Redis and in the object store after the run, once collection ran."""
+    """The contents of Redis and of the object store after the run, once collection ran."""
 
     #: Every key of Redis with its type, its TTL in ms (-1 = none) and its number of members.
     keys: Mapping[str, tuple[str, int, int]]

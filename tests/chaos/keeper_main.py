@@ -6,8 +6,8 @@ import sys
 
 from penstock.config import Settings, load_settings
 from penstock.log import configure
-from penstock.storage.objects import open_store
-from penstock.workers.keeper import keep
+from penstock.storage.objects.opening import open_own_store
+from penstock.workers.keeper.keeper import keep
 from tests.chaos.failpoints import FailingObjects, FailingStore, Failpoints
 
 
@@ -17,7 +17,7 @@ def main(settings: Settings) -> int:
     failpoints = Failpoints.from_environment()
     store = FailingStore(FailingStore.open(settings.redis_address).client)
     store.failpoints = failpoints
-    keep(settings, store, FailingObjects(open_store(settings.store_url, settings), failpoints))
+    keep(settings, store, FailingObjects(open_own_store(settings), failpoints))
     store.close()
     return 0
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind, read after the service's own collection ran."""
+"""The leftovers of a run, read after the service's own collection ran."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from redis import Redis
 
 from penstock.config import Settings
 from penstock.jobs import State
-from penstock.storage import records
-from penstock.storage.base import ObjectStore
-from penstock.workers.tidy import GRACE_S, tidy
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis import records
+from penstock.workers.keeper.retention import GRACE_S, delete_leftovers
 from tests.chaos.history import Leftovers
 
 _COUNT = {"zset": "zcard", "set": "scard", "list": "llen", "hash": "hlen", "stream": "xlen"}
@@ -22,7 +22,7 @@ def collect(settings: Settings, objects: ObjectStore, redis_url: str) -> Leftove
     """Run the keeper's collection as if a day had passed, and return what is still there."""
     store = records.JobStore.open(redis_url)
     try:
-        tidy(store, objects, settings, at=time.time() + GRACE_S + 60)
+        delete_leftovers(store, objects, settings, at=time.time() + GRACE_S + 60)
         found = dict(_records(store.client))
         keys = dict(_keys(store.client))
     finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.chaos.processes import ROOT
 
-#: What a copy needs.
+#: Files that a copy needs.
 _TREE = ("src", "api", "workers", "processors", "storage", "tests", "pyproject.toml")
 #: A mutant's jobs never end: this is how long the tests wait for them.
 _PATIENCE_S = 20
@@ -33,8 +33,8 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-def _chaos(test: str) -> str:
-    return f"tests/chaos/test_chaos.py::{test}"
+def _chaos(file: str, scenario: str) -> str:
+    return f"tests/chaos/{file}.py::test_no_job_is_lost_doubled_or_changed_under[{scenario}]"
 
 
 def _without_manifests(scenario: str) -> str:
@@ -44,49 +44,49 @@ def _without_manifests(scenario: str) -> str:
 MUTANTS = (
     Mutant(
         "no fence check",
-        "storage/lua/common.lua",
+        "storage/redis/lua/common.lua",
         "if job.fence ~= fence then return nil, 'fenced' end",
         "",
         (_without_manifests("zombies"),),
     ),
     Mutant(
         "no sweeper",
-        "storage/lua/sweep.lua",
+        "storage/redis/lua/sweep.lua",
         "each('leases', { running = true }",
         "each('never', { running = true }",
         (_without_manifests("worker_kills"),),
     ),
     Mutant(
         "no outbox write",
-        "storage/lua/common.lua",
+        "storage/redis/lua/common.lua",
         "announce(job, 'job.' .. state, now)",
         "",
-        (_chaos("test_no_job_is_lost_doubled_or_changed_under[poison]"),),
+        (_chaos("test_processes", "poison"),),
     ),
     Mutant(
         "no request manifest",
-        "storage/manifests.py",
+        "storage/journal/manifests.py",
         'objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)',
         "pass",
-        (_chaos("test_no_job_is_lost_doubled_or_changed_under[flushall]"),),
+        (_chaos("test_redis", "flushall"),),
     ),
     Mutant(
         "no outcome manifest",
-        "storage/manifests.py",
+        "storage/journal/manifests.py",
         'objects.put_bytes(_outcome(key), proposal.encode(), content_type="application/json", if_absent=True)',
         "pass",
-        (_chaos("test_no_job_is_lost_doubled_or_changed_under[flushall]"),),
+        (_chaos("test_redis", "flushall"),),
     ),
     Mutant(
         "batches end before their lines are through",
-        "workers/completion.py",
+        "workers/keeper/batch_completion.py",
         "elif not batch.reserved and (batch.closing or batch.expanded):",
         "elif not batch.reserved:",
         ("tests/integration/test_batch_survival.py::test_no_line_is_lost_or_doubled_however_keepers_die",),
     ),
     Mutant(
         "no limit to a receiver's lane",
-        "storage/lua/deliver.lua",
+        "storage/redis/lua/deliver.lua",
         "if redis.call('ZCARD', busy) >= most then",
         "if false then",
         ("tests/integration/test_deliverer.py::test_a_tarpit_holds_some_threads_and_nobody_else",),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tests.chaos.arena import Arena, Summary
+from tests.chaos.arena import Summary
 from tests.chaos.clients import jobs
 from tests.chaos.history import Wanted
 from tests.chaos.run import Run
@@ -92,44 +92,6 @@ def cancels(run: Run) -> Summary:
         return run.done("cancels", arena, begun, kills=killed, at_failpoints=hits, canceled=canceled)
 
 
-def zombies(run: Run) -> Summary:
-    """SIGSTOP past the lease, then SIGCONT: what the zombie still says is refused."""
-    count, stops = run.pick(60, 2000), run.pick(1, 30)
-    points = {f"worker{n}": {"before_complete": {"action": "stop", "chance": 1.0, "limit": 2}} for n in (0, 1)}
-    begun = time.monotonic()
-    with run.arena(failpoints=points, slots=1) as arena:
-        _zombie_meets_heir(arena)
-        arena.submit(jobs(count, arena.receiver, takes_s=0.15))
-        stopped = 0
-
-        def strike() -> None:
-            nonlocal stopped
-            victim = arena.draws.choice(arena.fleet.workers)
-            victim.signal(signal.SIGSTOP)
-            arena.struck.append(time.time())
-            arena.history.all_over.wait(arena.fleet.settings.lease_s + 1.5)
-            victim.signal(signal.SIGCONT)
-            stopped += 1
-
-        arena.repeat(strike, every_s=(0.1, 0.8), enough=lambda: stopped >= stops)
-        arena.finish()
-        return run.done("zombies", arena, begun, stops=stopped)
-
-
-def _zombie_meets_heir(arena: Arena) -> None:
-    """Stop a worker before its complete, its job's next worker at the same moment, and wake them in this order."""
-    arena.submit(jobs(1, arena.receiver))
-    hits = arena.fleet.hits
-    for number in (0, 1):
-        arena.until((hits / f"before_complete.{number}").exists)
-        arena.struck.append(time.time())
-    workers = {worker.pid: worker for worker in arena.fleet.workers}
-    for number in (0, 1):
-        workers[int((hits / f"before_complete.{number}").read_text())].signal(signal.SIGCONT)
-        arena.history.all_over.wait(0.5)
-    arena.finish()
-
-
 def poison(run: Run) -> Summary:
     """A job that kills its workers among good ones: dead after three starts, and nobody else waits for it."""
     count = run.pick(60, 1000)
@@ -150,28 +112,3 @@ def poison(run: Run) -> Summary:
 def _ends(end: str, code: str) -> Wanted:
     (job,) = jobs(1, end=end)
     return Wanted(job.id, job.input, ends=("failed",), code=code)
-
-
-def rolling_restarts(run: Run) -> Summary:
-    """SIGTERM to one worker after the other: no attempt is consumed, nothing crashes."""
-    count, rounds = run.pick(60, 1000), run.pick(2, 15)
-    begun = time.monotonic()
-    with run.arena(workers=3) as arena:
-        arena.submit(jobs(count, arena.receiver, takes_s=0.6))
-        restarted = 0
-
-        def restart() -> None:
-            nonlocal restarted
-            victim = arena.fleet.workers[restarted % len(arena.fleet.workers)]
-            before = len(victim.deaths)
-            arena.until(lambda: victim.handles(signal.SIGTERM))  # on a slow machine it may still be starting
-            victim.signal(signal.SIGTERM)
-            arena.until(lambda: len(victim.deaths) > before)
-            restarted += 1
-
-        arena.repeat(restart, every_s=(0.3, 0.6), enough=lambda: restarted >= rounds * 3)
-        arena.finish()
-        codes = {death.code for death in arena.deaths()}
-        assert codes == {0}, f"workers ended with {codes}"
-        assert set(arena.attempts()) == {1}, f"attempts were consumed: {arena.attempts()}"
-        return run.done("rolling_restarts", arena, begun, restarts=restarted)

@@ -7,8 +7,8 @@ import time
 
 from redis import Redis
 
-from penstock.storage.scripts import source
-from tests.chaos.arena import Arena, Summary
+from penstock.storage.redis.scripts import source
+from tests.chaos.arena import Arena, Summary, percentile
 from tests.chaos.clients import jobs
 from tests.chaos.probe import probing
 from tests.chaos.proxy import Mode
@@ -42,7 +42,30 @@ def valkey_kills(run: Run) -> Summary:
         )  # fmt: skip
 
 
-#: Whose answers are lost.
+def failovers(run: Run) -> Summary:
+    """SIGKILL of a primary that Sentinels watch: the API refuses until the replica is promoted; nothing is lost.
+
+    The replica lacks the last writes: what the manifests say is restored.
+    """
+    count, kills = run.pick(150, 4000), run.pick(2, 8)
+    begun = time.monotonic()
+    with run.arena(watched=True) as arena, probing(arena.fleet.url, arena.history) as probe:
+        for share in range(kills):
+            over = len(arena.history.over)
+            arena.submit(jobs(count // kills, arena.receiver, takes_s=0.05), forgotten_model=share > 0)
+            arena.until(lambda over=over: len(arena.history.over) > over, within_s=arena.patience_s)
+            arena.valkey.kill()
+            arena.struck.append(time.time())
+            arena.valkey.restart()
+        arena.finish()
+        away_s = [end_s - begin_s for begin_s, end_s in arena.valkey.downs]
+        return run.done(
+            "failovers", arena, begun, failovers=kills, refused=probe.refused,
+            refusal_max_s=f"{probe.slowest_refusal_s:.1f}", without_primary_max_s=f"{max(away_s):.1f}",
+        )  # fmt: skip
+
+
+#: Scripts whose answers are lost.
 SCRIPTS = ("submit", "confirm", "claim", "heartbeat", "complete", "commit")
 
 
@@ -65,6 +88,28 @@ def bad_network(run: Run) -> Summary:
         arena.finish()
         lost = {f"lost_{name}": arena.redis.lost.get(mark, 0) for name, mark in marks.items()}
         return run.done("bad_network", arena, begun, rounds=rounds, **lost)
+
+
+def valkey_hangs(run: Run) -> Summary:
+    """SIGSTOP of Valkey while many submit: nobody waits longer than the API's patience, and all jobs go on after it."""
+    count, hangs, submitters = run.pick(200, 3000), run.pick(1, 8), 60
+    begun = time.monotonic()
+    with run.arena() as arena, probing(arena.fleet.url, arena.history) as probe:
+        for _ in range(hangs):
+            arena.submit(jobs(count // hangs, arena.receiver), threads=submitters)
+            accepted = len(arena.history.accepted)
+            arena.until(lambda accepted=accepted: len(arena.history.accepted) > accepted, within_s=arena.patience_s)
+            refused = probe.refused
+            with arena.valkey.hanging():
+                arena.struck.append(time.time())
+                # The first waits for the time-out, the second for nothing, the third for a probe's time-out.
+                arena.until(lambda refused=refused: probe.refused >= refused + 10)
+        arena.finish()
+        waits_s = [answer.took_s for answer in list(arena.history.answers) if answer.status == 503]
+        return run.done(
+            "valkey_hangs", arena, begun, hangs=hangs, submitters=submitters, refused=len(waits_s),
+            refusal_p50_s=f"{percentile(waits_s, 0.5):.3f}", refusal_max_s=f"{max(waits_s):.1f}",
+        )  # fmt: skip
 
 
 def flushall(run: Run) -> Summary:
@@ -94,7 +139,7 @@ def redis_full(run: Run) -> Summary:
     with run.arena() as arena, Redis.from_url(arena.valkey.url) as client:
         arena.submit(jobs(count // 2, arena.receiver, takes_s=0.2))
         arena.until(lambda: len(arena.history.accepted) >= count // 2, within_s=arena.patience_s)
-        client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 1)
+        client.config_set("maxmemory", 1)  # less than it takes, whatever a closed connection gives back
         running = arena.running()
         arena.submit(jobs(count - count // 2, arena.receiver))
         arena.until(lambda: _refusals(arena) >= 5)

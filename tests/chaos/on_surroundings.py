@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import httpx
 from redis import Redis
 
+from benchmarks.overload import Flood, flooded
 from tests.chaos.arena import Arena, Summary
 from tests.chaos.clients import AGAIN, jobs
 from tests.chaos.history import Answer, Look, Wanted
 from tests.chaos.proxy import Mode
 from tests.chaos.receiver import Receiver
 from tests.chaos.run import CannotRun, Run
+from tests.chaos.waits import Span
 
-#: What a client of an object store waits for at most: connects in 3 s, reads for 30 s, and tries three times.
+#: Seconds that a client of an object store waits at most: 3 to connect, 30 to read, three tries.
 S3_PATIENCE_S = 100.0
-#: Of the small disk: so much, and for each job a manifest, an outcome, an artifact and its manifest in blocks of 4 kB.
+#: Bytes of the small disk: a base, and per job a manifest, an outcome, an artifact and its manifest, in 4 kB blocks
 DISK_BYTES, JOB_BYTES = 12 << 20, 40_000
 
 
@@ -72,6 +77,39 @@ def _body(text: dict[str, str]) -> dict[str, object]:
     return {"model": "chaos", "input": text}
 
 
+#: A flood of so many jobs per second is several times what the API takes; their clients leave after so many seconds.
+FLOOD_PER_S, LEAVES_AFTER_S = 2000.0, 2.0
+#: Jobs of the flood that wait at a time; further ones are refused with 429.
+FLOOD_JOBS = 300
+
+
+def flood(run: Run) -> Summary:
+    """Many times the load that the API takes, from clients that leave: others' jobs are accepted, and all end."""
+    count, lasts_s = run.pick(60, 1000), run.pick(5, 60)
+    begun = time.monotonic()
+    with run.arena(max_tenant_jobs=FLOOD_JOBS) as arena, ThreadPoolExecutor(1) as pool:
+        load = Flood(arena.fleet.port, FLOOD_PER_S, lasts_s, LEAVES_AFTER_S)
+        arena.submit(jobs(count, arena.receiver))
+        arena.until(lambda: len(arena.history.accepted) >= count // 10, within_s=arena.patience_s)
+        flooding = pool.submit(asyncio.run, flooded(load))
+        answered = flooding.result()
+        statuses = answered.statuses
+        arena.finish()
+        arena.until(lambda: set(_states(arena)) == {"succeeded"}, within_s=arena.patience_s)
+        accepted, refused = statuses["202"], statuses["503"] + statuses["429"]
+        assert set(statuses) <= {"202", "429", "503", "not connected", "lost"}, statuses
+        assert refused > accepted > 0, statuses
+        assert _states(arena)["succeeded"] >= accepted + count
+        return run.done("flood", arena, begun, flood_accepted=accepted, flood_refused=refused, flood_left=answered.left)
+
+
+def _states(arena: Arena) -> Counter[str]:
+    """Return the numbers of all jobs in Redis by their states."""
+    with Redis.from_url(arena.valkey.url, decode_responses=True) as client:
+        keys = client.scan_iter("penstock:tenant:*:job:*", count=1000, _type="hash")
+        return Counter(str(client.hget(key, "state")) for key in keys)
+
+
 def s3_trouble(run: Run) -> Summary:
     """An S3 server that answers 503, resets in the middle of a body, is slow, refuses and stalls."""
     if run.ceph is None:
@@ -91,6 +129,34 @@ def s3_trouble(run: Run) -> Summary:
         return run.done(
             "s3_trouble", arena, begun, api_patience_s=S3_PATIENCE_S, rounds=rounds, tried_again=tried_again
         )
+
+
+def store_away(run: Run) -> Summary:
+    """The folder of the object store is away for seconds at a time: what runs waits, and nothing is computed twice."""
+    count, rounds = run.pick(60, 1000), run.pick(2, 10)
+    begun = time.monotonic()
+    with run.arena(workers=3) as arena:
+        root = Path(unquote(urlsplit(arena.fleet.settings.store_url).path))
+        arena.submit(jobs(count, arena.receiver, takes_s=0.2))
+        away_s = 0.0
+        for number in range(rounds):
+            _loaded(arena, over=count * number // (rounds + 1) + 3)
+            elsewhere = root.rename(root.with_name("elsewhere"))
+            left_s = time.time()
+            arena.history.all_over.wait(arena.draws.uniform(*((5, 20) if run.full else (2, 4))))
+            elsewhere.rename(root)
+            arena.store_away.append(Span(left_s, time.time()))
+            away_s += time.time() - left_s
+        arena.finish()
+        twice = sum(starts > 1 for starts in arena.starts())
+        assert not twice, f"{twice} jobs were computed more than once"
+        assert not root.with_name("elsewhere").exists()
+        return run.done("store_away", arena, begun, rounds=rounds, away_s=f"{away_s:.0f}", computed_twice=twice)
+
+
+def _loaded(arena: Arena, *, over: int) -> None:
+    """Return once so many jobs are over and others run."""
+    arena.until(lambda: len(arena.history.over) >= over and arena.running(), within_s=arena.patience_s)
 
 
 def bad_receivers(run: Run) -> Summary:
@@ -119,9 +185,13 @@ def bad_receivers(run: Run) -> Summary:
 
 
 def _tried_again(arena: Arena, times: int) -> None:
-    before = len(arena.receiver.got)
-    arena.hurry_webhooks()
-    arena.until(lambda: len(arena.receiver.got) >= before + times)
+    wanted = len(arena.receiver.got) + times
+
+    def tried() -> bool:
+        arena.hurry_webhooks(waiting_over_s=1)  # again and again: a try that was under way makes its receiver rest
+        return len(arena.receiver.got) >= wanted
+
+    arena.until(tried)
 
 
 def _delivered(arena: Arena) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from typing import Any, Self
 import httpx
 
 from penstock.config import Settings, load_settings
+from tests.chaos.waits import Span, without
 
 ROOT = Path(__file__).parents[2]
 READY_S = 60.0
@@ -41,6 +43,8 @@ class Kept:
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
         self.deaths: list[Death] = []
+        #: Time, process and number of each signal that was sent.
+        self.signals: list[tuple[float, int, int]] = []
         self._command = list(command)
         self._environment = {**os.environ, **environment}
         self._log = log
@@ -56,11 +60,12 @@ class Kept:
 
     def signal(self, number: int) -> None:
         """Send a signal to the process as it is now."""
+        self.signals.append((time.time(), self.pid, number))
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def handles(self, number: signal.Signals) -> bool:
-        """Whether the process has come to handle a signal: before that, SIGTERM ends it like any program."""
+        """Return True where the process handles signals: before that, SIGTERM ends it like any program."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except FileNotFoundError:  # it died, and is started again
@@ -120,12 +125,12 @@ class Fleet:
         self._failpoints = failpoints
         self._environment = _environment(known)
         self.kept: list[Kept] = []
-        #: What the API is asked with, where it wants a key.
+        #: The key for requests to the API, where it asks for one.
         self.key: str | None = None
 
     @property
     def url(self) -> str:
-        """Where the API listens."""
+        """Return the API's address."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -141,10 +146,40 @@ class Fleet:
         """Return how often a failpoint was hit."""
         return len(list(self.hits.glob(f"{name}.*")))
 
+    def lives(self) -> dict[str, list[Span]]:
+        """Return the times in which each worker, by its id, claimed jobs and was neither stopped nor asked to end."""
+        return self._lives("live")
+
+    def sweeping(self) -> list[Span]:
+        """Return the times in which each worker and each keeper could sweep; they overlap."""
+        return [span for spans in self._lives("sweeping").values() for span in spans]
+
+    def _lives(self, what: str) -> dict[str, list[Span]]:
+        folder = self.hits.with_name(what)
+        found = {}
+        for path in folder.iterdir() if folder.is_dir() else ():
+            pid, since_s = path.read_text().split()
+            found[path.name] = self._life(int(pid), float(since_s))
+        return found
+
+    def _life(self, pid: int, since_s: float) -> list[Span]:
+        deaths = [death.at_s for kept in self.kept for death in kept.deaths if death.pid == pid]
+        signals = sorted(
+            [(at_s, number) for kept in self.kept for at_s, to, number in kept.signals if to == pid]
+            + [(hit.stat().st_mtime, signal.SIGSTOP) for hit in self.hits.iterdir() if hit.read_text() == str(pid)]
+        )
+        # What a failpoint did to a process was a stop, or its death, which is among the deaths.
+        ends = [at_s for at_s, number in signals if number in (signal.SIGTERM, signal.SIGKILL)]
+        life = Span(since_s, min([*deaths, *ends, time.time()]))
+        stops = [at_s for at_s, number in signals if number == signal.SIGSTOP]
+        woken = [at_s for at_s, number in signals if number == signal.SIGCONT]
+        return without(
+            [life], [Span(at_s, min((each for each in woken if each > at_s), default=math.inf)) for at_s in stops]
+        )
+
     def __enter__(self) -> Self:
         app = "tests.chaos.api_main:app" if self._failpoints.get("api") else self._app
-        uvicorn = ["-m", "uvicorn", app, "--factory", "--host", "127.0.0.1", "--port", str(self.port)]
-        self._start("api", [*uvicorn, "--no-access-log", "--log-level", "warning"], "api")
+        self._start("api", ["-m", "tests.chaos.api_main", app], "api")
         for number in range(self._workers):
             self._start(f"worker{number}", ["-m", "tests.chaos.worker_main"], f"worker{number}", "worker")
         self._start("keeper", ["-m", "tests.chaos.keeper_main"], "keeper")

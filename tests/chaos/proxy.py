@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Mode(StrEnum):
-    """What the proxy does with what passes."""
+    """The proxy's treatment of the data that passes."""
 
     PASS = "pass"
     #: New connections are closed at once, old ones are cut.
     REFUSE = "refuse"
-    #: What arrives is taken and never answered.
+    #: Data that arrives is read and never answered.
     BLACK_HOLE = "black_hole"
     #: Every chunk waits `delay_s`.
     SLOW = "slow"
@@ -84,7 +85,9 @@ class Proxy:
         self._lock = threading.Lock()
         self._lost: dict[bytes, int] = {}
         self._ended = threading.Event()
-        #: How many answers were lost, by the mark of their request.
+        #: Times at which a mode was set.
+        self.modes: list[tuple[float, Mode]] = [(time.time(), Mode.PASS)]
+        #: Numbers of lost answers, by the mark of their request.
         self.lost: dict[bytes, int] = {}
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
 
@@ -102,10 +105,16 @@ class Proxy:
 
     def set(self, mode: Mode, *, delay_s: float = 0.0, after_bytes: int = 0) -> None:
         """Do this from now on. `REFUSE` also cuts the connections there are; the end of `BLACK_HOLE` cuts them too."""
+        self.modes.append((time.time(), mode))
         swallowed = self._fault.mode is Mode.BLACK_HOLE
         self._fault = Fault(mode, delay_s, after_bytes)
         if swallowed or mode is Mode.REFUSE:
             self.cut()
+
+    def away(self) -> list[tuple[float, float]]:
+        """Return the times in which something else than `PASS` was set, from and to."""
+        ends = [at_s for at_s, _ in self.modes[1:]] + [time.time()]
+        return [(at_s, end_s) for (at_s, mode), end_s in zip(self.modes, ends, strict=True) if mode is not Mode.PASS]
 
     def lose_replies(self, mark: bytes, count: int) -> None:
         """Pass the next `count` requests that hold the mark on, and reset their connections instead of answering."""

@@ -19,9 +19,9 @@ class Receiver:
     """Listens on a port of its own; a context manager."""
 
     def __init__(self) -> None:
-        #: What came, in order.
+        #: Requests, in their order.
         self.got: list[Received] = []
-        #: What every request is answered, and after how many seconds.
+        #: The answer to every request, and the seconds before it.
         self.status = 200
         self.delay_s = 0.0
         self.location: str | None = None

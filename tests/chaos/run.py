@@ -1,4 +1,4 @@
-"""How a scenario is to run, and what its line says."""
+"""The parameters of a scenario's run, and its line of output."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.ceph import Ceph
 from tests.chaos.arena import Arena, Summary, open_arena, percentile
 from tests.chaos.checker import PATIENCE_S
+from tests.support.ceph import Ceph
 
 
 class CannotRun(Exception):
-    """This machine, or this state of the code, lacks what the scenario needs."""
+    """The machine or the code lacks a requirement of the scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a scenario is to run."""
+    """The parameters of a scenario's run."""
 
     folder: Path
     seed: int
@@ -51,5 +51,8 @@ class Run:
         if back:
             counts |= {"orphans": len(back), "back_p50_s": f"{percentile(back, 0.5):.1f}"}
             counts |= {"back_max_s": f"{max(back):.1f}"}
+        late = arena.queued_late_s()
+        if late:
+            counts |= {"queued_p50_s": f"{percentile(late, 0.5):.2f}", "queued_max_s": f"{max(late):.2f}"}
         wanted = len(arena.history.wanted)
         return Summary(name, self.seed, wanted, time.monotonic() - begun, counts)

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import on_processes, on_redis, on_stops, on_surroundings
 from tests.chaos.checker import check
 from tests.chaos.history import Answer, History, Leftovers, Look, Received, Wanted
+from tests.chaos.scenarios import SCENARIOS
+from tests.chaos.survival import scenarios_of
 
 ARTIFACT = "tenants/default/jobs/a/attempts/7/said.txt"
 
@@ -104,3 +107,8 @@ def test_each_violation_is_named(spoil: Callable[[Bad], object], words: str) -> 
     run = Bad()
     spoil(run)
     assert any(words in violation for violation in run.violations())
+
+
+def test_every_scenario_is_run_by_a_test_of_its_module() -> None:
+    modules = (on_processes, on_stops, on_redis, on_surroundings)
+    assert {name for module in modules for name in scenarios_of(module)} == set(SCENARIOS)

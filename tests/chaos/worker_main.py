@@ -8,7 +8,7 @@ import sys
 from penstock.config import Settings, load_settings
 from penstock.models import Catalogue
 from penstock.processors.registry import Registry
-from penstock.storage.objects import open_store
+from penstock.storage.objects.opening import open_own_store
 from penstock.workers import app
 from penstock.workers.processing import InThread
 from tests.chaos.echo import MODEL, Chaos
@@ -27,7 +27,7 @@ def main(settings: Settings) -> int:
         catalogue=Catalogue({MODEL.name: MODEL}),
         # In the worker itself: a job that aborts is to take its worker down.
         processing=InThread(Registry().register("chaos", Chaos)),
-        objects=FailingObjects(open_store(settings.store_url, settings), failpoints),
+        objects=FailingObjects(open_own_store(settings), failpoints),
     )
 
 

@@ -10,9 +10,9 @@ import pytest
 from penstock.config import Settings
 from penstock.errors import ObjectStoreUnavailable
 from penstock.models import Model
-from penstock.storage.objects import open_store
+from penstock.storage.objects.opening import open_store
 from penstock.workers.engine.sources import localise
-from tests.ceph import Ceph
+from tests.support.ceph import Ceph
 
 
 def test_a_directory_of_weights_comes_from_s3_and_its_hashes_are_checked(ceph: Ceph, tmp_path: Path) -> None:

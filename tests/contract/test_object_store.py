@@ -14,8 +14,8 @@ import pytest
 
 from penstock.config import Settings
 from penstock.errors import MediaChanged, MediaTooLarge, ObjectExists, ObjectNotFound
-from penstock.storage.base import ObjectStore
-from penstock.storage.objects import open_store, tenant_webhook_secret
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_store, tenant_webhook_secret
 
 TEXT = "text/plain"
 BIG_BYTES = 30_000_000
@@ -232,6 +232,11 @@ class TestListAndDelete:
         assert keys(full, "a/") == ["a/c/d"]
         with pytest.raises(ObjectNotFound):
             full.head("a/b")
+
+    def test_many_are_deleted_together_and_missing_ones_are_no_error(self, full: ObjectStore) -> None:
+        full.delete_many([])
+        full.delete_many(["a/b", "never", "日", "a/c/d"])
+        assert keys(full) == ["B", "a-b", "a.b", "a0", "b", "é"]
 
     def test_deleting_a_prefix_leaves_its_neighbours(self, full: ObjectStore) -> None:
         assert full.delete_prefix("a/") == 2

@@ -1,4 +1,4 @@
-"""Where a processor works makes no difference to its job: the same promises in a thread and in an IO process."""
+"""Processing keeps the same promises to a job in a thread and in an IO process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock.errors import (
     OutOfMemory,
     ProcessorFailed,
 )
+from penstock.intake.media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.registry import Registry
-from penstock.storage.media import LocalMedia
 from penstock.workers.artifacts import MAX_PREVIEW_BYTES, Preview
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.outcomes import blame
+from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import InThread, Processed, Processing, Work
-from tests.probe import Probe
+from tests.support.probe_processor import Probe
 
 MODEL = Model(name="probe", title="Probe", runner="fake", processor="probe", source=".", revision="1")
 MIB = 2**20
@@ -40,7 +40,7 @@ def in_thread() -> Processing:
 
 
 def in_processes() -> Processing:
-    return IOPool(2, ForkOptions(512 * MIB, processors={"probe": "tests.probe:Probe"}))
+    return IOPool(2, ForkOptions(512 * MIB, processors={"probe": "tests.support.probe_processor:Probe"}))
 
 
 @pytest.fixture(scope="module", params=[in_thread, in_processes])
@@ -55,7 +55,13 @@ def processing(request: pytest.FixtureRequest) -> Iterator[Processing]:
 def work(tmp_path: Path) -> Work:
     note = tmp_path / "note.txt"
     note.write_text("from the file")
-    return Work(MODEL, {"text": "media://note"}, {"media://note": LocalMedia(note, "etag")}, tmp_path / "artifacts")
+    return Work(
+        MODEL,
+        {"text": "media://note"},
+        {"media://note": LocalMedia(note, "etag")},
+        tmp_path / "artifacts",
+        room=tmp_path,
+    )
 
 
 class Saved:
@@ -107,7 +113,7 @@ def test_a_job_becomes_a_result_and_files(processing: Processing, work: Work) ->
         assert (session.count, session.cost, session.unit) == (3, 30, "probes")
         processed = session.finish(echo(session.prompts))
     assert (processed.result.text, processed.result.data) == (
-        "12", {"sum": 12.0, "partial": 0, "same": True, "nine": 9}
+        "12", {"sum": 12.0, "partial": 0, "same": True, "nine": 9, "max_items": None}
     )  # fmt: skip
     file = processed.files["sum.txt"]
     assert (file.path.read_text(), file.media_type, file.path.parent) == ("12.0", "text/plain", work.folder)
@@ -150,7 +156,7 @@ def test_what_is_shown_comes_through_as_it_is(processing: Processing, work: Work
 
 
 def test_too_large_a_picture_fails_its_job_and_no_other(processing: Processing, work: Work) -> None:
-    with pytest.raises(ProcessorFailed, match="at most 64000 bytes, not 64001"):
+    with pytest.raises(ProcessorFailed, match="has 64001 bytes; at most 64000 are allowed"):
         run(processing, work, show=MAX_PREVIEW_BYTES + 1)
     assert run(processing, work).result.text == "12"
 
@@ -188,7 +194,7 @@ def test_what_is_wrong_with_the_input_is_said_in_the_processors_words(
 def test_a_fault_of_the_processors_own_is_its_failure(processing: Processing, work: Work, half: str) -> None:
     with pytest.raises(Exception, match=r"ZeroDivisionError|a secret") as caught:
         run(processing, work, **{half: "fail"})
-    blamed = blame(caught.value)
+    blamed = to_penstock_error(caught.value)
     assert isinstance(blamed, ProcessorFailed)
     assert "secret" not in blamed.detail
     assert run(processing, work).result.text == "12"
@@ -262,9 +268,30 @@ def test_a_model_that_its_processor_does_not_take_has_a_problem(processing: Proc
         run(processing, replace(work, model=broken))
 
 
+def test_a_processor_that_its_runner_cannot_serve_is_a_problem(processing: Processing) -> None:
+    odd = MODEL.model_copy(update={"runner": "rapidocr", "options": {"sends": {"waves": "float32 (T)"}}})
+    said = (
+        "the runner 'rapidocr' cannot serve the processor 'probe': it does not give `notes` (list); it does not take "
+        "`waves` (float32 (T)); it needs `image` (uint8 (H, W, 3)), which the processor does not always send. Runners "
+        "for 'probe': none. Processors for 'rapidocr': "
+    )
+    assert (processing.entry(odd).problem or "").startswith(said)
+    assert processing.entry(odd.model_copy(update={"runner": "fake"})).problem is not None
+    assert processing.entry(odd.model_copy(update={"options": {}})).problem is None, "it declares nothing"
+
+
+def test_a_warm_up_leaves_the_models_own_limits(processing: Processing, work: Work, tmp_path: Path) -> None:
+    """The processor of a dummy is made for small limits, and jobs come after it."""
+    small, own = (MODEL.model_copy(update={"limits": Limits(max_items=most)}) for most in (2, 5))
+    processing.dummy(small, tmp_path / "dummy")
+    data = run(processing, replace(work, model=own)).result.data
+    assert data is not None
+    assert data["max_items"] == 5
+
+
 def test_a_processor_that_is_not_installed_is_named(processing: Processing) -> None:
     unknown = MODEL.model_copy(update={"processor": "nobody"})
-    assert "'nobody'; installed are" in (processing.entry(unknown).problem or "")
+    assert "'nobody'; installed:" in (processing.entry(unknown).problem or "")
 
 
 def test_processes_are_other_processes(work: Work) -> None:
@@ -316,7 +343,7 @@ def test_a_store_that_is_away_ends_the_job_and_the_next_one_is_fine(
 
 
 def test_checkpoints_have_names_that_lead_nowhere_else(processing: Processing, work: Work) -> None:
-    with pytest.raises(ProcessorFailed, match="may not name a checkpoint"):
+    with pytest.raises(ProcessorFailed, match="invalid checkpoint name"):
         run(processing, work, post="save_elsewhere")
     assert run(processing, work).result.text == "12"
 

@@ -12,13 +12,13 @@ import lightgbm
 import numpy as np
 import pytest
 
-from penstock.errors import ProcessorFailed
+from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.onnx_files import conv
+from penstock.workers.engine.runners import Runners
+from tests.support.onnx_files import conv
 
 
 def a_model(runner: str, **fields: Any) -> Model:
@@ -55,7 +55,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         made = tmp_path_factory.mktemp("onnx") / "net.onnx"
         source = conv(made, softmax=True, names=("pixels", "probability"))
         model = model.model_copy(update={"source": str(source)})
-    with closing(FACTORIES[model.runner](model)) as runner:
+    with closing(Runners.installed().load(model)) as runner:
         yield Loaded(model, runner)
 
 
@@ -91,6 +91,21 @@ def finish(runner: Runner, prompts: list[Prompt]) -> list[Output]:
 def probability(output: Output) -> np.ndarray[Any, np.dtype[np.float32]]:
     array: np.ndarray[Any, np.dtype[np.float32]] = output.data["probability"]
     return array
+
+
+@pytest.mark.parametrize("name", Runners.installed().specs)
+def test_an_installed_runner_refuses_a_model_without_files_and_expects_no_memory_for_it(
+    name: str, tmp_path: Path
+) -> None:
+    model, runners = a_model(name, source=str(tmp_path / "none")), Runners.installed()
+    assert runners.expected_bytes(model) == 0
+    assert runners.hub_files(model)
+    if name == "fake":  # reads no files
+        runners.check(model)
+        return
+    for ask in (runners.check, runners.load):
+        with pytest.raises(ModelUnavailable):
+            ask(model)
 
 
 def test_every_prompt_is_answered_without_a_batch_axis(loaded: Loaded) -> None:
@@ -138,7 +153,7 @@ def test_a_batch_is_at_most_what_the_model_allows(loaded: Loaded) -> None:
 def test_through_the_engine_the_bits_are_the_same_and_in_order(loaded: Loaded) -> None:
     prompts = [a_prompt(seed, 16 * (1 + seed % 2)) for seed in range(6)]
     expected = [probability(finish(loaded.runner, [prompt])[0]) for prompt in prompts]
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         got = [probability(output) for output in engine.run(loaded.model, iter(prompts), check=lambda: None)]
     assert len(got) == len(expected)
     assert all(np.array_equal(*pair) for pair in zip(got, expected, strict=True))

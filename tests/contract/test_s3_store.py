@@ -1,4 +1,4 @@
-"""What only S3 does: links to the store itself, parts of uploads, outages, and answers that make no sense."""
+"""S3's own behaviour: links to the store itself, parts of uploads, outages, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from penstock.config import S3, Settings
 from penstock.errors import ConfigError, ObjectExists, ObjectStoreUnavailable
-from penstock.storage.objects import open_store
-from penstock.storage.s3 import S3Store, s3_client
-from tests.ceph import Ceph
-from tests.web import Server, reply
+from penstock.storage.objects.opening import open_store
+from penstock.storage.objects.s3 import S3Store, s3_client
+from tests.support.ceph import Ceph
+from tests.support.web_server import Server, reply
 
 
 @pytest.fixture

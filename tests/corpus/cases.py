@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.stack import SHARED
 from tests.corpus import disguises, documents, pictures, rasters, sounds, table, texts
 from tests.corpus.bodies import BODIES, NAMES, REFERENCES
 from tests.corpus.outcomes import Outcome, Scene
-from tests.geo.scenes import pattern
+from tests.support.geo.scenes import pattern
+from tests.support.stack import SHARED
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Case:
     #: A file's name and bytes.
     file: str = ""
     make: Callable[[], bytes] | None = None
-    #: What the request says beside the file.
+    #: Fields of the request beside the file.
     input: Mapping[str, Any] = field(default_factory=dict)
     #: For what comes beside a scene, the good one: the field that takes it.
     beside: str = ""

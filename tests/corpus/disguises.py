@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.corpus.rasters import raster, tagged
-from tests.geo.scenes import pattern
+from tests.support.geo.scenes import pattern
 
 #: Makes a file that names this file and this address, neither of which may be touched.
 Maker = Callable[[Path, str], bytes]
@@ -73,7 +73,7 @@ def sound() -> bytes:
     return raster(pattern(64, 64))
 
 
-#: What is no raster file by its first bytes, whatever another reader would make of it.
+#: Files that are no raster by their first bytes, whatever another reader would make of them.
 DISGUISES: Mapping[str, Maker] = {
     "vrt.tif": lambda file, _: vrt(str(file)),
     "vrt-of-an-address.tif": lambda _, url: vrt(f"/vsicurl/{url}"),
@@ -123,7 +123,7 @@ NAMING: Mapping[str, Maker] = {
     "vrt-as-metadata.tif": lambda file, _: tagged("xml:VRT", VRT=vrt(str(file)).decode()),
 }
 
-#: What other readers look for beside a scene of this name.
+#: Files that other readers look for beside a scene of this name.
 BESIDE: Mapping[str, Maker] = {
     "beside.tif": lambda *_: sound(),
     "beside.tif.aux.xml": lambda *_: (

@@ -1,4 +1,4 @@
-"""What comes beside a scene and is no good: metadata of products and STAC items, in XML and JSON."""
+"""Documents beside a scene that are no good: metadata of products and STAC items, in XML and JSON."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ class Peaks:
 
     @property
     def io_bytes(self) -> int:
-        """That of the IO process that took most; what it shares with the others counts too."""
+        """Return the peak of the largest IO process, pages that it shares included."""
         return max(peak for pid, peak in self._peaks.items() if pid != self._root.pid)
 
     @property
     def processes(self) -> int:
-        """How many there were."""
+        """Return the number of processes."""
         return len(self._peaks)
 
     def _watch(self) -> None:

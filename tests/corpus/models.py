@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tests.acceptance.test_real_scenes import ONE_BAND
 from tests.corpus.texts import SPECIAL
-from tests.hub import a_whisper
+from tests.support.hub import a_whisper
 
-#: What the models take of one scene or picture.
+#: Limits of one scene or image.
 MAX_PIXELS = 20_000_000
-#: Of one text.
+#: Limits of one text.
 MAX_TOKENS = 4096
 _IDS = 256 + len(SPECIAL)
 

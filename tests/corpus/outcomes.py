@@ -1,4 +1,4 @@
-"""How an input ends: the words of the table, and how a job or an answer is held against them."""
+"""Ends of inputs: the words of the table, and the comparison of a job or an answer with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from penstock.client import Job
 from tests.corpus.texts import SPECIAL
 
-#: What no sentence to a caller may hold: our paths, traces, addresses of objects, names of libraries' insides.
+#: Texts that no sentence to a caller may contain: paths, traces, addresses of objects, names of libraries' insides.
 LEAKS = re.compile(
     r"/(tmp|home|work|usr|var|spool|proc|etc)/|penstock-data|(?i:\bspool\b)|site-packages|Traceback|\.py\b|line \d+, in"
     r"|0x[0-9a-fA-F]{6}|object at|\bNone\b|[a-z]Error\b|Exception|Errno|rasterio|\bPIL\b|Pillow|Plugin|TIFF[A-Z]\w+"
@@ -25,7 +25,7 @@ UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API said of a submission: a status and a problem, or a job that ended."""
+    """The API's answer to a submission: a status and a problem, or a job that ended."""
 
     status: int
     problem: Mapping[str, Any] | None = None
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Outcome(Protocol):
-    """What the table says of an input."""
+    """The outcome of an input according to the table."""
 
     def check(self, answer: Answer) -> None:
         """Fail unless it is so."""
@@ -141,7 +141,7 @@ class Heard(Right):
 
 @dataclass(frozen=True)
 class OneOf:
-    """What a damaged file may end as: nobody works out by hand what a bit turned over means to a decoder."""
+    """The outcomes of a damaged file: nobody works out by hand what a flipped bit means to a decoder."""
 
     codes: tuple[str, ...]
 

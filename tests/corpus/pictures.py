@@ -177,11 +177,27 @@ BOMBS: Mapping[str, Maker] = {
     "4-gigapixels.bmp": lambda: _bmp(65_535, 65_535),
     "upside-down.bmp": lambda: _bmp(96, -(2**31)),
     "4-gigapixels.jpeg": lambda: b"\xff\xd8\xff\xc0\0\x0b\x08\xff\xff\xff\xff\x01\x01\x11\0\xff\xd9",
+    "60000-scans.jpeg": lambda: scans(60_000),
+    "4400-pixels-that-are-16.jpeg": lambda: claiming(4400),
     "tile-of-4-billion.tiff": lambda: grey(
         64, 64, TILE_WIDTH=(LONG, [2**32 - 16]), TILE_HEIGHT=(LONG, [2**32 - 16]), TILE_OFFSETS=(LONG, [8]),
         TILE_COUNTS=(LONG, [8]), OFFSETS=None, COUNTS=None, ROWS_PER_STRIP=None,
     ),
 }  # fmt: skip
+
+
+def scans(count: int) -> bytes:
+    """Return a progressive JPEG whose last scan is there so often: each takes as long as the first."""
+    data = saved("JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * count + data[-2:]
+
+
+def claiming(side: int) -> bytes:
+    """Return a JPEG of 16 x 16 pixels that says to be larger."""
+    data = saved("JPEG", Image.new("RGB", (16, 16), GOLD))
+    at = data.index(b"\xff\xc0") + 5
+    return data[:at] + side.to_bytes(2) * 2 + data[at + 4 :]
 
 
 def _webp(width: int, height: int) -> bytes:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.processors.geo.gdal import rasterio, without_georeference
+from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from tests.corpus import tiff
 from tests.corpus.tiff import ASCII, BYTE, DOUBLE, LONG, SHORT, grey
-from tests.geo.scenes import NORTH_UP, pattern
+from tests.support.geo.scenes import NORTH_UP, pattern
 
 Maker = Callable[[], bytes]
 

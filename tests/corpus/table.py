@@ -13,17 +13,17 @@ def no_scene(found: str) -> Failed:
     return Failed(UNREADABLE, f"neither a GeoTIFF nor a JPEG 2000 file: {found}")
 
 
-NO_PICTURE = Failed(UNREADABLE, "no picture that is taken here: PNG, JPEG, WebP, TIFF, BMP or GIF")
+NO_PICTURE = Failed(UNREADABLE, "not an image in a supported format: PNG, JPEG, WebP, TIFF, BMP or GIF")
 NO_HEADER = Failed(UNREADABLE, "its header cannot be read: it is damaged, incomplete or of a rare kind")
-NO_DECODING = Failed(UNREADABLE, "The picture cannot be decoded: it is damaged or incomplete.")
+NO_DECODING = Failed(UNREADABLE, "The image cannot be decoded: the file is damaged or incomplete.")
 DAMAGED = Failed(UNREADABLE, "The scene cannot be opened; it is damaged or incomplete")
 TORN = Failed(UNREADABLE, "cannot be read; it is damaged or incomplete.")
-MANY_PIXELS = Failed("media_too_large", "pixels; at most 20000000 are taken.")
+MANY_PIXELS = Failed("media_too_large", "pixels; at most 20000000 are allowed.")
 LARGE_SCENE = Failed("media_too_large", "pixels; the model takes 20,000,000.")
-LARGE_BLOCKS = Failed("media_too_large", "at most 268,435,456 are taken. Write it tiled")
+LARGE_BLOCKS = Failed("media_too_large", "at most 268,435,456 are allowed. Write a tiled file")
 NO_PLACE = Failed("invalid_input", "georeference (geotransform) is not usable: its numbers must be finite")
-NO_RANGE = Failed(UNREADABLE, "32 bits a pixel, which have no range of their own: give it 8 or 16.")
-FOR_THE_MODEL = "so the scene's numbers mean nothing. Give `radiometry`"
+NO_RANGE = Failed(UNREADABLE, "32 bits per pixel, whose range is unknown: convert it to 8 or 16 bits.")
+FOR_THE_MODEL = "which is not usable. Override it with `radiometry`"
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 SMALL, GREY, DARK = Scene(16, 16), Picture(((100, 100, 100),) * 4), Picture((BLACK,) * 4)
@@ -84,12 +84,15 @@ ABSURD: Mapping[str, tuple[Outcome, Outcome]] = {
     "metadata-10000-deep.tif": (SMALL, GREY),
     "scale-nan.tif": (Failed("invalid_input", FOR_THE_MODEL), GREY),
     "scale-0.tif": (Failed("invalid_input", FOR_THE_MODEL), GREY),
-    "complex-numbers.tif": (Failed("invalid_input", "numbers are complex64; one real data type is needed"), NO_HEADER),
-    "64-bit-integers.tif": (Failed("invalid_input", "what the scene's int64 numbers mean"), NO_HEADER),
+    "complex-numbers.tif": (Failed("invalid_input", "data type is complex64; one real type is needed"), NO_HEADER),
+    "64-bit-integers.tif": (
+        Failed("invalid_input", "The radiometry of the scene's int64 numbers is unknown"),
+        NO_HEADER,
+    ),
     "bands-of-two-types.tif": (DAMAGED, NO_HEADER),
     "all-nan.tif": (Scene(16, 16, 0), NO_RANGE),
     "all-infinite.tif": (Scene(16, 16, 0), NO_RANGE),
-    "all-1e38.tif": (SMALL, NO_RANGE),
+    "all-1e38.tif": (Failed("invalid_input", "which looks like undeclared nodata"), NO_RANGE),
     "band-names-of-control-characters.tif": (SMALL, GREY),
     "100-mp-in-150-kb.tif": (LARGE_SCENE, MANY_PIXELS),
     "9-mp-in-15-kb.tif": (Scene(3000, 3000), DARK),
@@ -99,8 +102,8 @@ ABSURD: Mapping[str, tuple[Outcome, Outcome]] = {
 #: For the shipped model, which needs six bands.
 SIX_BANDS: Mapping[str, Outcome] = {
     "6-bands-of-149-gib.tif": Failed("media_too_large", "160,000,000,000 pixels; the model takes 500,000,000."),
-    "65000-bands-by-band.tif": Failed("missing_bands", "and 64980 more, where blue, green, red, nir, swir16, swir22"),
-    "band-names-of-control-characters.tif": Failed("missing_bands", "the scene has 1: it has 1"),
+    "65000-bands-by-band.tif": Failed("missing_bands", "and 64980 more. No band matches the name of blue, green"),
+    "band-names-of-control-characters.tif": Failed("missing_bands", "but the scene has 1: 1 "),
     "all-nan.tif": Failed("missing_bands", "the scene has 1"),
     "transform-nan.tif": NO_PLACE,
     "deflate-cut-at-50%": Failed("missing_bands", "the scene has 1"),
@@ -147,8 +150,8 @@ DISGUISES: Mapping[str, Outcome] = {
 #: Scenes that name another file beside are themselves, and nothing else is touched.
 NAMING: Outcome = Scene(64, 64)
 
-_NO_SIDECAR = Failed(UNREADABLE, "The sidecar is none of those that are understood")
-_NO_ITEM = Failed(UNREADABLE, "The STAC item is none: it is a GeoJSON feature with `properties` and `assets`.")
+_NO_SIDECAR = Failed(UNREADABLE, "The sidecar has an unknown format")
+_NO_ITEM = Failed(UNREADABLE, "The document is not a STAC item, i.e. a GeoJSON feature with `properties` and `assets`.")
 _NO_JSON = Failed(UNREADABLE, "The STAC item is not JSON")
 
 
@@ -158,7 +161,7 @@ def _both(code: str, sentence: str) -> tuple[Outcome, Outcome]:
 
 #: Given beside a good scene: as its product's metadata, and as its STAC item.
 DOCUMENTS: Mapping[str, tuple[Outcome, Outcome]] = {
-    "laughs.xml": (Failed(UNREADABLE, "has a document type declaration, which is not read"), _NO_JSON),
+    "laughs.xml": (Failed(UNREADABLE, "has a document type declaration, which is not allowed"), _NO_JSON),
     "laughs-in-utf-16.xml": _both(UNREADABLE, "is not UTF-8 text"),
     "deep.xml": (_NO_SIDECAR, _NO_JSON),
     "wide.xml": (_NO_SIDECAR, _NO_JSON),
@@ -201,11 +204,13 @@ BOMBS: Mapping[str, Outcome] = {
     "frame-beyond-the-picture.png": NO_HEADER,
     "4-gigapixels.tiff": MANY_PIXELS,
     "4-gigapixels.gif": NO_HEADER,
-    "frame-of-4-gigapixels.gif": Failed("media_too_large", "The picture declares more pixels than are taken: 20000000"),
-    "268-megapixels.webp": Failed("media_too_large", "The picture declares more pixels than are taken: 20000000"),
+    "frame-of-4-gigapixels.gif": Failed("media_too_large", "The image declares more pixels than are allowed: 20000000"),
+    "268-megapixels.webp": Failed("media_too_large", "The image declares more pixels than are allowed: 20000000"),
     "4-gigapixels.bmp": MANY_PIXELS,
     "upside-down.bmp": MANY_PIXELS,
     "4-gigapixels.jpeg": MANY_PIXELS,
+    "60000-scans.jpeg": Failed("media_too_large", "The image has more than 100 scans."),
+    "4400-pixels-that-are-16.jpeg": NO_DECODING,
     "tile-of-4-billion.tiff": MANY_PIXELS,
 }
 FOREIGN: Mapping[str, Outcome] = {
@@ -282,18 +287,18 @@ NO_TEXT: Mapping[str, Outcome] = {
     "overlong.txt": _LATIN,
     "beyond-unicode.txt": _LATIN,
     "cut-off.txt": _LATIN,
-    "2-mb-and-a-byte.txt": Refused(422, "media_too_large", "letters takes 2000000 bytes, the file has 2000001"),
+    "2-mb-and-a-byte.txt": Refused(422, "media_too_large", "letters accepts 2000000 bytes; the file has 2000001"),
     "gzip.txt": _LATIN,
     "zip.txt": Failed(UNREADABLE, "The file is not"),
 }
 
-#: Of sounds, real ones too: as a scene, as a picture, as a text.
+#: Outcomes of sound files, real ones too: as a scene, as an image, as a text.
 SOUNDS: tuple[Outcome, Outcome, Outcome] = (
     no_scene("it begins with the bytes"), NO_PICTURE, Failed(UNREADABLE, "The file is not")
 )  # fmt: skip
 NO_SAMPLES = Failed(UNREADABLE, "The recording is empty: it holds no samples.")
 NO_RECORDING = Failed(UNREADABLE, "The recording cannot be decoded: it is damaged, incomplete or of a rare kind.")
-RARE_SOUND = Failed(UNREADABLE, "The recording is of a kind that cannot be decoded here.")
+RARE_SOUND = Failed(UNREADABLE, "The recording's codec is not supported.")
 #: The same to a model that hears.
 HEARD: Mapping[str, Outcome] = {
     "sound.wav": Heard(0.01),
@@ -301,7 +306,7 @@ HEARD: Mapping[str, Outcome] = {
     "header-only.wav": NO_SAMPLES,
     "half-a-header.wav": NO_RECORDING,
     "promises-4-gb.wav": Heard(0.01),
-    "no-channels.wav": Failed(UNREADABLE, "The recording says that it has 0 channels at 16000 Hz."),
+    "no-channels.wav": Failed(UNREADABLE, "The recording's header declares 0 channels at 16000 Hz"),
     "65535-channels.wav": Failed(UNREADABLE, "channels at 16000 Hz."),
     "rate-0.wav": NO_RECORDING,
     "rate-4-billion.wav": NO_RECORDING,
@@ -315,7 +320,7 @@ HEARD: Mapping[str, Outcome] = {
     "sound.ogg": NO_RECORDING,
 }
 SHARED_HEARD: Mapping[str, Outcome] = {
-    "absurd_header.wav": Failed(UNREADABLE, "The recording says that it has 1 channels at 1092676 Hz."),
+    "absurd_header.wav": Failed(UNREADABLE, "The recording's header declares 1 channels at 1092676 Hz"),
     "empty.wav": NO_SAMPLES,
     "go_forward.wav": Heard(2.786),
     "jfk_44k_stereo_24bit.flac": Heard(11),

@@ -10,7 +10,7 @@ from tests.corpus.disguises import zipped
 
 Maker = Callable[[], bytes]
 
-#: What the tokenizer of the corpus calls its special tokens.
+#: Special tokens of the corpus's tokenizer.
 SPECIAL = ("[CLS]", "[SEP]", "<image>", "</s>", "<|im_start|>", "<|im_end|>")
 
 #: Read as they are: a token for each byte, whatever it means elsewhere.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.docs.pages import Shell
-from tests.docs.site import Site
-from tests.hub import STORIES, a_segformer, a_vit
+from tests.support.doc_pages import Shell
+from tests.support.doc_site import Site
+from tests.support.hub import STORIES, a_segformer, a_vit
 
 ROOT = Path(__file__).parents[2]
 

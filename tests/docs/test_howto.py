@@ -1,4 +1,4 @@
-"""The tutorial and the how-to pages on jobs: every command and program in them is run."""
+"""The how-to pages on jobs: every command and program in them is run."""
 
 from __future__ import annotations
 
@@ -7,33 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from penstock.client import Client, PenstockAPIError
 from penstock.config import Settings
 from penstock.object_events import read_message
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.storage.sqs import open_queue
-from tests.acceptance.stack import free_port
-from tests.docs.pages import Shell, blocks, digest, end_receiver
-from tests.emulators import emulating
-from tests.hub import minilm, needs_stories
-from tests.waiting import wait_for
+from tests.support.aws_emulators import emulating
+from tests.support.doc_pages import Shell, blocks, digest, end_receiver
+from tests.support.hub import minilm, needs_stories
+from tests.support.polling import wait_for
+from tests.support.stack import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def test_the_tutorial(shell: Shell) -> None:
-    for block in blocks("../tutorial/first-job.md"):
-        shell.take(block)
-
-    result = shell.folder / "result"
-    with Image.open(result / "preview.png") as preview:
-        counts = preview.convert("RGB").getcolors() or []
-    blue = sum(count for count, (r, g, b) in counts if b > max(r, g)) / sum(count for count, _ in counts)
-    water = json.loads((result / "stats.json").read_text())["classes"][1]
-    assert (water["name"], 30 < water["percent"] < 40) == ("water", True)
-    assert 0.2 < blue < 0.5
+pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(900)]
 
 
 @needs_stories
@@ -83,9 +69,23 @@ def test_keys(shell: Shell) -> None:
     with Client(shell.env["PENSTOCK_URL"], api_key=new, patience_s=5) as client:
         assert [job.succeeded for job in client.jobs().jobs] == [True, True]
     said = (shell.folder / "up.log").read_text()
-    assert "API keys are asked for" in said
+    assert "API keys are required" in said
     assert "there is no key yet" in said
     wait_for(lambda: _is_refused(shell.env["PENSTOCK_URL"], old), "a revoked key is still taken", timeout_s=10)
+
+
+def test_back_up_and_restore(shell: Shell) -> None:
+    shell.env["PORT_OF_RESTORED"] = str(free_port())
+    for block in blocks("back-up-and-restore.md"):
+        shell.take(block)
+
+    job = json.loads((shell.folder / "job.json").read_text())
+    found = json.loads((shell.folder / "found.json").read_text())
+    assert found["status"] == "succeeded"
+    with_addresses = {"artifacts", "links"}
+    assert {name for name, value in found.items() if value != job[name]} <= with_addresses
+    assert [each["sha256"] for each in found["artifacts"]] == [each["sha256"] for each in job["artifacts"]]
+    assert "jobs.recovered" in (shell.folder / "restored" / "logs" / "keeper.log").read_text()
 
 
 def _is_refused(url: str, key: str) -> bool:

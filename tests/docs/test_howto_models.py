@@ -16,21 +16,21 @@ from PIL import Image
 from safetensors.numpy import load_file
 from torch import nn
 
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.outputs import Sound, write_wav
-from penstock.processors.video.making import film_maker
-from tests import photos
-from tests.docs.pages import ROOT, Shell, blocks, digest
-from tests.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
-from tests.painters import a_painter
-from tests.pictured import a_granite_vision
-from tests.processors.plugins import DOUBLE, a_directory
+from penstock.processors.video.writing import open_video_writer
+from tests.support import vision
+from tests.support.diffusion import a_painter
+from tests.support.doc_pages import ROOT, Shell, blocks, digest
+from tests.support.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
+from tests.support.multimodal import a_granite_vision
+from tests.support.vllm_plugins import DOUBLE, a_directory
 
 PLUGIN = ROOT / "examples" / "plugin"
 PHOTOS = ROOT.parent / "shared" / "data" / "photo"
 needs_photos = pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs ../shared/data/photo beside the checkout")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(900)]
 
 
 @needs_stories
@@ -81,14 +81,14 @@ def test_send_tensors(shell: Shell) -> None:
     assert story["json"] == same["json"]
 
 
-def test_write_a_processor(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_write_a_processor_and_a_runner(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
     site = tmp_path_factory.mktemp("site")
     # What the page installs does not go into the environment that runs the tests, and nothing comes from elsewhere.
     shell.env |= {
         "PIP_TARGET": str(site), "PIP_UPGRADE": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONPATH": str(site),
     }  # fmt: skip
-    page = blocks("write-a-processor.md")
+    page = [*blocks("write-a-processor.md"), *blocks("write-a-runner.md")]
     files = {block.title: block.code for block in page if block.title}
     files.pop("penstock.toml")
     assert files == {name: (PLUGIN / name).read_text() for name in files}
@@ -103,10 +103,10 @@ def test_write_a_processor(shell: Shell, tmp_path_factory: pytest.TempPathFactor
 
 def test_pictures(shell: Shell) -> None:
     made = {
-        "my-depth": photos.a_depth_anything,
-        "my-detector": photos.an_rt_detr,
-        "my-panoptic": photos.a_mask2former,
-        "my-clip": photos.a_clip,
+        "my-depth": vision.a_depth_anything,
+        "my-detector": vision.an_rt_detr,
+        "my-panoptic": vision.a_mask2former,
+        "my-clip": vision.a_clip,
     }
     for name, make in made.items():
         make(shell.folder / name)
@@ -260,9 +260,9 @@ def test_transcribe_speech(shell: Shell) -> None:
 
 
 def test_video(shell: Shell) -> None:
-    with film_maker(shell.folder / "clip.mp4", (48, 64), 10) as reel:
+    with open_video_writer(shell.folder / "clip.mp4", (48, 64), 10) as writer:
         for number in range(30):
-            reel.add(np.full((48, 64, 3), 8 * number, np.uint8))
+            writer.add(np.full((48, 64, 3), 8 * number, np.uint8))
     for block in blocks("video.md"):
         shell.take(block)
 

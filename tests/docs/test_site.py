@@ -21,26 +21,26 @@ from docs.generator.pages import filled
 from docs.generator.repository import relinked
 from docs.generator.schema import words
 from penstock import client
-from penstock.api import description
+from penstock.api import openapi
 from penstock.api.errors import STATUS
-from penstock.api.schemas import ArtifactView, ErrorView, JobView, LinksView, OutputView, ProgressView
-from penstock.cli import app
+from penstock.api.schemas.jobs import ArtifactView, ErrorView, JobLinksView, JobView, OutputView, ProgressView
+from penstock.cli.main import app
 from penstock.config import S3, DropRule, Settings, TenantLimits
 from penstock.errors import PenstockError
 from penstock.jobs import TRANSITIONS, State
 from penstock.models import Limits, Model
 from penstock.requests import JobRequest, WebhookEvent, WebhookRequest
 from tests.docs.conftest import ROOT, build
-from tests.docs.site import Page, Site
+from tests.support.doc_site import Page, Site
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.breadth]
 
-#: Of each page of fields: the model, and what stands in front of its fields' names.
+#: Each page of fields: its model, and the prefix of its fields' names.
 FIELDS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("settings", Settings, ""), ("settings", S3, "s3."), ("settings", TenantLimits, "tenants."),
     ("models", Model, ""), ("models", Limits, "limits."), ("drop-rules", DropRule, ""), ("job", JobView, ""),
     ("job", ProgressView, "progress."), ("job", OutputView, "output."), ("job", ArtifactView, "artifacts."),
-    ("job", ErrorView, "error."), ("job", LinksView, "links."), ("job", JobRequest, "request."),
+    ("job", ErrorView, "error."), ("job", JobLinksView, "links."), ("job", JobRequest, "request."),
     ("job", WebhookRequest, "webhook."),
 )  # fmt: skip
 
@@ -95,12 +95,12 @@ def test_every_error_code_has_its_status_and_meaning(site: Site) -> None:
 
 
 def test_every_event_is_described_and_none_that_there_is_not(site: Site) -> None:
-    lua = "\n".join(path.read_text() for path in (ROOT / "storage" / "lua").glob("*.lua"))
+    lua = "\n".join(path.read_text() for path in (ROOT / "storage" / "redis" / "lua").glob("*.lua"))
     ends = {f"job.{state}" for state in ("succeeded", "failed", "canceled", "expired")}
     deliveries = {f"delivery.{state}" for state in ("pending", "delivered", "failed")}
     emitted = set(re.findall(r"'((?:job|delivery)\.[a-z_]+)'", lua)) | ends | deliveries
     page = (ROOT / "docs" / "reference" / "events.md").read_text()
-    stream, hooks = (re.findall(r"^\| `([a-z_.]+)` \|", part, re.M) for part in page.split("## Of webhooks"))
+    stream, hooks = (re.findall(r"^\| `([a-z_.]+)` \|", part, re.M) for part in page.split("## Events of webhooks"))
     assert set(hooks) == {*get_args(WebhookEvent), "webhook.test"}
     assert set(stream) == (emitted - {"job.queued"}) | {"snapshot"}
     for name in {*stream, *hooks}:
@@ -109,7 +109,7 @@ def test_every_event_is_described_and_none_that_there_is_not(site: Site) -> None
 
 def test_every_operation_is_described(site: Site) -> None:
     below = site.page("reference/http-api.html").below
-    for path, operations in json.loads(description.text())["paths"].items():
+    for path, operations in json.loads(openapi.text())["paths"].items():
         for verb, operation in operations.items():
             told = below[operation["operationId"]]
             assert told.lstrip().startswith(f"{verb.upper()} {path}")
@@ -160,7 +160,7 @@ def test_the_contract_of_processors_is_described(site: Site) -> None:
 def test_the_figure_of_states_shows_every_state_and_event(site: Site) -> None:
     figure = (site.folder / "explanation" / "states.svg").read_text()
     words = {word for text in re.findall(r">([^<>]+)</text>", figure) for word in text.split(", ")}
-    assert words == {*State} | {event.value.replace("_", " ") for _, event in TRANSITIONS}
+    assert words == {*State} - {State.OTHER} | {event.value.replace("_", " ") for _, event in TRANSITIONS}
 
 
 def test_the_figures_of_tiling_are_of_real_plans(site: Site) -> None:
@@ -211,13 +211,13 @@ def test_the_search_knows_the_pages(site: Site) -> None:
 
 def test_dead_links_dead_anchors_and_pages_outside_of_the_navigation_fail_the_build(tmp_path: Path) -> None:
     told = _build_of(tmp_path, {"index.md": "[nothing](none.md) [no place](index.md#none)", "lost.md": "# Lost"})
-    assert "docs/index.md links to none.md, which is not there" in told
+    assert "docs/index.md links to none.md, which does not exist" in told
     assert "contains a link 'index.md#none', but there is no such anchor" in told
     assert "- lost.md" in told
 
 
 def test_a_place_that_nothing_fills_stops_the_build(tmp_path: Path) -> None:
-    assert "nothing makes 'weather'" in _build_of(tmp_path, {"index.md": "<!-- made: weather -->"})
+    assert "there is no generated part 'weather'" in _build_of(tmp_path, {"index.md": "<!-- made: weather -->"})
 
 
 def _build_of(folder: Path, pages: Mapping[str, str]) -> str:
@@ -264,7 +264,7 @@ class TestLinks:
 
     def test_what_is_no_page_is_named(self) -> None:
         assert self.to("[examples/plugin](../../examples/plugin)") == ("`examples/plugin`", [])
-        assert self.to("[one](../../storage/guard.py)") == ("one (`storage/guard.py`)", [])
+        assert self.to("[one](../../src/penstock/intake/guard.py)") == ("one (`src/penstock/intake/guard.py`)", [])
 
     def test_links_elsewhere_and_code_stay_as_they_are(self) -> None:
         text = "[a](https://a.example/x) [b](#here)\n\n```\n[c](none.md)\n```\n"

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 
 from docs.generator.facades import facade_routes
 from penstock.api.access import scope_of
-from penstock.api.body import documented
+from penstock.api.body import json_body
 from penstock.api.facades.openai.audio import AudioRequest
 from penstock.api.facades.openai.batches import CreateBatch
 from penstock.api.facades.openai.images import ImagesRequest
 from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from penstock.api.facades.pooling_forms import PoolingRequest
+from penstock.api.facades.pooling.forms import PoolingRequest
 
 _V1 = "/openai/v1"
 BODIES: Mapping[str, type[BaseModel]] = {
@@ -36,7 +36,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     f"{_V1}/audio/translations": _AUDIO,
     f"{_V1}/files": {"purpose": {"const": "batch"}},
 }
-#: What fits the models and media that there are, by the route: schemas say no such thing.
+#: Values that fit the existing models and media, by the route: no schema describes them.
 FITTING: Mapping[str, Mapping[str, Any]] = {
     "/pooling": {
         "model": {"const": "mapper"},
@@ -55,7 +55,7 @@ FITTING: Mapping[str, Mapping[str, Any]] = {
     f"{_V1}/batches": {"endpoint": {"const": "/v1/embeddings"}, "completion_window": {"const": "24h"}},
 }
 _ANY: Mapping[str, Any] = {"application/json": {}}
-#: Of routes that answer with other things than JSON.
+#: Routes that answer with other things than JSON.
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     f"{_V1}/chat/completions": {**_ANY, "text/event-stream": {}},
     f"{_V1}/completions": {**_ANY, "text/event-stream": {}},
@@ -110,7 +110,7 @@ def _describe(path: str, verb: str, operation: dict[str, Any], known: Mapping[st
 
 def _body(path: str, known: Mapping[str, str]) -> dict[str, Any]:
     if path in BODIES:
-        body: dict[str, Any] = documented(BODIES[path])["requestBody"]
+        body: dict[str, Any] = json_body(BODIES[path])["requestBody"]
         properties = body["content"]["application/json"]["schema"]["properties"]
     else:
         properties = {**FORMS[path], "file": {"type": "string", "format": "binary"}}

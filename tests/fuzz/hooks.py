@@ -1,4 +1,4 @@
-"""What schemathesis is told beside the description: jobs that a model takes, no long waits, and a check of our own.
+"""Hooks of schemathesis beside the description: jobs that a model accepts, no long waits, and a check of our own.
 
 Loaded by schemathesis (`tests/fuzz/schemathesis.toml`), in a process of its own.
 """

@@ -18,11 +18,11 @@ import structlog
 from penstock.api_keys import Scope, new_key
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.storage.api_keys import put_key
-from penstock.storage.records import Outcome
-from tests.integration.listening import listening
-from tests.integration.service import Service, serving
-from tests.valkey import ValkeyProcess, start_valkey
+from penstock.storage.journal.api_keys import put_key
+from penstock.storage.redis.records import Outcome
+from tests.support.api_server import listening
+from tests.support.service import Service, serving
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -31,7 +31,7 @@ SEED = 20260101
 LONG = os.environ.get("PENSTOCK_FUZZ") == "long"
 EXAMPLES, EXAMPLES_DOWN = (400, 40) if LONG else (12, 3)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 300), pytest.mark.breadth]
 
 
 #: A key that may do everything, and what the service keeps of it.

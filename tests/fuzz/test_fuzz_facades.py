@@ -12,12 +12,12 @@ from queue import Empty
 import pytest
 
 from penstock.jobs import Claim, State
-from penstock.storage.api_keys import put_key
-from penstock.storage.records import Outcome
+from penstock.storage.journal.api_keys import put_key
+from penstock.storage.redis.records import Outcome
 from tests.fuzz.facades import document
 from tests.fuzz.test_fuzz import EXAMPLES, KEY, LONG, RECORD, fuzz
-from tests.integration.facing import Facing, facing
-from tests.valkey import ValkeyProcess, start_valkey
+from tests.support.facade_models import Facing, facing
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 300)]
 
@@ -30,6 +30,7 @@ def valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
     valkey.stop()
 
 
+@pytest.mark.breadth
 async def test_every_answer_of_a_facade_is_in_its_interfaces_shape(valkey: ValkeyProcess, tmp_path: Path) -> None:
     described, config = tmp_path / "facades.json", Path(__file__).with_name("facades.toml")
     async with facing(valkey.url, tmp_path / "data", access="keys") as face, answering(face):

@@ -1,4 +1,4 @@
-"""What cannot be segmented is refused with the reason, before or while it is read, and without naming our paths."""
+"""Unusable scenes are rejected with the reason, before or during reading, and without internal paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from PIL import Image
 
 from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
-from penstock.processors.geo import gdal
-from penstock.processors.geo.gdal import rasterio, without_georeference
-from penstock.processors.geo.raster import read_scene
-from tests.geo.scenes import NORTH_UP, make_model, pattern, segment, write_scene
+from penstock.processors.geo.read import gdal
+from penstock.processors.geo.read.gdal import rasterio, without_georeference
+from penstock.processors.geo.read.raster import read_scene
+from tests.support.geo.scenes import NORTH_UP, make_model, pattern, segment, write_scene
 
 
 def text(path: Path) -> None:
@@ -97,11 +97,11 @@ def complex_numbers(path: Path) -> None:
         (
             declares(20_000, 20_000, tiled=True, blockxsize=20_000, blockysize=20_000),
             MediaTooLarge,
-            "take 400,000,000 bytes each; .* Write it tiled",
+            "take 400,000,000 bytes each; .* Write a tiled file",
         ),
         (flat, InvalidInput, "georeference .* not usable"),
         (far_away, InvalidInput, "georeference .* not usable"),
-        (complex_numbers, InvalidInput, "numbers are complex64; one real data type is needed"),
+        (complex_numbers, InvalidInput, "data type is complex64; one real type is needed"),
     ],
 )
 def test_bad_files_are_refused_with_the_reason(
@@ -149,7 +149,7 @@ def test_an_address_in_a_jpeg_2000_file_is_not_opened(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/".encode()
         path.write_bytes(whole.replace(told, address.ljust(len(told), b"x")))
         assert read_scene(path, Limits()).crs is None
-        with pytest.raises(BlockingIOError):  # nobody has called
+        with pytest.raises(BlockingIOError):  # no connection was made
             server.accept()
 
 
@@ -166,4 +166,4 @@ def test_an_address_in_a_jpeg_2000_file_is_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_of_what_gdal_says_the_sentences_are_told(message: str, told: str) -> None:
-    assert gdal.told(message) == told
+    assert gdal.readable_part(message) == told

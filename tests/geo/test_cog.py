@@ -1,4 +1,4 @@
-"""The rasters are Cloud Optimized GeoTIFFs on the scene's own grid, with classes that stay classes."""
+"""The rasters are Cloud Optimized GeoTIFFs on the scene's own grid, and overviews contain only real classes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from rasterio.control import GroundControlPoint
 from rio_cogeo import cog_validate
 
-from penstock.processors.geo.gdal import rasterio, without_georeference
 from penstock.processors.geo.options import NODATA
-from tests.geo.scenes import COLOURS, NORTH_UP, make_model, pattern, read, segment, write_scene
+from penstock.processors.geo.read.gdal import rasterio, without_georeference
+from tests.support.geo.scenes import COLOURS, NORTH_UP, RPCS, make_model, pattern, read, segment, write_scene
 
 Affine = rasterio.Affine
 SINUSOIDAL = "+proj=sinu +lon_0=0 +x_0=0 +y_0=0 +R=6371007.181 +units=m +no_defs"
@@ -63,6 +63,19 @@ def test_ground_control_points_are_the_inputs(tmp_path: Path) -> None:
     assert {label["area_m2"] for label in result.data["classes"]} == {None}
 
 
+@pytest.mark.parametrize("place", ["nothing", "geographic"])
+def test_rational_polynomial_coefficients_are_the_inputs(place: str, tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "s.tif", pattern(30, 40), **PLACES[place])
+    with without_georeference(), rasterio.open(path, "r+") as scene:
+        scene.rpcs = RPCS
+    sink, _ = segment(path, tmp_path / "out", outputs=RASTERS)
+    with without_georeference(), rasterio.open(path) as scene:
+        for name in FILES:
+            with rasterio.open(sink.artifacts[name]) as file:
+                assert file.rpcs == scene.rpcs != None  # noqa: E711
+                assert tuple(file.transform) == tuple(scene.transform)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (100, 100), (513, 700), (1500, 1100)], ids=str)
 def test_all_rasters_are_valid_cogs_with_blocks_of_512(shape: tuple[int, int], tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", pattern(*shape))
@@ -105,18 +118,18 @@ def test_probability_has_a_band_per_class_and_the_scale_that_makes_it_one(tmp_pa
 
 
 def test_confidence_is_the_largest_probability_and_float32_the_unrounded_one(tmp_path: Path) -> None:
-    def chances(pixels: np.ndarray) -> np.ndarray:
+    def probabilities(pixels: np.ndarray) -> np.ndarray:
         share = pixels[0] / 250
         return np.stack([share, 1 - share]).astype(np.float32)
 
     numbers = pattern(90, 95)
     numbers[:, :20] = 0
     path = write_scene(tmp_path / "s.tif", numbers, nodata=0)
-    sink, _ = segment(path, tmp_path / "out", model=make_model(classes=2), network=chances, outputs=RASTERS)
+    sink, _ = segment(path, tmp_path / "out", model=make_model(classes=2), network=probabilities, outputs=RASTERS)
     exact = read(sink.artifacts["probability_float32.tif"])
     assert exact.dtype == np.float32
     assert np.isnan(exact[:, :20]).all()
-    np.testing.assert_array_equal(exact[:, 20:], chances(numbers.astype(np.float32))[:, 20:])
+    np.testing.assert_array_equal(exact[:, 20:], probabilities(numbers.astype(np.float32))[:, 20:])
     np.testing.assert_array_equal(read(sink.artifacts["classes.tif"])[0, 20:], exact[:, 20:].argmax(axis=0))
     with rasterio.open(sink.artifacts["confidence.tif"]) as file:
         assert (file.count, file.dtypes, file.nodata, file.scales) == (1, ("uint8",), NODATA, (1 / 254,))

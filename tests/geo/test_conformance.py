@@ -11,7 +11,7 @@ from penstock.models import read_catalogue
 from penstock.processors.registry import Registry
 from penstock.processors.testing import check_processor
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 
 SCENE = Path(__file__).parents[3] / "shared/data/geo/l8_betsiboka_20200127_6b.tif"
 
@@ -21,9 +21,9 @@ def test_csmask_conforms_and_finds_the_published_shares() -> None:
     if not SCENE.exists():
         pytest.skip(f"the real scene is not here: {SCENE.name}")
     model = read_catalogue()["csmask"]
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         finished = check_processor(
-            Registry.installed().processor_for(model),
+            Registry.imported().processor_for(model),
             {"scene": "media://1"},
             {"media://1": SCENE},
             engine=lambda prompts: engine.run(model, prompts, check=lambda: None),

@@ -1,4 +1,4 @@
-"""Dates and places reach a network as it was trained on them: [year, day of the year from 0] and [lat, lon]."""
+"""A network gets time and location in its training format: [year, day of the year from 0] and [lat, lon]."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import penstock
 from penstock.config import Settings
 from penstock.errors import InvalidInput
 from penstock.models import Model
-from penstock.processors.geo.coordinates import LOCATION_NAME, TIME_NAME
-from penstock.processors.geo.gdal import rasterio
-from penstock.processors.geo.inputs import read_inputs
 from penstock.processors.geo.options import Band
+from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.read.inputs import read_inputs
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.workers.engine.sources import sha256_of
-from tests.geo.documents import item, sentinel2
-from tests.geo.scenes import Files, make_model, pattern, read, write_scene
+from tests.support.geo.metadata import item, sentinel2
+from tests.support.geo.scenes import Files, make_model, pattern, read, segment, write_scene
 
 BOTH = {"time": "optional", "location": "optional"}
 LEAP_DAY = "2020-02-29T23:30:00-01:00"  # the first of March in UTC
@@ -34,14 +34,14 @@ GREY = [Band(name="grey", mean=0, std=1)]
 
 
 def told(model: Model, **request: Any) -> list[dict[str, npt.NDArray[np.float32]]]:
-    """Return what each prompt holds beside its pixels."""
+    """Return the inputs of each prompt besides its pixels."""
     processor = RasterSegmentation(model)
     prepared = processor.pre_process(processor.request(**request), Files())
     return [{name: a for name, a in prompt.data.items() if name != "pixels"} for prompt in prepared.prompts]
 
 
 def used(model: Model, **request: Any) -> Any:
-    """Return what the statistics will say of dates and place."""
+    """Return the statistics' entry on time and location."""
     processor = RasterSegmentation(model)
     context = processor.pre_process(processor.request(**request), Files()).context
     return context.coordinates.to_json()
@@ -68,7 +68,7 @@ def test_days_count_from_zero_in_utc_and_latitude_comes_first(scene: str) -> Non
 def test_a_model_that_was_trained_without_is_told_nothing(scene: str) -> None:
     assert told(make_model(tile_px=128), scene=scene, datetime=FIRST_DAY) == [{}]
     assert used(make_model(tile_px=128), scene=scene, datetime=FIRST_DAY) == {}
-    with pytest.raises(InvalidInput, match="takes no location") as refused:
+    with pytest.raises(InvalidInput, match="does not use a location") as refused:
         told(make_model(), scene=scene, location={"lat": 1, "lon": 2})
     assert refused.value.errors[0].pointer == "/input/location"
 
@@ -111,13 +111,13 @@ def test_a_scene_that_nobody_can_place_is_told_without_or_refused_where_it_is_ne
         "time": None, "time_source": "none", "location": None, "location_source": "none",
     }  # fmt: skip
     needy = make_model(coordinates={"location": "needed"})
-    with pytest.raises(InvalidInput, match="give `location`"):
+    with pytest.raises(InvalidInput, match="Give `location`"):
         told(needy, scene=path)
     assert told(needy, scene=path, location={"lat": 0, "lon": 0})[0][LOCATION_NAME].tolist() == [0, 0]
 
 
 def test_a_time_that_is_needed_and_not_known_is_asked_for(scene: str) -> None:
-    with pytest.raises(InvalidInput, match="nothing says when the scene was taken") as refused:
+    with pytest.raises(InvalidInput, match="the time of the scene is unknown") as refused:
         told(make_model(coordinates={"time": "needed"}), scene=scene)
     assert refused.value.errors[0].pointer == "/input/datetime"
 
@@ -143,7 +143,7 @@ def test_who_says_when_in_order(tmp_path: Path) -> None:
         assert {name: used(model, **request)[name] for name in ("time", "time_source")} == {
             "time": [day], "time_source": source,
         }  # fmt: skip
-    # A sidecar comes before an item; its bands do not matter here.
+    # A sidecar has precedence over an item; its bands do not matter here.
     sources = [Path(request["stac"]), tmp_path / "m.xml"]
     found = read_inputs(
         SceneRequest(scene=str(path), stac=str(sources[0]), sidecar=str(sources[1]), radiometry={"scale": 1}),
@@ -180,14 +180,64 @@ def test_every_date_has_its_own_time_and_the_one_beside_them_is_the_last_ones(tm
     three = dates(tmp_path, FIRST_DAY, "2019-12-31T00:00:00Z", None)
     (prompt,) = told(model, dates=three, datetime=LEAP_DAY)
     np.testing.assert_array_equal(prompt[TIME_NAME], [[2019, 0], [2019, 364], [2020, 60]])
-    three[2]["datetime"] = FIRST_DAY
+    three[2]["datetime"] = "2020-01-01T00:00:00Z"
     (prompt,) = told(model, dates=three, datetime=LEAP_DAY)
-    np.testing.assert_array_equal(prompt[TIME_NAME], [[2019, 0], [2019, 364], [2019, 0]])
+    np.testing.assert_array_equal(prompt[TIME_NAME], [[2019, 0], [2019, 364], [2020, 0]])
+
+
+@pytest.mark.parametrize("coordinates", [BOTH, {}])
+@pytest.mark.parametrize("between", [None, "2019-06-01T00:00:00Z"])
+def test_dates_in_the_wrong_order_are_refused_whatever_the_model(
+    coordinates: dict[str, str], between: str | None, tmp_path: Path
+) -> None:
+    model = make_model(dates=3, coordinates=coordinates)
+    wrong = dates(tmp_path, LEAP_DAY, between, FIRST_DAY)
+    with pytest.raises(InvalidInput, match=r"not in the order of time: date [23] \(2019-0.*\) is earlier") as refused:
+        told(model, dates=wrong)
+    assert "List the earliest date first" in str(refused.value)
+    assert refused.value.errors[0].pointer == ("/input/dates/1" if between else "/input/dates/2")
+    if between:
+        assert len(told(model, dates=wrong[::-1])) == 1
+
+
+def test_a_time_zone_does_not_change_the_order(tmp_path: Path) -> None:
+    model = make_model(dates=2)
+    given = dates(tmp_path, "2020-01-01T01:00:00+02:00", "2019-12-31T23:30:00Z")
+    assert len(told(model, dates=given)) == 1
+    with pytest.raises(InvalidInput, match=r"date 2 .* is earlier than date 1"):
+        told(model, dates=given[::-1])
+
+
+def test_times_of_files_are_compared_with_those_of_the_request(tmp_path: Path) -> None:
+    first, second = dates(tmp_path, None, None)
+    with rasterio.open(first["scene"], "r+") as file:
+        file.update_tags(SENSING_TIME="2021-03-01T10:00:00Z")
+    request = {"dates": [first, second], "datetime": LEAP_DAY}
+    with pytest.raises(InvalidInput, match=r"source: request\) is earlier than date 1 .*source: file\)"):
+        told(make_model(dates=2), **request)
+
+
+def test_an_order_that_cannot_be_checked_is_noted(tmp_path: Path) -> None:
+    def notes(*times: str | None) -> list[str]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        _, result = segment(None, folder / "out", model=make_model(dates=2), dates=dates(folder, *times))
+        assert result.data is not None
+        found: list[str] = result.data["notes"]
+        return found
+
+    assert notes(FIRST_DAY, LEAP_DAY) == []
+    (note,) = notes(FIRST_DAY, None)
+    assert "not checked, because the time of date 2 is unknown" in note
+    (note,) = notes(None, None)
+    assert "the time of dates 1 and 2 is unknown" in note
+    (note,) = notes(LEAP_DAY, LEAP_DAY)
+    assert note.startswith("Dates 1 and 2 have the same time, 2020-")
 
 
 def test_times_of_some_dates_are_refused_and_of_none_are_left_out(tmp_path: Path) -> None:
     model = make_model(coordinates=BOTH, dates=3)
-    with pytest.raises(InvalidInput, match="nothing says when date 2 was taken") as refused:
+    with pytest.raises(InvalidInput, match="the time of date 2 is unknown") as refused:
         told(model, dates=dates(tmp_path, FIRST_DAY, None, LEAP_DAY))
     assert refused.value.errors[0].pointer == "/input/dates/1/datetime"
     (prompt,) = told(model, dates=dates(tmp_path, None, None, None))
@@ -195,7 +245,7 @@ def test_times_of_some_dates_are_refused_and_of_none_are_left_out(tmp_path: Path
 
 
 class Echo(torch.nn.Module):
-    """Answers with what it was told, at every pixel: year and day of both dates, latitude, longitude, first band."""
+    """Returns its inputs at every pixel: year and day of both dates, latitude, longitude, first band."""
 
     def forward(self, pixels: torch.Tensor, when: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         numbers = torch.cat([when.flatten(1), where], dim=1)[:, :, None, None]
@@ -205,7 +255,7 @@ class Echo(torch.nn.Module):
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[penstock.Engine]:
-    """Return an engine with an exported program that takes dates and a place, and needs them."""
+    """Return an engine with an exported program that needs time and location."""
     folder = tmp_path / "echo"
     folder.mkdir()
     size = {0: torch.export.Dim("batch"), 2: torch.export.Dim("h", min=2), 3: torch.export.Dim("w", min=2)}
@@ -260,7 +310,7 @@ def test_the_network_itself_gets_them_through_the_engine(engine: penstock.Engine
 
 
 def test_a_missing_date_fails_the_job_and_leaves_the_engine_well(engine: penstock.Engine, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="nothing says when date 1 was taken"):
+    with pytest.raises(InvalidInput, match="the time of date 1 is unknown"):
         engine.run("echo", dates=dates(tmp_path, None, None))
     assert engine.run("echo", dates=dates(tmp_path, FIRST_DAY, LEAP_DAY), outputs=["stats"]).data
     assert engine.warm_up("echo")

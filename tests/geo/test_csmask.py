@@ -1,4 +1,4 @@
-"""The shipped model with its real weights: on the synthetic scene, and on real ones where they are at hand."""
+"""The shipped model with its real weights: on the synthetic scene, and on real scenes if they are available."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Prompt
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
-from penstock.workers.engine.torch_runner import load_torch
-from tests.geo.scenes import Folder, Network, read, segment
+from penstock.workers.engine.torch.runner import load_torch
+from tests.support.geo.scenes import Folder, Network, read, segment
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "geo"
 SHADOW, WATER, SNOW, LAND, CLOUD, NODATA = 0, 1, 2, 3, 4, 255
@@ -41,7 +41,7 @@ def network() -> Network:
 
 
 def percents(data: Any) -> list[float]:
-    """Return each class's share of the valid pixels."""
+    """Return the share of each class in the valid pixels."""
     return [label["percent"] for label in data["classes"]]
 
 

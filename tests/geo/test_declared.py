@@ -1,4 +1,4 @@
-"""Bands and radiometry are what the request, the file or the model declares; nothing is guessed from the numbers."""
+"""Bands and radiometry come from declarations of request, metadata, file or model; numbers are never used to guess."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.errors import ConfigError, InvalidInput, MissingBands
-from penstock.processors.geo.bands import SceneBand, select_bands
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.radiometry import BandRadiometry, Said, Source, asked, resolve_radiometry, tagged
+from penstock.processors.geo.read.bands import SceneBand, select_bands
+from penstock.processors.geo.read.radiometry import (
+    BandRadiometry,
+    Declaration,
+    Source,
+    from_request,
+    from_tags,
+    resolve_radiometry,
+)
 from penstock.processors.geo.request import RadiometryRequest, SegmentationRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
-from tests.geo.scenes import Network, make_model, one_hot, read, segment, write_scene
+from tests.support.geo.scenes import Network, make_model, one_hot, read, segment, write_scene
 
 NEEDED = [
     Band(name="blue", synonyms=("B02",), mean=0, std=1),
@@ -48,11 +55,11 @@ def test_bands_are_found_by_name_then_by_order(names: tuple[str | None, ...], ex
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        ((None,), r"needs 2 bands \(blue, nir\) and the scene has 1: it has 1 \(unnamed\)"),
-        ((), "it has none"),
-        ((None, None, None), "blue, nir cannot be found by name. Say which bands"),
-        (("blue", "green"), "nir cannot be found by name"),
-        (("blue", None), "nir cannot be found by name"),
+        ((None,), r"needs 2 bands \(blue, nir\), but the scene has 1: 1 \(unnamed\)"),
+        ((), "the scene has 0: none"),
+        ((None, None, None), "No band matches the name of blue, nir. Give the bands"),
+        (("blue", "green"), "No band matches the name of nir"),
+        (("blue", None), "No band matches the name of nir"),
     ],
 )
 def test_missing_bands_are_named(names: tuple[str | None, ...], sentence: str) -> None:
@@ -61,7 +68,7 @@ def test_missing_bands_are_named(names: tuple[str | None, ...], sentence: str) -
 
 
 def test_two_bands_of_one_name_are_not_chosen_between() -> None:
-    with pytest.raises(InvalidInput, match="2 bands called 'blue'"):
+    with pytest.raises(InvalidInput, match="2 bands named 'blue'"):
         select_bands(NEEDED, scene_bands("blue", "Blue", "nir"), None)
 
 
@@ -70,24 +77,27 @@ def test_the_request_names_bands_or_numbers_them() -> None:
     assert [band.index for band in select_bands(NEEDED, present, ["B", 1])] == [2, 1]
     with pytest.raises(InvalidInput, match="names 1 band, but the model needs 2: blue, nir"):
         select_bands(NEEDED, present, ["a"])
-    with pytest.raises(MissingBands, match="asks for 4, which the scene does not have; it has 1 'a', 2 'b', 3 'nir'"):
+    with pytest.raises(MissingBands, match="names 4, which is not in the scene; the scene has 1 'a', 2 'b', 3 'nir'"):
         select_bands(NEEDED, present, [1, 4])
 
 
 def resolve(
-    request: dict[str, Any] | None, *words: tuple[Source, Said], dtype: str = "uint16", masked: bool = False
+    request: dict[str, Any] | None,
+    *declarations: tuple[Source, Declaration],
+    dtype: str = "uint16",
+    masked: bool = False,
 ) -> BandRadiometry:
-    everyone = [("request", asked(RadiometryRequest(**request)))] if request else []
-    return resolve_radiometry([*everyone, *words], dtype, [TEN_THOUSANDTHS], mask="alpha" if masked else None)
+    everyone = [("request", from_request(RadiometryRequest(**request)))] if request else []
+    return resolve_radiometry([*everyone, *declarations], dtype, [TEN_THOUSANDTHS], mask="alpha" if masked else None)
 
 
-SIDECAR: tuple[Source, Said] = ("sidecar", Said(1e-4, -0.1, 0))
-ITEM: tuple[Source, Said] = ("stac", Said(1e-3, 0.5, 7))
-TAGS: tuple[Source, Said] = ("file", Said(2e-5, -0.2, 9))
+SIDECAR: tuple[Source, Declaration] = ("sidecar", Declaration(1e-4, -0.1, 0))
+ITEM: tuple[Source, Declaration] = ("stac", Declaration(1e-3, 0.5, 7))
+TAGS: tuple[Source, Declaration] = ("file", Declaration(2e-5, -0.2, 9))
 
 
 @pytest.mark.parametrize(
-    ("request_", "words", "scale", "offset", "source"),
+    ("request_", "declarations", "scale", "offset", "source"),
     [
         (None, (), 1e-4, 0, "model default"),
         (None, (TAGS,), 2e-5, -0.2, "file"),
@@ -96,50 +106,53 @@ TAGS: tuple[Source, Said] = ("file", Said(2e-5, -0.2, 9))
         ({"scale": 0.5}, (SIDECAR, ITEM, TAGS), 0.5, 0, "request"),
         ({"scale": 0.5, "offset": 3}, (), 0.5, 3, "request"),
         ({"nodata": 5}, (TAGS,), 2e-5, -0.2, "file"),
-        (None, (("sidecar", Said(nodata=3)), TAGS), 2e-5, -0.2, "file"),
+        (None, (("sidecar", Declaration(nodata=3)), TAGS), 2e-5, -0.2, "file"),
     ],
 )
 def test_the_request_comes_before_documents_before_the_file_before_the_model(
-    request_: dict[str, Any] | None, words: tuple[Any, ...], scale: float, offset: float, source: str
+    request_: dict[str, Any] | None, declarations: tuple[Any, ...], scale: float, offset: float, source: str
 ) -> None:
-    found = resolve(request_, *words)
+    found = resolve(request_, *declarations)
     assert (found.scale, found.offset, found.source) == (scale, offset, source)
 
 
 @pytest.mark.parametrize(
-    ("request_", "words", "masked", "nodata", "source"),
+    ("request_", "declarations", "masked", "nodata", "source"),
     [
         (None, (), False, 0, "model default"),
         (None, (), True, None, "none"),
         (None, (TAGS,), False, 9, "file"),
         (None, (TAGS,), True, 9, "file"),
         (None, (ITEM, TAGS), False, 7, "stac"),
-        (None, (("stac", Said(1e-3)), TAGS), False, 9, "file"),
+        (None, (("stac", Declaration(1e-3)), TAGS), False, 9, "file"),
         ({"nodata": 5}, (SIDECAR, TAGS), False, 5, "request"),
     ],
 )
 def test_nodata_is_looked_for_in_the_same_order(
-    request_: dict[str, Any] | None, words: tuple[Any, ...], masked: bool, nodata: float | None, source: str
+    request_: dict[str, Any] | None, declarations: tuple[Any, ...], masked: bool, nodata: float | None, source: str
 ) -> None:
-    found = resolve(request_, *words, masked=masked)
+    found = resolve(request_, *declarations, masked=masked)
     assert (found.nodata, found.nodata_source) == (nodata, source)
 
 
 def test_tags_that_change_nothing_say_nothing_but_one_that_does_speaks_for_the_file() -> None:
-    assert tagged([1, 1], [0, 0], [None, 4]) == (Said(None, 0, None), Said(None, 0, 4))
-    assert tagged([1, 2], [0, 0], [None, 4]) == (Said(1, 0, None), Said(2, 0, 4))
-    assert tagged([1, 1], [0, 3], [None, 4]) == (Said(1, 0, None), Said(1, 3, 4))
+    assert from_tags([1, 1], [0, 0], [None, 4]) == (
+        Declaration(None, 0, None),
+        Declaration(None, 0, 4),
+    )
+    assert from_tags([1, 2], [0, 0], [None, 4]) == (Declaration(1, 0, None), Declaration(2, 0, 4))
+    assert from_tags([1, 1], [0, 3], [None, 4]) == (Declaration(1, 0, None), Declaration(1, 3, 4))
 
 
 def test_numbers_that_nobody_explains_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="what the scene's uint8 numbers mean"):
+    with pytest.raises(InvalidInput, match="radiometry of the scene's uint8 numbers is unknown"):
         resolve(None, dtype="uint8")
-    with pytest.raises(InvalidInput, match="what the scene's float32 numbers mean"):
+    with pytest.raises(InvalidInput, match="radiometry of the scene's float32 numbers is unknown"):
         resolve({"nodata": 3}, dtype="float32")
 
 
 def test_a_sidecar_does_not_explain_what_was_scaled_before() -> None:
-    with pytest.raises(InvalidInput, match="the scene holds float32: it was scaled before"):
+    with pytest.raises(InvalidInput, match="the scene is float32 and was already scaled"):
         resolve(None, SIDECAR, dtype="float32")
     assert resolve({"scale": 1}, SIDECAR, dtype="float32").scale == 1
 
@@ -147,15 +160,15 @@ def test_a_sidecar_does_not_explain_what_was_scaled_before() -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        (("file", Said(0.0)), r"scene's own tag of scale is 0, .* Give `radiometry`"),
-        (("file", Said(math.nan)), "scale is nan"),
-        (("file", Said(1.0, math.inf)), "offset is inf"),
-        (("stac", Said(0.0)), "STAC item's scale is 0"),
-        (("sidecar", Said(math.inf)), "sidecar's scale is inf"),
+        (("file", Declaration(0.0)), r"scene's own tag of scale is 0, .* Override it with `radiometry`"),
+        (("file", Declaration(math.nan)), "scale is nan"),
+        (("file", Declaration(1.0, math.inf)), "offset is inf"),
+        (("stac", Declaration(0.0)), "STAC item's scale is 0"),
+        (("sidecar", Declaration(math.inf)), "sidecar's scale is inf"),
     ],
 )
 def test_what_makes_nothing_of_numbers_is_refused_unless_the_request_replaces_it(
-    said: tuple[Source, Said], sentence: str
+    said: tuple[Source, Declaration], sentence: str
 ) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         resolve(None, said)
@@ -172,7 +185,7 @@ def test_a_file_whose_scale_tag_is_0_fails_the_job(tmp_path: Path) -> None:
 
 
 def bright(limit: float) -> Network:
-    """Return a network that calls everything above a reflectance class 1."""
+    """Return a network that assigns class 1 above a reflectance."""
     return lambda pixels: one_hot((pixels[0] > limit).astype(int))
 
 
@@ -212,18 +225,18 @@ def test_permuted_bands_are_put_in_the_models_order_by_name(tmp_path: Path) -> N
     np.testing.assert_array_equal(maps[0], maps[2])
 
 
-def test_where_the_highest_number_looks_like_fill_the_refusal_says_so(tmp_path: Path) -> None:
+def test_the_error_of_a_high_mean_names_a_suspected_nodata_number(tmp_path: Path) -> None:
     model = make_model(plausible_mean=5, default_radiometry=[{"dtypes": ["uint16"], "scale": 1e-4}])
     numbers = np.full((1, 80, 90), 65_535, np.uint16)
-    with pytest.raises(InvalidInput, match=r'has a mean of 6.554 .* "radiometry": \{"nodata": 65535\}\.$'):
+    with pytest.raises(InvalidInput, match=r'has a mean of 6.554, .* "radiometry": \{"nodata": 65535\}\.$'):
         segment(write_scene(tmp_path / "s.tif", numbers), tmp_path / "out", model=model)
-    with pytest.raises(InvalidInput, match=r'"radiometry": \{"scale": 0\.0001\}\.$'):
+    with pytest.raises(InvalidInput, match=r"Give the product's scale and offset as `radiometry`\.$"):
         segment(write_scene(tmp_path / "t.tif", numbers - 1), tmp_path / "other", model=model)
 
 
 def test_a_scale_that_cannot_be_right_fails_the_job_instead_of_making_a_wrong_map(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", np.full((1, 80, 90), 2734, np.float32))
-    with pytest.raises(InvalidInput, match=r"Band grey has a mean of 2734 .* by model default: scale 1\.0"):
+    with pytest.raises(InvalidInput, match=r"Band grey has a mean of 2734, .* source: model default, scale 1\.0"):
         segment(path, tmp_path / "out", model=make_model(plausible_mean=5))
     sink, _ = segment(
         path, tmp_path / "good", model=make_model(plausible_mean=5), network=bright(0.2), radiometry={"scale": 1e-4}
@@ -232,7 +245,7 @@ def test_a_scale_that_cannot_be_right_fails_the_job_instead_of_making_a_wrong_ma
 
 
 @pytest.mark.parametrize(
-    ("dtype", "scale", "fill", "named"),
+    ("dtype", "scale", "nodata", "named"),
     [
         ("int16", 1e-4, -9999, "-9999"),
         ("int16", 1e-4, -32768, "-32768"),
@@ -242,25 +255,25 @@ def test_a_scale_that_cannot_be_right_fails_the_job_instead_of_making_a_wrong_ma
     ],
 )
 @pytest.mark.parametrize("rows", [1, 60])
-def test_fill_that_nobody_declares_fails_the_job_and_is_named(
-    dtype: str, scale: float, fill: float, named: str, rows: int, tmp_path: Path
+def test_undeclared_nodata_fails_the_job_and_is_named(
+    dtype: str, scale: float, nodata: float, named: str, rows: int, tmp_path: Path
 ) -> None:
     numbers = np.full((1, 64, 64), 0.2 / scale).astype(dtype)
-    numbers[0, :rows, :10] = fill
+    numbers[0, :rows, :10] = nodata
     path, model = write_scene(tmp_path / "s.tif", numbers), make_model(plausible_mean=5)
     with pytest.raises(InvalidInput, match=f"Band grey cannot be reflectance.*number {named}") as refused:
         segment(path, tmp_path / "out", model=model, radiometry={"scale": scale})
     assert f'"nodata": {named}' in str(refused.value)
     assert '"scale"' not in str(refused.value)
     assert [issue.pointer for issue in refused.value.errors] == ["/input/radiometry/nodata"]
-    radiometry = {"scale": scale, "nodata": fill}
+    radiometry = {"scale": scale, "nodata": nodata}
     sink, _ = segment(path, tmp_path / "good", model=model, network=bright(0.2), radiometry=radiometry)
     assert (read(sink.artifacts["classes.tif"]) == 255).sum() == rows * 10
 
 
 def test_a_mean_far_below_zero_fails_the_job_too(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", np.full((1, 64, 64), -0.3, np.float32))
-    with pytest.raises(InvalidInput, match=r"the mean is -0\.3, .* number -0\.3"):
+    with pytest.raises(InvalidInput, match=r"the mean is -0\.3 \(.* number -0\.3"):
         segment(path, tmp_path / "out", model=make_model(plausible_mean=5))
 
 

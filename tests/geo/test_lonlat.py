@@ -1,4 +1,4 @@
-"""Polygons in EPSG:4326 lie where they should, also across the antimeridian and over the poles."""
+"""Polygons in EPSG:4326 are at the right place, also across the antimeridian and over the poles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import shapely
 from pyproj import Geod
 
-from penstock.processors.geo.gdal import rasterio
-from penstock.processors.geo.lonlat import ToLonLat, Unplaceable, lonlat_bounds
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.write.lonlat import NoLonLat, ToLonLat, lonlat_bounds
 
 POLAR, SOUTH_POLAR = "EPSG:3413", "EPSG:3031"
 ROUND = shapely.box(-1e6, -1e6, 1e6, 1e6)
@@ -25,7 +25,7 @@ def to_lonlat(crs: str, polygon: Any, step: float = 20_000, bend: float = 200) -
 
 
 def square_metres(geometry: Any) -> float:
-    """Return the area on the ellipsoid; lines along a parallel are followed in small steps."""
+    """Return the area on the ellipsoid; lines along a parallel are densified."""
     parts = shapely.get_parts(shapely.segmentize(geometry, 0.1))
     return sum(abs(Geod(ellps="WGS84").geometry_area_perimeter(part)[0]) for part in parts)
 
@@ -94,7 +94,7 @@ def test_long_lines_of_a_projection_are_followed() -> None:
 @pytest.mark.parametrize("left", [-5e3, 1e3, 2e4, 3e5])
 def test_near_a_pole_short_lines_are_followed_too(left: float) -> None:
     pixels = shapely.box(left, 2e3, left + 1e4, 1.2e4)
-    expected = square_metres(to_lonlat(POLAR, pixels, 10, 1e9))  # so short that nothing is to be followed
+    expected = square_metres(to_lonlat(POLAR, pixels, 10, 1e9))  # so short that no line needs more points
     assert square_metres(to_lonlat(POLAR, pixels, 16e4, 20)) == pytest.approx(expected, rel=2e-3)
     assert shapely.get_num_coordinates(to_lonlat(POLAR, pixels, 16e4, 20)) < 400
 
@@ -103,10 +103,10 @@ def test_near_a_pole_short_lines_are_followed_too(left: float) -> None:
     ("crs", "polygon", "sentence"),
     [
         (None, shapely.box(0, 0, 1, 1), "no CRS"),
-        ("+proj=ortho +lat_0=0 +lon_0=0", shapely.box(6e6, 6e6, 7e6, 7e6), "not defined"),
-        ('LOCAL_CS["a grid of our own",UNIT["metre",1]]', shapely.box(0, 0, 1, 1), "no known relation"),
+        ("+proj=ortho +lat_0=0 +lon_0=0", shapely.box(6e6, 6e6, 7e6, 7e6), "outside the area where its CRS is defined"),
+        ('LOCAL_CS["a grid of our own",UNIT["metre",1]]', shapely.box(0, 0, 1, 1), "no transformation from its CRS"),
     ],
 )
 def test_what_has_no_longitude_is_said(crs: str | None, polygon: Any, sentence: str) -> None:
-    with pytest.raises(Unplaceable, match=sentence):
+    with pytest.raises(NoLonLat, match=sentence):
         ToLonLat(rasterio.CRS.from_string(crs) if crs else None, 1e5, 1e3).polygons(np.array([polygon]))

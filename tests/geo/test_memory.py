@@ -1,4 +1,4 @@
-"""Memory grows with neither side of a scene."""
+"""Memory does not grow with the size of a scene."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def peak_mb(folder: Path, height: int, width: int, kind: str) -> int:
-    """Return the peak of resident memory of a process that segments one scene."""
+    """Return the peak resident memory of a process that segments one scene."""
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.geo.peak_memory", str(folder), str(height), str(width), kind]
+    command = [sys.executable, "-m", "tests.support.geo.peak_memory", str(folder), str(height), str(width), kind]
     environment = {**os.environ, "GDAL_CACHEMAX": "16"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
@@ -23,20 +23,22 @@ def peak_mb(folder: Path, height: int, width: int, kind: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth(but=("halo",))
 @pytest.mark.parametrize("kind", ["halo", "hann"])
 def test_scenes_many_times_as_high_or_as_wide_take_no_more(kind: str, tmp_path: Path) -> None:
-    scene = peak_mb(tmp_path / "scene", 8192, 1536, kind)  # high enough to fill what is read ahead
+    scene = peak_mb(tmp_path / "scene", 8192, 1536, kind)  # high enough to fill the read-ahead buffer
     high = peak_mb(tmp_path / "high", 16_384, 2048, kind)
     wide = peak_mb(tmp_path / "wide", 2048, 16_384, kind)
-    # Held whole, the larger ones would take 380 MB more: 18 bytes for each of 21 million pixels.
+    # If held completely, the larger scenes would take 380 MB more: 18 bytes for each of 21 million pixels.
     assert max(high, wide) < scene + 40
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_sparse_scenes_of_100_000_rows_or_columns_take_no_more_than_square_ones(tmp_path: Path) -> None:
     square = peak_mb(tmp_path / "square", 8000, 8000, "sparse")
     high = peak_mb(tmp_path / "high", 100_000, 3000, "sparse")
     wide = peak_mb(tmp_path / "wide", 3000, 100_000, "sparse")
-    # Of either 300 MB would be held if it were read whole, as much again for what is valid, and 1.2 GB normalised.
-    # GDAL's overviews take about a kilobyte a column.
+    # If read completely, each would take 300 MB, the same again for the mask, and 1.2 GB after normalisation.
+    # GDAL's overviews take about one kilobyte per column.
     assert max(high, wide) < square + 100

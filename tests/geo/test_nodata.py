@@ -1,4 +1,4 @@
-"""Where a scene has no data its map has none, however the scene says so."""
+"""Pixels without data in the scene have no data in the map, for every way of marking them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from PIL import Image
 
 from penstock.processors.base import Result
-from penstock.processors.geo.gdal import rasterio
 from penstock.processors.geo.options import NODATA
-from tests.geo.scenes import GREY, make_model, pattern, read, segment, write_scene
+from penstock.processors.geo.read.gdal import rasterio
+from tests.support.geo.scenes import GREY, make_model, pattern, read, segment, write_scene
 
 HOLE = (slice(20, 90), slice(37, 61))
 MODEL = make_model(halo_px=8, stride_px=4, tile_px=32)
 
 
 def check(sink: Any, numbers: npt.NDArray[Any]) -> None:
-    """Compare all the outputs with the numbers of a scene with `HOLE` in it."""
+    """Compare all outputs with the numbers of a scene that contains `HOLE`."""
     expected = numbers[0].copy()
     expected[HOLE] = 0
     expected = expected.astype(np.int64) % 5
@@ -53,7 +53,7 @@ def test_nan_without_a_nodata_value_and_infinity(tmp_path: Path) -> None:
 
 
 def masked_by(result: Result) -> Any:
-    """Return what the statistics say of where there is no data."""
+    """Return the statistics' entries on missing data."""
     assert result.data is not None
     return result.data["radiometry"]["mask"]
 

@@ -1,4 +1,4 @@
-"""Polygons of a class raster are those of the whole raster, however it is cut into strips."""
+"""Polygons of a class raster do not depend on how the raster is divided into strips."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.processors.geo.gdal import rasterio
 from penstock.processors.geo.options import NODATA
-from penstock.processors.geo.outlines import TooRagged, outlines
-from tests.geo.scenes import write_scene
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.write.outlines import TooRagged, outlines
+from tests.support.geo.scenes import write_scene
 
 Map = npt.NDArray[np.uint8]
 
 
 @st.composite
 def maps(draw: st.DrawFn) -> Map:
-    """Return a map of blobs of four classes and nodata, 1 to 40 pixels a side."""
+    """Return a map with blobs of four classes and nodata, 1 to 40 pixels per side."""
     height, width = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     coarse = rng.integers(0, 5, (height, width), np.uint8)
@@ -45,12 +45,12 @@ def found(path: Path, strip_rows: int | None = None) -> tuple[npt.NDArray[Any], 
 
 
 def described(classes: npt.NDArray[Any], polygons: npt.NDArray[Any]) -> list[tuple[int, str]]:
-    """Return polygons so that only what they are counts, not their order or first point."""
+    """Return polygons in a normal form, independent of their order and first point."""
     return sorted(zip(classes.tolist(), shapely.to_wkt(shapely.normalize(polygons)).tolist(), strict=True))
 
 
 def whole(ids: Map) -> list[tuple[int, str]]:
-    """Return the polygons that GDAL makes of the whole map at once."""
+    """Return GDAL's polygons of the whole map."""
     shapes = list(rasterio.features.shapes(ids, mask=ids != NODATA, connectivity=4))
     classes, polygons = [int(v) for _, v in shapes], [shapely.geometry.shape(s) for s, _ in shapes]
     return described(np.array(classes, dtype=int), np.array(polygons, dtype=object))

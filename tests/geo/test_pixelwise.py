@@ -1,4 +1,4 @@
-"""Models that look at each pixel alone: LightGBM's, and s2cloudless with its real trees."""
+"""Pixel-wise models: LightGBM models, and s2cloudless with its real trees."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.lightgbm_runner import load_lightgbm
-from penstock.workers.engine.runners import FACTORIES
-from tests.geo.scenes import Files, Folder, read, write_scene
+from penstock.workers.engine.runners import Runners
+from tests.support.geo.scenes import Files, Folder, read, write_scene
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT.parent / "shared" / "data" / "geo" / "s2cloudless_l1c_13b_with_expected.npz"
@@ -52,7 +52,7 @@ def sample() -> Sample:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -71,9 +71,9 @@ def test_s2cloudless_finds_the_published_probabilities(
     outputs = ("classes", "probability_float32", "stats")
     sink = run(model, engine, scene, tmp_path / "out", outputs=outputs)
     valid = (sample.numbers[[BANDS.index(band["name"]) for band in model.options["bands"]]] != 0).all(axis=0)
-    assert valid.sum() == valid.size - 1  # one pixel's cirrus band is 0, which is no data
+    assert valid.sum() == valid.size - 1  # the cirrus band of one pixel is 0, which is nodata
     clear, cloud = read(sink.artifacts["probability_float32.tif"])
-    # The published ones were rounded to 1/65535, and made of numbers that had not been rounded to 1/10000.
+    # The published values are rounded to 1/65535 and were computed from numbers not rounded to 1/10000.
     wrong = np.abs(cloud - sample.expected)[valid]
     assert np.quantile(wrong, 0.99) < 0.02
     assert wrong.mean() < 1e-3
@@ -117,7 +117,7 @@ def test_bands_without_names_are_not_guessed(
     model: Model, sample: Sample, engine: BatchingEngine, tmp_path: Path
 ) -> None:
     scene = write_scene(tmp_path / "scene.tif", sample.numbers[:, :32, :32])
-    with pytest.raises(MissingBands, match="Say which bands to take"):
+    with pytest.raises(MissingBands, match="Give the bands in the model's order"):
         run(model, engine, scene, tmp_path / "out")
     numbers = [BANDS.index(band["name"]) + 1 for band in model.options["bands"]]
     assert run(model, engine, scene, tmp_path / "said", bands=numbers, outputs=("stats",))
@@ -126,7 +126,8 @@ def test_bands_without_names_are_not_guessed(
 def test_the_dummy_runs(model: Model, engine: BatchingEngine, tmp_path: Path) -> None:
     small = model.model_copy(update={"limits": Limits(max_pixels=1000)})
     dummy = RasterSegmentation(small).dummy(small.limits, tmp_path)
-    assert run(small, engine, dummy.files["media://dummy"], tmp_path / "out", radiometry={"scale": 1}).artifacts
+    radiometry = {"scale": 1, "trust": True}
+    assert run(small, engine, dummy.files["media://dummy"], tmp_path / "out", radiometry=radiometry).artifacts
 
 
 def test_a_prompt_of_other_bands_is_refused(model: Model) -> None:

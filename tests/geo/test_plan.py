@@ -1,4 +1,4 @@
-"""Plans cover every scene exactly and keep what the exactness of halo tiles needs."""
+"""Plans cover every scene exactly, and halo tiles satisfy the conditions of exactness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.processors.geo.plan import Box, Plan, Tile, make_plan
+from penstock.processors.geo.tiling.plan import Box, Plan, Tile, make_plan
 
 SIZES = st.integers(1, 900)
 tried = settings(deadline=None)
@@ -92,7 +92,7 @@ def test_all_windows_of_a_scene_have_one_size_and_cost_no_more_than_the_fewest_t
         padded = -(-size // stride) * stride
         assert side <= min(padded, tile + 2 * halo)
         assert len(cuts) <= max(1, -(-(padded - 2 * halo) // tile))
-        # No more than the scene, a halo on both sides of every cut, and what rounding to the stride adds.
+        # At most the scene, a halo on both sides of every cut, and the rounding to the stride.
         assert len(cuts) * side < padded + 2 * halo * (len(cuts) - 1) + len(cuts) * stride
 
 
@@ -234,26 +234,29 @@ def test_each_pixel_is_made_final_once_when_all_of_its_tiles_are_answered(
 
 @tried
 @given(SIDES, SIDES, TILES, BUDGETS, st.sets(st.integers(0, 60)), st.booleans())
-def test_of_kept_strips_nothing_is_done_but_for_rows_that_are_not_kept(
-    height: int, width: int, tile: int, budget: int, kept: set[int], averaged: bool
+def test_restored_strips_are_skipped_unless_other_strips_need_their_tiles(
+    height: int, width: int, tile: int, budget: int, restored: set[int], averaged: bool
 ) -> None:
     cut = (1, 1 + tile // 8, 0)
     plan = averaging(height, width, tile, 0, budget) if averaged else plan_of(height, width, cut, budget)
-    whole, left = {strip.index: strip for strip in plan.strips()}, {strip.index: strip for strip in plan.strips(kept)}
+    whole, left = (
+        {strip.index: strip for strip in plan.strips()},
+        {strip.index: strip for strip in plan.strips(restored)},
+    )
     for index, strip in whole.items():
         needed = any(
             cell.top < strip.tiles[0].core.bottom and strip.tiles[0].core.top < cell.bottom
             for other in whole.values()
-            if other.index not in kept and other.index // len(plan.rows) == index // len(plan.rows)
+            if other.index not in restored and other.index // len(plan.rows) == index // len(plan.rows)
             for cell in other.cells[:1]
         )
         assert (index in left) == needed
         if needed:
             assert left[index].tiles == strip.tiles
-            assert left[index].cells == (() if index in kept else strip.cells)
-    assert plan.count(kept) == sum(len(strip.tiles) for strip in left.values())
+            assert left[index].cells == (() if index in restored else strip.cells)
+    assert plan.count(restored) == sum(len(strip.tiles) for strip in left.values())
     if not averaged:
-        assert set(left) == set(whole) - kept
+        assert set(left) == set(whole) - restored
 
 
 @tried

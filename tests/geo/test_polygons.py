@@ -1,4 +1,4 @@
-"""The polygon files say what the map says: areas, places, attributes, in both formats."""
+"""The polygon files match the map in both formats: areas, positions, attributes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import shapely
 from pydantic import ValidationError
 from pyproj import Geod
 
-from penstock.processors.geo.gdal import pyogrio, rasterio
 from penstock.processors.geo.options import NODATA
+from penstock.processors.geo.read.gdal import pyogrio, rasterio
 from penstock.processors.geo.request import SegmentationRequest
-from tests.geo.scenes import NORTH_UP, Folder, read, segment, write_scene
+from tests.support.geo.scenes import NORTH_UP, Folder, read, segment, write_scene
 
 Affine = rasterio.Affine
 PLACES: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ PLACES: dict[str, dict[str, Any]] = {
 
 
 def blobs() -> np.ndarray:
-    """Return numbers of a scene: five classes in patches of 7 x 9 pixels, and a corner without data."""
+    """Return the numbers of a scene: five classes in patches of 7 x 9 pixels, and a corner without data."""
     coarse = np.random.default_rng(3).integers(1, 6, (20, 20), np.uint8)
     numbers = np.kron(coarse, np.ones((7, 9), np.uint8))[:120, :150][None]
     numbers[:, :30, :40] = 0
@@ -147,7 +147,7 @@ def test_without_a_crs_there_is_no_geojson_and_no_area(tmp_path: Path) -> None:
     assert meta["crs"] is None
     assert set(columns) == {"class", "name", "pixels"}
     assert shapely.area(polygons).sum() == columns["pixels"].sum() * 900
-    assert stats["polygons"]["notes"] == ["polygons.geojson was not made: the scene has no CRS."]
+    assert stats["polygons"]["notes"] == ["polygons.geojson was not created: the scene has no CRS."]
 
 
 def test_without_a_geotransform_there_are_no_polygons_and_the_result_says_why(tmp_path: Path) -> None:

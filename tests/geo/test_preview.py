@@ -1,4 +1,4 @@
-"""The preview is a picture of the map that a person can look at, whatever the scene's shape."""
+"""The preview is a small image of the map for every shape of scene."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock.processors.geo.gdal import rasterio
-from tests.geo.scenes import NORTH_UP, make_model, segment, write_scene
+from penstock.processors.geo.read.gdal import rasterio
+from tests.support.geo.scenes import NORTH_UP, make_model, segment, write_scene
 
 Affine = rasterio.Affine
 BLUE, RED, CLEAR = (0, 0, 255, 255), (255, 0, 0, 255), (0, 0, 0, 0)
 
 
 def picture(numbers: np.ndarray, folder: Path, **place: Any) -> Image.Image:
-    """Return the preview of a scene whose numbers are class ids (and 0 no data)."""
+    """Return the preview of a scene whose numbers are class ids (0 is nodata)."""
     path = write_scene(folder / "s.tif", numbers, nodata=0, **place)
     sink, _ = segment(path, folder / "out", model=make_model(tile_px=512), outputs=("preview",))
     with Image.open(sink.artifacts["preview.png"]) as image:

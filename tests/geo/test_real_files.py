@@ -17,8 +17,8 @@ import pytest
 
 from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable, MissingBands
 from penstock.models import Model, read_catalogue
-from penstock.processors.geo.gdal import rasterio, without_georeference
-from tests.geo.scenes import make_model, one_hot, segment
+from penstock.processors.geo.read.gdal import rasterio, without_georeference
+from tests.support.geo.scenes import make_model, one_hot, segment
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data
 
 @dataclass(frozen=True)
 class Right:
-    """What comes of a file: its size, how many pixels hold data, and what was used of the radiometry."""
+    """The expected result of a file: size, number of valid pixels, and radiometry."""
 
     width: int
     height: int
@@ -37,7 +37,7 @@ class Right:
 
 @dataclass(frozen=True)
 class Wrong:
-    """How a file is refused."""
+    """The expected error of a file."""
 
     error: type[InputError]
     sentence: str
@@ -51,18 +51,18 @@ def lacks(found: str) -> Wrong:
 
 
 PNG = Wrong(MediaUnreadable, "neither a GeoTIFF nor a JPEG 2000 file: it begins with the bytes 89 50 4e 47")
-#: (with the shipped six-band model, with a model of one band given `"bands": [1]`). Sizes are those that other GDAL
-#: programs give; valid pixels were counted in a whole read, by the file's mask and for floats by what is finite.
+#: (with the shipped six-band model, with a model of one band given `"bands": [1]`). Sizes are from other GDAL
+#: programs. Valid pixels were counted in the whole file with the file's mask, and for floats with the finite values.
 OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {
     "edge/all_nodata_4band.tif": (
-        lacks("has 4: it has 1 'blue', 2 'green', 3 'red', 4 'nir'"),
+        lacks("has 4: 1 'blue', 2 'green', 3 'red', 4 'nir'"),
         Right(71, 2475, 0, {"nodata": 0, "nodata_source": "file"}),
     ),
     "edge/big_120MP.tif": (lacks("the scene has 1"), Right(10_980, 10_980, 120_560_400)),
     "edge/big_palette_62MP.tif": (lacks("the scene has 1"), Right(7168, 8704, 34_648_688)),
     "edge/complex_int16_gcps.tif": (
-        Wrong(InvalidInput, "numbers are complex_int16"),
-        Wrong(InvalidInput, "numbers are complex_int16"),
+        Wrong(InvalidInput, "data type is complex_int16"),
+        Wrong(InvalidInput, "data type is complex_int16"),
     ),
     "edge/corrupt_tiles.tif": (
         lacks("the scene has 3"),
@@ -71,7 +71,7 @@ OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {
     "edge/extreme_nodata.tif": (lacks("the scene has 1"), Right(28, 22, 98, {"nodata": -3.3999999521443642e38})),
     "edge/gcps_only.tif": (lacks("the scene has 1"), Right(1280, 837, 1_071_360, {"nodata": 0})),
     "edge/no_crs_nan.tif": (lacks("the scene has 1"), Right(3, 2, 5, {"nodata": "NaN"})),
-    "edge/palette.tif": (lacks("the scene has 1: it has 1 'Layer_1'"), Right(84, 46, 3864, {"nodata": None})),
+    "edge/palette.tif": (lacks("the scene has 1: 1 'Layer_1'"), Right(84, 46, 3864, {"nodata": None})),
     "edge/rgba_jpeg_alpha.tif": (
         lacks("the scene has 3"),
         Right(1223, 1223, 23_188, {"nodata": None, "nodata_source": "none"}),
@@ -86,12 +86,16 @@ OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {
     "geo/dsm_2m.tif": (lacks("the scene has 1"), Right(283, 259, 73_297, {"nodata": -9999})),
     "geo/hls_burnscar_mask.tif": (lacks("the scene has 1"), Right(512, 512, 262_144, {"nodata": -1})),
     "geo/hls_tx_10b_float32.tif": (
-        lacks("cannot be found by name"),
+        lacks("No band matches the name"),
         Right(224, 224, 50_176, {"nodata": -9999, "source": "model default"}),
     ),
     "geo/l7_olinda_6b_uint8.tif": (
-        Wrong(InvalidInput, "what the scene's uint8 numbers mean"),
+        Wrong(InvalidInput, "radiometry of the scene's uint8 numbers is unknown"),
         Right(349, 352, 122_848, {"nodata": None}),
+    ),
+    "geo/l8_betsiboka_20170118_6b.tif": (
+        Right(512, 512, 260_310, {"scale": 1 / 65_535, "offset": 0, "source": "file", "nodata": 0}),
+        Right(512, 512, 260_311, {"source": "file"}),
     ),
     "geo/l8_betsiboka_20200127_6b.tif": (
         Right(512, 512, 260_309, {"scale": 1 / 65_535, "offset": 0, "source": "file", "nodata": 0}),
@@ -99,7 +103,7 @@ OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {
     ),
     "geo/naip_aerial_rgbn.tif": (lacks("the scene has 4"), Right(934, 723, 675_282, {"nodata": 0})),
     "geo/s1_gamma0_vv_nodata0.tif": (
-        lacks("the scene has 1: it has 1 'Gamma0_VV'"),
+        lacks("the scene has 1: 1 'Gamma0_VV'"),
         Right(549, 549, 147_316, {"nodata": 0}),
     ),
     "geo/s2_l2a_aquileia_20190416_6b.tif": (
@@ -127,7 +131,7 @@ def test_the_table_has_every_file() -> None:
 
 
 def check(name: str, model: Model, outcome: Outcome, folder: Path, **request: Any) -> None:
-    """Run a file through the processor and compare with what was written down."""
+    """Process a file and compare with the expected outcome."""
     if isinstance(outcome, Wrong):
         with pytest.raises(outcome.error, match=outcome.sentence) as refused:
             segment(DATA / name, folder, model=model, **request)
@@ -152,7 +156,7 @@ def check(name: str, model: Model, outcome: Outcome, folder: Path, **request: An
 
 
 def certain(pixels: np.ndarray) -> np.ndarray:
-    """Call everything class 1."""
+    """Assign class 1 everywhere."""
     return one_hot(np.ones(pixels.shape[1:], dtype=int))
 
 
@@ -180,7 +184,7 @@ def test_pixels_need_data_in_every_band(name: str, bands: list[Any], valid: int 
     needed = [{"name": f"band {i}", "mean": 0.0, "std": 1.0} for i in range(len(bands))]
     model = make_model(bands=needed, tile_px=512)
     if valid is None:
-        with pytest.raises(MissingBands, match="asks for '4', which the scene does not have"):
+        with pytest.raises(MissingBands, match="names '4', which is not in the scene"):
             segment(DATA / name, tmp_path / "out", model=model, bands=bands)
         return
     _, result = segment(DATA / name, tmp_path / "out", model=model, network=certain, bands=bands, outputs=["stats"])
@@ -195,8 +199,8 @@ def test_big_files_are_refused_before_a_pixel_is_read_where_the_model_takes_less
 
 
 def measure(name: str, folder: Path) -> tuple[int, int]:
-    """Return a file's valid pixels and the peak of resident memory in MB of the process that counted them."""
-    command = [sys.executable, "-m", "tests.geo.peak_of_file", str(DATA / name), str(folder / Path(name).stem)]
+    """Return a file's valid pixels, and the peak resident memory in MB of the process that counted them."""
+    command = [sys.executable, "-m", "tests.support.geo.peak_of_file", str(DATA / name), str(folder / Path(name).stem)]
     environment = {**os.environ, "GDAL_CACHEMAX": "16"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
@@ -215,5 +219,5 @@ def test_big_files_are_counted_in_memory_that_does_not_grow_with_them(tmp_path: 
         assert valid == right.valid
         peaks.append(peak_mb)
     assert peaks[1] < peaks[0] + 30, "twice the pixels took more"
-    # Rows held and read ahead. Held whole, with their validity, they would take 120 and 240 MB beside that.
+    # Rows held and read ahead. If held completely with their masks, the files would take 120 and 240 MB more.
     assert max(peaks) < small_mb + 150

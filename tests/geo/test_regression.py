@@ -1,4 +1,4 @@
-"""Quantities of a scene: the same plan, reading and masks as classes, and float rasters out."""
+"""Regression of a scene: plan, reading and masks as for classes, with float rasters as output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt, Result
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.testing import check_processor, check_request_module
-from tests.geo.scenes import Files, Folder, make_model, pattern, read, write_scene
+from tests.support.geo.scenes import Files, Folder, make_model, pattern, read, write_scene
 
 ROOT = Path(__file__).parents[2]
+TIME = "2020-01-27T10:00:00Z"
 Network = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 TWO = ({"name": "depth", "unit": "m", "description": "Depth of the water"}, {"name": "heat"})
 HANN = {"overlap": "hann", "tile_px": 48}
@@ -94,7 +95,7 @@ def test_what_the_network_cannot_say_is_no_data(tmp_path: Path) -> None:
 
 def test_the_raster_says_what_its_bands_are(tmp_path: Path) -> None:
     scene = write_scene(tmp_path / "scene.tif", pattern(70, 60))
-    sink, _ = estimate(scene, tmp_path / "out", value_model(**HALO), outputs=("values", "item"))
+    sink, _ = estimate(scene, tmp_path / "out", value_model(**HALO), outputs=("values", "item"), datetime=TIME)
     with rasterio.open(sink.artifacts["values.tif"]) as file:
         assert (file.descriptions, file.units) == (("Depth of the water", "heat"), ("m", None))
     assert set(sink.artifacts) == {"values.tif", "item.json", "model.json"}
@@ -105,7 +106,7 @@ def test_classes_of_another_model_are_not_taken_for_values(tmp_path: Path) -> No
     processor = RasterRegression(value_model(**HALO))
     prepared = processor.pre_process(processor.request(scene=str(scene)), Files())
     outputs = (Output({"probability": prompt.data["pixels"]}) for prompt in prepared.prompts)
-    with pytest.raises(ProcessorFailed, match="answered probability, not `values`"):
+    with pytest.raises(ProcessorFailed, match="returned probability, not `values`"):
         processor.post_process(outputs, prepared.context, Folder(tmp_path / "out"))
 
 
@@ -139,10 +140,10 @@ def test_it_is_found_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"halo_px": 8}, 'halo_px goes with overlap = "halo"'),
+        ({"halo_px": 8}, 'halo_px requires overlap = "halo"'),
         ({"overlap_px": 23}, "at least half of tile_px"),
-        ({"overlap_px": 48}, "less than all of it"),
-        ({"overlap": "halo", "overlap_px": 24, "halo_px": 0}, 'overlap_px goes with overlap = "hann"'),
+        ({"overlap_px": 48}, "less than tile_px"),
+        ({"overlap": "halo", "overlap_px": 24, "halo_px": 0}, 'overlap_px requires overlap = "hann"'),
     ],
 )
 def test_an_overlap_that_cannot_be_is_refused(options: dict[str, Any], problem: str) -> None:
@@ -153,5 +154,5 @@ def test_an_overlap_that_cannot_be_is_refused(options: dict[str, Any], problem: 
 def test_a_halo_must_be_said() -> None:
     model = value_model(**HALO)
     options = {name: value for name, value in model.options.items() if name not in ("halo_px", "stride_px")}
-    with pytest.raises(ConfigError, match="halo_px is needed"):
+    with pytest.raises(ConfigError, match='overlap = "halo" requires halo_px'):
         RasterRegression(model.model_copy(update={"options": options}))

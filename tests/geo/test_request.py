@@ -1,4 +1,4 @@
-"""Requests that do not fit are refused by the schema already, at the place that is wrong; pydantic refuses the same."""
+"""Invalid requests are rejected by the JSON Schema with the invalid field; pydantic rejects the same requests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.errors import InvalidRequest
+from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, media_references
 from penstock.processors.geo.request import SegmentationRequest
-from penstock.storage.submissions import check_input
 
 ENTRY = CatalogueEntry(
     name="toy",
@@ -43,8 +43,8 @@ def test_scenes_come_as_one_file_or_several_or_dates_of_either(request_: dict[st
     assert SegmentationRequest.model_validate(request_).acquisitions()
 
 
-BESIDE = "cannot be given beside the rest"
-NO_TIME = "must be a time as 2026-01-31T12:00:00Z"
+BESIDE = "cannot be combined with the other fields"
+NO_TIME = "must be a time such as 2026-01-31T12:00:00Z"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Coarse bands on a finer grid: centres where they belong, no-data numbers in no value, data where data was."""
+"""Coarse bands on a finer grid: correct pixel centres, no influence of nodata, unchanged valid area."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidInput
-from penstock.processors.geo.gdal import Resampling, rasterio
-from penstock.processors.geo.grids import Factor, finest, nesting
-from penstock.processors.geo.resample import bilinear, taps
-from tests.geo.grid import Grid
+from penstock.processors.geo.read.gdal import Resampling, rasterio
+from penstock.processors.geo.read.grids import Factor, finest, nesting
+from penstock.processors.geo.read.resample import bilinear, taps
+from tests.support.geo.grid import Grid
 
 
 def resample(numbers: np.ndarray, valid: np.ndarray, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +22,7 @@ def resample(numbers: np.ndarray, valid: np.ndarray, rows: int, columns: int) ->
 
 
 def by_definition(numbers: np.ndarray, valid: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Compute each pixel by itself: the mean of the valid ones of its four neighbours, by distance of centres."""
+    """Compute each pixel separately: the mean of its valid neighbours among four, weighted by distance."""
     height, width = valid.shape
     result = np.zeros((height * rows, width * columns))
     for i, j in np.ndindex(result.shape):
@@ -108,7 +108,7 @@ def coarser(rows: int, columns: int, **changes: object) -> Grid:
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 2), (6, 6), (3, 3), (7, 7), (2, 1)])
 def test_pixels_that_are_whole_multiples_nest(rows: int, columns: int) -> None:
-    assert nesting(TEN, coarser(rows, columns), called="It") == Factor(rows, columns)
+    assert nesting(TEN, coarser(rows, columns), label="It") == Factor(rows, columns)
 
 
 MOVED = rasterio.Affine.translation
@@ -117,38 +117,38 @@ MOVED = rasterio.Affine.translation
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (coarser(2, 2, crs="EPSG:32634"), "It lies in EPSG:32634 and the finest file in EPSG:32633. Bring all"),
-        (coarser(2, 2, crs=None), "It lies in no CRS"),
+        (coarser(2, 2, crs="EPSG:32634"), "It has EPSG:32634, but the finest file has EPSG:32633. Bring all"),
+        (coarser(2, 2, crs=None), "It has no CRS"),
         (Grid(40, 24, TEN.transform @ rasterio.Affine.scale(2.5)), "do not nest .*: each covers 2.5 x 2.5"),
-        (Grid(50, 30, MOVED(5, 0) @ coarser(2, 2).transform), "do not nest .* from column 0.5 and row 0"),
+        (Grid(50, 30, MOVED(5, 0) @ coarser(2, 2).transform), "do not nest .* starting at column 0.5 and row 0"),
         (Grid(50, 30, MOVED(0, -0.2) @ coarser(2, 2).transform), "do not nest .* row 0.02"),
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.rotation(3)), "do not nest"),
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.scale(1, -1)), "do not nest"),
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.scale(1.0003)), "do not nest"),
-        (coarser(2, 2, height=49), "another extent than the finest file: 30 x 49 pixels where 30 x 50 would cover"),
-        (coarser(2, 2, width=31), "another extent"),
+        (coarser(2, 2, height=49), "a different extent from the finest file: 30 x 49 pixels, but 30 x 50 would cover"),
+        (coarser(2, 2, width=31), "different extent"),
         (Grid(100, 60, None), "do not nest"),
     ],
 )
 def test_grids_that_do_not_fit_are_refused_with_what_differs(other: Grid, sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
-        nesting(TEN, other, called="It")
+        nesting(TEN, other, label="It")
 
 
 def test_rounded_origins_still_nest() -> None:
-    assert nesting(TEN, Grid(50, 30, MOVED(0.05, 0) @ coarser(2, 2).transform), called="It") == Factor(2, 2)
+    assert nesting(TEN, Grid(50, 30, MOVED(0.05, 0) @ coarser(2, 2).transform), label="It") == Factor(2, 2)
 
 
 def test_a_grid_nests_in_itself_however_far_its_origin_is() -> None:
     far = Grid(100, 60, rasterio.Affine(1e-9, 3e-10, 1e9, 2e-10, -1e-9, -1e9))
-    assert nesting(far, far, called="It") == Factor(1, 1)
+    assert nesting(far, far, label="It") == Factor(1, 1)
 
 
 def test_files_without_a_georeference_fit_when_their_sizes_do() -> None:
     bare = Grid(100, 60, None, crs=None)
-    assert nesting(bare, bare, called="It") == Factor(1, 1)
-    with pytest.raises(InvalidInput, match="another extent"):
-        nesting(bare, Grid(50, 30, None, crs=None), called="It")
+    assert nesting(bare, bare, label="It") == Factor(1, 1)
+    with pytest.raises(InvalidInput, match="different extent"):
+        nesting(bare, Grid(50, 30, None, crs=None), label="It")
 
 
 def test_the_finest_is_the_target_and_the_first_of_equals() -> None:

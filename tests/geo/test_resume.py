@@ -1,4 +1,4 @@
-"""A job that is killed goes on where it was, and ends with the same bytes."""
+"""A killed job continues from its checkpoints and ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from penstock.models import Model
 from penstock.processors.base import Output
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.geo.segmentation import RasterSegmentation
-from penstock.processors.geo.strips import found_strips, is_whole, strip_name
-from tests.geo.scenes import Files, Folder, answers, by_value, make_model, pattern, write_scene
+from penstock.processors.geo.tiling.strips import found_strips, is_whole, strip_name
+from tests.support.geo.scenes import Files, Folder, answers, by_value, make_model, pattern, write_scene
 
 SHAPE = (211, 199)
+TIME = "2020-01-27T10:00:00Z"
 EVERYTHING = ("classes", "probability", "probability_float32", "confidence", "polygons", "preview", "stats", "item")
 
 
 class Killed(Exception):
-    """As if the power had failed."""
+    """A simulated power failure."""
 
 
 class Mortal(Folder):
-    """A sink whose process dies once it has saved so many checkpoints."""
+    """A sink whose process dies after a number of checkpoints."""
 
     def __init__(self, folder: Path, lives: int) -> None:
         super().__init__(folder)
@@ -43,7 +44,7 @@ class Mortal(Folder):
 
 
 def blur(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return probabilities of five classes that depend on neighbours and on the place within the tile."""
+    """Return probabilities of five classes that depend on neighbours and on the position within the tile."""
     _, height, width = pixels.shape
     ramp = np.linspace(0.1, 1, height)[:, None] + np.linspace(0, 1, width)
     logits = np.stack([np.roll(pixels[0], i, axis=i % 2) % (7 + i) * ramp for i in range(5)])
@@ -80,12 +81,11 @@ class Job:
         self.request = self.processor.request(scene=str(scene), **request)
         self.saved: dict[str, Path] = {}
         self.attempts = 0
-        #: How many tiles each attempt sent to the engine, and what it had announced: (further tiles, done before).
         self.sent: list[int] = []
         self.announced: list[tuple[int | None, int]] = []
 
     def attempt(self, lives: int = 10**9) -> Folder:
-        """Run it until it has saved so many checkpoints more."""
+        """Run the job until it has saved a number of further checkpoints."""
         self.attempts += 1
         prepared = self.processor.pre_process(self.request, Files(self.saved))
         self.announced.append((prepared.count, prepared.done))
@@ -111,7 +111,7 @@ class Job:
 
 
 def contents(sink: Folder) -> dict[str, bytes]:
-    """Return the artifacts' bytes; a FlatGeobuf file's and an item's own times are taken out."""
+    """Return the artifacts' bytes without the times in FlatGeobuf files and items."""
     return {name: re.sub(rb"\d{4}-\d\d-\d\dT[\d:.]+Z?", b"now", p.read_bytes()) for name, p in sink.artifacts.items()}
 
 
@@ -120,6 +120,7 @@ def scene(tmp_path: Path) -> Path:
     return write_scene(tmp_path / "scene.tif", holed(), nodata=0)
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize(
     ("name", "outputs"),
     [(name, EVERYTHING if name == "halo" else ("classes", "probability_float32", "stats")) for name in MODELS],
@@ -127,12 +128,12 @@ def scene(tmp_path: Path) -> Path:
 def test_killed_at_every_strip_it_ends_with_the_same_bytes(
     name: str, outputs: tuple[str, ...], scene: Path, tmp_path: Path
 ) -> None:
-    whole = Job(scene, tmp_path / "whole", MODELS[name], outputs=outputs)
+    whole = Job(scene, tmp_path / "whole", MODELS[name], outputs=outputs, datetime=TIME)
     expected = contents(whole.attempt())
     strips = len(whole.saved)
     assert strips > 2
     for lives in range(strips):
-        job = Job(scene, tmp_path / f"{lives}", MODELS[name], outputs=outputs)
+        job = Job(scene, tmp_path / f"{lives}", MODELS[name], outputs=outputs, datetime=TIME)
         with pytest.raises(Killed):
             job.attempt(lives)
         assert len(job.saved) == lives
@@ -165,7 +166,7 @@ def test_no_tile_of_a_kept_strip_is_inferred_again(name: str, scene: Path, tmp_p
         with pytest.raises(Killed):
             job.attempt(1)
     job.attempt()
-    # Every attempt but the last had begun the next strip when it died; batches of three run ahead of it.
+    # Every attempt except the last had started the next strip when it died; batches of three run ahead.
     strip = max(len(s.tiles) for s in plan(job).strips())
     assert sum(job.sent) <= sum(whole.sent) + (job.attempts - 1) * (strip + 3)
     assert job.sent[-1] <= 2 * strip
@@ -210,7 +211,7 @@ def flip(data: bytes) -> bytes:
 
 
 def edited(data: bytes) -> bytes:
-    """Change a pixel, and the checksum of gzip with it."""
+    """Change a pixel together with the checksum of gzip."""
     text = bytearray(gzip.decompress(data))
     text[text.index(b"\n", text.index(b"rasters")) + 5] ^= 1
     return gzip.compress(bytes(text))
@@ -244,7 +245,7 @@ def test_a_damaged_checkpoint_is_made_anew(spoil: Callable[[bytes], bytes], scen
     path = job.saved[victim]
     path.write_bytes(spoil(path.read_bytes()))
     assert contents(job.attempt()) == expected
-    assert job.announced[-1][0] == 3 * 6  # the damaged strip's, the last one's and those of the one without data
+    assert job.announced[-1][0] == 3 * 6  # of the damaged strip, the last strip, and the strip without data
     assert is_whole(job.saved[victim], victim[:32], 1)
 
 

@@ -1,4 +1,4 @@
-"""Tiles, whatever their size, number and order, give what the network gives on the whole scene."""
+"""Tiles of any size, number and order give the same result as the network on the whole scene."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.testing import LocalFiles, check_processor
-from tests.geo.scenes import (
+from tests.support.geo.scenes import (
     Files,
     Folder,
     Network,
@@ -35,7 +35,7 @@ from tests.geo.scenes import (
 
 
 def small_net(seed: int) -> Network:
-    """Return a network of stride 4 that sees 11 px far. Its numbers are whole, so sums are exact in any order."""
+    """Return a network with stride 4 and radius 11 px. Its weights are integers, so sums are exact in any order."""
     torch.manual_seed(seed)
     layers = [nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in ((1, 4), (4, 4), (4, 4), (4, 1))]
     for layer in layers:
@@ -157,7 +157,7 @@ def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
 
 def test_a_scene_of_more_tiles_than_the_model_takes_is_refused_before_a_pixel_is_read(tmp_path: Path) -> None:
     scene = write_scene(tmp_path / "scene.tif", pattern(100, 100))
-    with pytest.raises(MediaTooLarge, match="makes 16 tiles; this model takes at most 15"):
+    with pytest.raises(MediaTooLarge, match="has 16 tiles; this model accepts at most 15"):
         segment(scene, tmp_path / "out", model=make_model(tile_px=32, limits=Limits(max_tiles=15)))
     assert segment(scene, tmp_path / "out", model=make_model(tile_px=32, limits=Limits(max_tiles=16)))
 
@@ -236,11 +236,11 @@ def test_an_engine_that_answers_too_little_too_much_or_another_shape_fails_the_j
         cropped = Output({"probability": outputs[0].data["probability"][:, 1:]})
         yield from {"less": outputs[:-1], "more": [*outputs, outputs[0]], "shape": [cropped, *outputs[1:]]}[how]
 
-    with pytest.raises(ProcessorFailed, match="unanswered"):
+    with pytest.raises(ProcessorFailed, match="returned no output for"):
         answer("less")
-    with pytest.raises(ProcessorFailed, match="more tiles"):
+    with pytest.raises(ProcessorFailed, match="more outputs than tiles"):
         answer("more")
-    with pytest.raises(ProcessorFailed, match="answered"):
+    with pytest.raises(ProcessorFailed, match="returned shape"):
         answer("shape")
 
 

@@ -1,4 +1,4 @@
-"""A scene of several files is the scene that one file with all its bands would be."""
+"""A scene of several files gives the same result as one file with all bands."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable, MissingBands
 from penstock.models import Limits
-from penstock.processors.geo.gdal import rasterio
-from penstock.processors.geo.inputs import Inputs, open_rows, read_inputs
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.plan import Box
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.read.inputs import Inputs, open_rows, read_inputs
 from penstock.processors.geo.request import SceneRequest
-from tests.geo.documents import item, sentinel2
-from tests.geo.scenes import Files, make_model, one_hot, read, segment, write_scene
+from penstock.processors.geo.tiling.plan import Box
+from tests.support.geo.metadata import item, sentinel2
+from tests.support.geo.scenes import Files, make_model, one_hot, read, segment, write_scene
 
 NEEDED = [
     Band(name="red", synonyms=("B04",), mean=0, std=1),
@@ -43,7 +43,7 @@ def inputs(request: dict[str, Any], needed: Sequence[Band] = NEEDED, **options: 
 
 
 def pixels(found: Inputs) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return all that the network would see, in the model's unit, and where it is valid."""
+    """Return the network's input in the model's unit, and the validity mask."""
     scene = found.scene
     with open_rows(found) as rows:
         chunks = list(rows.read(Box(0, 0, scene.height, scene.width)))
@@ -103,7 +103,7 @@ def test_coarser_bands_come_onto_the_finest_grid_wherever_the_finest_stands(tmp_
     found = inputs({"files": files})
     assert (found.scene.height, found.scene.width, found.scene.transform) == (96, 72, TEN)
     assert [(factor.rows, factor.columns) for factor in found.factors] == [(1, 1), (2, 2), (6, 6)]
-    assert found.pixel_bytes == 13  # three floats and whether it is valid
+    assert found.pixel_bytes == 13  # three floats and the validity flag
     values, valid = pixels(found)
     np.testing.assert_allclose(values[0], red[0] * 1e-4)
     np.testing.assert_allclose(values[1, 40:42, 40:42], nir_at(nir, 20, 20), rtol=1e-6)
@@ -112,7 +112,7 @@ def test_coarser_bands_come_onto_the_finest_grid_wherever_the_finest_stands(tmp_
 
 
 def nir_at(nir: npt.NDArray[Any], row: int, column: int) -> npt.NDArray[np.float64]:
-    """Return the four fine pixels inside a coarse one, by hand: 9/16 of it, 3/16 of its neighbours, 1/16 across."""
+    """Return the four fine pixels in a coarse one: weights 9/16, 3/16 for direct, 1/16 for diagonal neighbours."""
     n = nir[0].astype(float) * 1e-4
     return np.array(
         [
@@ -250,7 +250,7 @@ def test_a_model_of_several_dates_maps_what_changed(tmp_path: Path) -> None:
 
 
 def three(tmp_path: Path, **last: Any) -> list[dict[str, Any]]:
-    """Return three files, the last of which is unlike the others."""
+    """Return three files, of which the last differs from the others."""
     values = last.pop("values", numbers(3))
     profile = {"transform": TEN, **last}
     good = [{"media": write(tmp_path / f"{i}.tif", numbers(i))} for i in (1, 2)]
@@ -260,10 +260,10 @@ def three(tmp_path: Path, **last: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("last", "sentence"),
     [
-        ({"crs": "EPSG:32634"}, r"File 3 \(B8A.tif\) lies in EPSG:32634 and the finest file in EPSG:32633"),
+        ({"crs": "EPSG:32634"}, r"File 3 \(B8A.tif\) has EPSG:32634, but the finest file has EPSG:32633"),
         ({"transform": TEN @ rasterio.Affine.scale(2.5)}, r"pixels of File 3 \(B8A.tif\) do not nest"),
-        ({"values": numbers(3, 90, 72)}, r"File 3 \(B8A.tif\) has another extent"),
-        ({"values": numbers(3).astype(np.uint8)}, r"what the scene's uint8 numbers mean"),
+        ({"values": numbers(3, 90, 72)}, r"File 3 \(B8A.tif\) has a different extent"),
+        ({"values": numbers(3).astype(np.uint8)}, r"radiometry of the scene's uint8 numbers is unknown"),
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(last: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ def test_every_file_is_held_to_the_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "error", "sentence"),
     [
-        ({"bands": ["a", "b"]}, InvalidInput, r"^File 1 .*: `bands` names 2 bands of the file, which has 1"),
-        ({"bands": ["nir"]}, InvalidInput, "2 bands called 'nir'"),
+        ({"bands": ["a", "b"]}, InvalidInput, r"^File 1 .*: `bands` names 2 bands, but the file has 1"),
+        ({"bands": ["nir"]}, InvalidInput, "2 bands named 'nir'"),
     ],
 )
 def test_names_that_do_not_fit_the_files_are_refused(
@@ -313,9 +313,12 @@ def test_names_that_do_not_fit_the_files_are_refused(
 
 def test_dates_must_be_as_many_as_the_model_takes(tmp_path: Path) -> None:
     scene = write(tmp_path / "s.tif", np.concatenate([numbers(i) for i in range(3)]))
-    with pytest.raises(InvalidInput, match="takes a scene at 3 dates, in `dates`; the request gives 1"):
+    with pytest.raises(InvalidInput, match="needs a scene at 3 dates, in `dates`; the request gives 1") as refused:
         inputs({"scene": scene}, dates=3)
-    with pytest.raises(InvalidInput, match="takes a scene at one date; the request gives 2"):
+    assert [issue.pointer for issue in refused.value.errors] == ["/input/dates"]
+    with pytest.raises(InvalidInput, match="needs a scene at 3 dates, in `dates`; the request gives 4"):
+        inputs({"dates": [{"scene": scene}] * 4}, dates=3)
+    with pytest.raises(InvalidInput, match="needs a scene at one date; the request gives 2"):
         inputs({"dates": [{"scene": scene}] * 2})
 
 

@@ -1,4 +1,4 @@
-"""Areas are those on the ellipsoid, whatever the CRS."""
+"""Areas are computed on the ellipsoid for every CRS."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyproj import CRS, Transformer
 
-from penstock.processors.geo.area import PixelArea, pixel_area
-from penstock.processors.geo.gdal import rasterio
-from penstock.processors.geo.plan import Box
-from tests.geo.scenes import NORTH_UP, segment, write_scene
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.area import PixelArea, pixel_area
+from tests.support.geo.scenes import NORTH_UP, segment, write_scene
 
 Affine = rasterio.Affine
 
 
 def polygon_m2(transform: Any, box: Box, crs: str) -> float:
-    """Return the geodesic area of a box's outline, walked pixel by pixel (edges of parallels are no geodesics)."""
+    """Return the geodesic area of a box's outline with a point at each pixel, because parallels are not geodesics."""
     top, left, bottom, right = box.top, box.left, box.bottom, box.right
     outline = [(x, top) for x in range(left, right)] + [(right, y) for y in range(top, bottom)]
     outline += [(x, bottom) for x in range(right, left, -1)] + [(left, y) for y in range(bottom, top, -1)]
@@ -34,7 +34,7 @@ def polygon_m2(transform: Any, box: Box, crs: str) -> float:
 
 
 def found_m2(area: PixelArea, box: Box) -> tuple[float, float]:
-    """Return a box's area by its pixels, and by its corners."""
+    """Return a box's area as the sum of its pixels, and from its corners."""
     rows, columns = np.array([box.top, box.bottom]), np.array([box.left, box.right])
     above = area.above(*map(np.ravel, np.meshgrid(rows, columns, indexing="ij")))
     return area.of(box).sum(), above @ [1, -1, -1, 1]
@@ -72,7 +72,7 @@ def test_areas_are_those_on_the_ellipsoid_whatever_the_crs(crs: str, transform: 
     assert area is not None
     box = Box(20, 30, 60, 110)
     by_pixels, by_corners = found_m2(area, box)
-    # A pixel's area is that in the middle of its edges: of half a degree that is 6e-6 wrong.
+    # Each area is measured at the pixel's centre: the error for half a degree is 6e-6.
     assert by_pixels == pytest.approx(polygon_m2(transform, box, crs), rel=2e-5)
     assert by_corners == pytest.approx(by_pixels, rel=1e-9)
 
@@ -95,7 +95,7 @@ def test_what_is_between_nodes_is_as_exact(
     top, left = (data.draw(st.integers(0, side - 1)) for _ in range(2))
     box = Box(top, left, min(side, top + 300), min(side, left + 40))
     by_pixels, by_corners = found_m2(area, box)
-    # `polygon_area_perimeter` itself is good to a tenth of a square metre or so for each of its points.
+    # `polygon_area_perimeter` itself has an error of about 0.1 m² per point.
     slack = 0.1 * (box.height + box.width)
     assert by_pixels == pytest.approx(polygon_m2(transform, box, crs), rel=1e-5, abs=slack)
     assert by_corners == pytest.approx(by_pixels, rel=1e-9, abs=2e-3)
@@ -115,7 +115,7 @@ def test_where_the_crs_has_no_place_on_the_earth_there_is_no_area() -> None:
     assert area is not None
     m2 = area.of(Box(0, 0, 182, 362))
     assert np.isnan(m2[0, 0])
-    # Every pixel whose middle is on the earth has an area, which this projection keeps, but for some along its rim.
+    # In this equal-area projection every pixel with its centre on the earth has an area, except some at the rim.
     known = m2[~np.isnan(m2)]
     assert len(known) * 1e10 == pytest.approx(4 * np.pi * 6_371_007.181**2, rel=2e-3)
     assert np.median(known) == pytest.approx(1e10, rel=1e-6)

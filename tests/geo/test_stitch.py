@@ -1,4 +1,4 @@
-"""Tiles become the scene again, whatever their size, their number, the order of the work and what is missing."""
+"""Stitched tiles give the scene again, for every size, number and processing order of tiles, and with missing data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Output
-from penstock.processors.geo.plan import Box
-from penstock.processors.geo.stitch import Channels, shares
-from tests.geo.in_memory import MemoryRows, Network, Numbers, mapped, plan_of
+from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.tiling.stitch import Channels, window_weights
+from tests.support.geo.in_memory import MemoryRows, Network, Numbers, mapped, plan_of
 
 SIDES = st.one_of(st.integers(1, 90), st.sampled_from([1, 15, 16, 17, 31, 32, 33, 61, 64, 83, 89]))
 SHAPES = st.tuples(SIDES, SIDES)
@@ -29,14 +29,14 @@ def places(shape: tuple[int, int]) -> Numbers:
 
 
 def mask(shape: tuple[int, int], seed: int) -> npt.NDArray[np.bool_]:
-    """Return where there is data: from everywhere to nowhere, in blots, so that whole tiles are empty too."""
+    """Return a random validity mask with blobs, from all valid to all invalid, so that some tiles are empty."""
     rng = np.random.default_rng(seed)
     coarse = rng.random((-(-shape[0] // 9), -(-shape[1] // 9))) < rng.random()
     return np.kron(coarse, np.ones((9, 9), bool))[: shape[0], : shape[1]] & (rng.random(shape) < 0.9)
 
 
 def conv(radius: int, seed: int) -> Network:
-    """Return a network that sees so far, in steps of one pixel. Its numbers are whole, so that sums are exact."""
+    """Return a network with a given radius and stride 1. Its weights are integers, so that sums are exact."""
     weights = np.random.default_rng(seed).integers(1, 5, (2 * radius + 1, 2 * radius + 1))
 
     def network(pixels: Numbers) -> Numbers:
@@ -48,19 +48,19 @@ def conv(radius: int, seed: int) -> Network:
 
 
 def twice(pixels: Numbers) -> Numbers:
-    """Return the input and its double."""
+    """Return the input and twice the input."""
     return np.stack([pixels[0], 2 * pixels[-1]])
 
 
 def by_place_in_the_tile(pixels: Numbers) -> Numbers:
-    """Answer differently in every tile, as a vision transformer does: by the pixel, its place and all of the tile."""
+    """Return outputs that depend on pixel, position and whole tile, as for a vision transformer."""
     _, height, width = pixels.shape
     ramp = np.linspace(0, 1, height)[:, None] + np.linspace(0, 2, width)
     return np.stack([pixels[0] * 0.3 + ramp, ramp * pixels.mean(dtype=np.float64)])
 
 
 def averaged_whole(numbers: Numbers, network: Network, tile: int, overlap: int) -> Numbers:
-    """Return the means, made in the plainest way: all tiles, whole sums, one division."""
+    """Return the weighted means by the simplest method: all tiles, complete sums, one division."""
     _, height, width = numbers.shape
     beyond = ((0, 0), (0, max(0, tile - height)), (0, max(0, tile - width)))
     padded = np.pad(numbers, beyond, mode="reflect")
@@ -104,7 +104,7 @@ def test_a_halo_one_pixel_less_does_not(tile: int, radius: int, seed: int) -> No
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[int, int | None]:
-    """Draw a tile's side and its overlap; None stands for a halo of 0."""
+    """Draw a tile's side and its overlap; None means a halo of 0."""
     tile = draw(TILES)
     return tile, draw(st.none() | st.integers(-(-tile // 2), 3 * tile // 4))
 
@@ -161,15 +161,15 @@ def test_means_do_not_depend_on_batches_panels_and_the_order_of_the_work(
 @tried
 @given(SHAPES, cuts(), BUDGETS, st.sets(st.integers(0, 200)), SEEDS)
 def test_what_is_not_kept_is_the_same_whatever_is_kept(
-    shape: tuple[int, int], cut: tuple[int, int | None], budget: int, kept: set[int], seed: int
+    shape: tuple[int, int], cut: tuple[int, int | None], budget: int, restored: set[int], seed: int
 ) -> None:
     numbers, known = np.random.default_rng(seed).random((1, *shape)).astype(np.float32), mask(shape, seed)
     plan = plan_of(shape, cut[0], overlap=cut[1], strip_bytes=budget)
     once = mapped(numbers, plan, by_place_in_the_tile, known=known)
     for strip in plan.strips():
-        for cell in strip.cells if strip.index in kept else ():
+        for cell in strip.cells if strip.index in restored else ():
             once[:, cell.top : cell.bottom, cell.left : cell.right] = np.nan
-    np.testing.assert_array_equal(mapped(numbers, plan, by_place_in_the_tile, known=known, kept=kept), once)
+    np.testing.assert_array_equal(mapped(numbers, plan, by_place_in_the_tile, known=known, restored=restored), once)
 
 
 @pytest.mark.parametrize("overlap", [None, 16])
@@ -177,7 +177,7 @@ def test_of_kept_strips_only_what_the_others_need_is_read(overlap: int | None) -
     plan, numbers = plan_of((640, 40), 32, overlap=overlap), places((640, 40))
     rows = MemoryRows(numbers, np.ones((640, 40), dtype=bool))
     strips = plan.strip_count
-    mapped(numbers, plan, twice, kept=range(strips - 2), rows=rows)
+    mapped(numbers, plan, twice, restored=range(strips - 2), rows=rows)
     assert min(box.top for box in rows.boxes if box.height) >= 640 - 3 * 32
     assert plan.count(range(strips - 2)) == (4 if overlap is None else 6)
 
@@ -188,7 +188,7 @@ def test_shares_are_above_0_and_add_up_to_1(tile: int, size: int) -> None:
     columns = plan_of((1, size), tile, overlap=-(-tile // 2))
     total = np.zeros(max(size, tile))
     cuts = tuple(cut for panel in columns.panels for cut in panel)
-    for start, share in shares(cuts).items():
+    for start, share in window_weights(cuts).items():
         assert (share > 0).all()
         total[start : start + tile] += share
     np.testing.assert_allclose(total, 1, rtol=1e-15)
@@ -198,7 +198,7 @@ def test_an_answer_of_another_name_or_shape_is_the_models_fault() -> None:
     channels, window = Channels("probability", 2), Box(0, 0, 4, 4)
     right = np.zeros((2, 4, 4), np.float32)
     assert channels.of(Output({"probability": right}), window) is right
-    with pytest.raises(ProcessorFailed, match="answered logits, not `probability`"):
+    with pytest.raises(ProcessorFailed, match="returned logits, not `probability`"):
         channels.of(Output({"logits": right}), window)
-    with pytest.raises(ProcessorFailed, match=r"answered \(3, 4, 4\); expected \(2, 4, 4\)"):
+    with pytest.raises(ProcessorFailed, match=r"returned shape \(3, 4, 4\); expected \(2, 4, 4\)"):
         channels.of(Output({"probability": np.zeros((3, 4, 4), np.float32)}), window)

@@ -1,4 +1,4 @@
-"""Rows come as a stream that reads every block once and ahead of whoever takes them, and equals a whole read."""
+"""The row stream reads every block once and ahead of its consumer, and equals a read of the whole file."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.models import Limits
-from penstock.processors.geo.gdal import rasterio
-from penstock.processors.geo.grids import Factor
-from penstock.processors.geo.plan import Box, make_plan
-from penstock.processors.geo.raster import FileRows, opened, read_scene
-from penstock.processors.geo.resample import Chunk, coarse_box
-from penstock.processors.geo.rows import Cursor, Layer, Rows, read_ahead
-from tests.geo.scenes import write_scene
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.read.grids import Factor
+from penstock.processors.geo.read.raster import FileRows, opened, read_scene
+from penstock.processors.geo.read.resample import Chunk, coarse_box
+from penstock.processors.geo.read.row_stream import Cursor, FileLayer, SceneRows, read_ahead
+from penstock.processors.geo.tiling.plan import Box, make_plan
+from tests.support.geo.scenes import write_scene
 
 ONE = Factor(1, 1)
 
 
 class Counting:
-    """A dataset that notes which windows were read of it."""
+    """A dataset that records the windows that were read."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -41,7 +41,7 @@ class Counting:
 
 
 class Pieces:
-    """A raster in memory that comes in chunks of given heights, over and over."""
+    """A raster in memory, read in chunks of the given heights in turn."""
 
     def __init__(self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], heights: list[int]) -> None:
         self._numbers, self._valid, self._heights = numbers, valid, heights
@@ -57,7 +57,7 @@ class Pieces:
 
 
 def whole(chunks: Iterator[Chunk], box: Box, count: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Put chunks together; they must follow each other without gap or overlap."""
+    """Concatenate chunks, which must have no gaps or overlaps."""
     numbers, valid, top = np.empty((count, box.height, box.width)), np.zeros((box.height, box.width), bool), box.top
     for at, some, known in chunks:
         assert at == top
@@ -90,7 +90,9 @@ def test_strips_equal_a_whole_read_and_no_block_is_decoded_twice(
         scene = read_scene(path, Limits())
         with opened(path, scene.driver) as dataset:
             counting = Counting(dataset)
-            rows = Rows([Layer(FileRows(counting, scene, [1, 2], [0, 0]), (0, 1), height, width, ONE)], height, width)
+            rows = SceneRows(
+                [FileLayer(FileRows(counting, scene, [1, 2], [0, 0]), (0, 1), height, width, ONE)], height, width
+            )
             for panel in plan.panels:
                 left, right = panel[0].window_start, min(width, panel[-1].window_stop)
                 counting.windows.clear()
@@ -123,9 +125,9 @@ def test_files_of_any_chunks_and_resolutions_merge_to_the_same_rows_wherever_str
 ) -> None:
     rng = np.random.default_rng(seed)
 
-    def layers(heights: list[int]) -> list[Layer]:
+    def layers(heights: list[int]) -> list[FileLayer]:
         return [
-            Layer(Pieces(numbers, valid, heights), (place,), *valid.shape, Factor(factor, factor))
+            FileLayer(Pieces(numbers, valid, heights), (place,), *valid.shape, Factor(factor, factor))
             for place, (numbers, valid, factor) in enumerate(rasters)
         ]
 
@@ -134,11 +136,11 @@ def test_files_of_any_chunks_and_resolutions_merge_to_the_same_rows_wherever_str
         shape = -(-height // factor), -(-width // factor)
         rasters.append((rng.integers(0, 9999, (1, *shape)).astype(np.uint16), rng.random(shape) < 0.8, factor))
     box = Box(0, 0, height, width)
-    with closing(Rows(layers([10**6]), height, width)) as rows:
+    with closing(SceneRows(layers([10**6]), height, width)) as rows:
         at_once = whole(rows.read(box), box, len(factors))
     edges = sorted({0, height, *(cut for cut in cuts if cut < height)})
     strips = [Box(top, 0, bottom, width) for top, bottom in pairwise(edges)]
-    with closing(Rows(layers(heights), height, width)) as rows:
+    with closing(SceneRows(layers(heights), height, width)) as rows:
         assert rows.dtype == (np.float32 if max(factors) > 1 else np.uint16)
         parts = [whole(rows.read(strip), strip, len(factors)) for strip in strips]
     np.testing.assert_array_equal(np.concatenate([numbers for numbers, _ in parts], axis=1), at_once[0])
@@ -190,7 +192,7 @@ def test_the_next_chunks_are_made_before_they_are_asked_for_and_never_more_than_
     for at, _, _ in ahead:
         taken = at + 1
     assert taken == 50
-    assert most <= 3  # two ahead, and the one that is being handed over
+    assert most <= 3  # two ahead, and the current one
 
 
 def test_what_fails_while_reading_ahead_fails_where_its_chunk_would_have_come() -> None:
@@ -205,7 +207,9 @@ def test_what_fails_while_reading_ahead_fails_where_its_chunk_would_have_come() 
 
 
 def test_closing_waits_for_the_reader_and_leaves_no_thread() -> None:
-    rows = Rows([Layer(Pieces(np.zeros((1, 400, 4)), np.ones((400, 4), bool), [8]), (0,), 400, 4, ONE)], 400, 4)
+    rows = SceneRows(
+        [FileLayer(Pieces(np.zeros((1, 400, 4)), np.ones((400, 4), bool), [8]), (0,), 400, 4, ONE)], 400, 4
+    )
     next(rows.read(Box(0, 0, 10, 4)))
     assert any(thread.name.startswith("read-ahead") for thread in threading.enumerate())
     rows.close()

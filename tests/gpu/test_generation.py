@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from penstock.processors.base import Prompt
-from tests.hub import finish, load, save, tokens
-from tests.stories import generated, new
+from tests.support.hub import finish, load, save, tokens
+from tests.support.language import generated, new
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and a torch that uses it")
 

@@ -15,9 +15,9 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from tests.acceptance.stack import running
-from tests.gpu.device import needs_cuda
-from tests.waiting import wait_for
+from tests.support.gpu_device import needs_cuda
+from tests.support.polling import wait_for
+from tests.support.stack import running
 
 pytestmark = [needs_cuda, pytest.mark.slow]
 
@@ -28,8 +28,13 @@ import torch
 from torch import nn
 from penstock.errors import DeviceLost
 from penstock.workers.engine.engine import BatchingEngine
-from tests.gpu.device import Doubled, a_model, probability, runs, squares
-from tests.unit.engine_jobs import never
+from tests.support.gpu_device import Doubled
+from tests.support.gpu_device import a_model
+from tests.support.gpu_device import probability
+from tests.support.gpu_device import runs
+from tests.support.gpu_device import squares
+from tests.support.engine_jobs import never
+from penstock.workers.engine.runners import Runners
 
 class Faulty(nn.Module):
     def forward(self, pixels):
@@ -37,7 +42,7 @@ class Faulty(nn.Module):
         return pixels + torch.zeros(4, device=pixels.device)[places].sum()
 
 told = {}
-with closing(BatchingEngine({"made": runs(Faulty), "other": runs(Doubled)})) as engine:
+with closing(BatchingEngine(Runners.of({"made": runs(Faulty), "other": runs(Doubled)}))) as engine:
     [good] = engine.run(a_model("other"), squares([3]), check=never)
     told["good"] = float(probability(good)[0, 0, 0])
     for what, model, value in (("first", "made", 1), ("same", "made", 0), ("other", "other", 3)):

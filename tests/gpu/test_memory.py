@@ -16,9 +16,10 @@ from penstock.errors import OutOfMemory
 from penstock.processors.base import Prompt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.memory import CUDA_SHARE, budget_bytes
-from tests.gpu.device import Doubled, a_model, at_most, needs_cuda, probability, runs, squares
-from tests.unit.engine_jobs import never
-from tests.waiting import wait_for
+from penstock.workers.engine.runners import Runners
+from tests.support.engine_jobs import never
+from tests.support.gpu_device import Doubled, a_model, at_most, needs_cuda, probability, runs, squares
+from tests.support.polling import wait_for
 
 pytestmark = needs_cuda
 GB = 10**9
@@ -65,7 +66,10 @@ def is_free(before: int) -> None:
 @pytest.fixture
 def hungry() -> Iterator[BatchingEngine]:
     """Eight samples need 7.2 GB; four fit, but not beside what was made of the eight."""
-    with closing(BatchingEngine({"made": runs(partial(Hungry, 4 * GB // 10, GB // 2))})) as engine, at_most(0.07):
+    with (
+        closing(BatchingEngine(Runners.of({"made": runs(partial(Hungry, 4 * GB // 10, GB // 2))}))) as engine,
+        at_most(0.07),
+    ):
         yield engine
 
 
@@ -92,7 +96,7 @@ def test_jobs_whose_batch_does_not_fit_succeed_without_a_warm_up(taken_before: i
 
 def test_a_prompt_that_never_fits_is_its_job_s_error_and_the_next_job_succeeds(taken_before: int) -> None:
     factories = {"made": runs(partial(Hungry, 100 * GB)), "other": runs(Doubled)}
-    with closing(BatchingEngine(factories)) as engine:
+    with closing(BatchingEngine(Runners.of(factories))) as engine:
         with pytest.raises(OutOfMemory):
             list(engine.run(a_model(), squares(range(4)), check=never))
         [output] = engine.run(a_model("other"), squares([3]), check=never)
@@ -103,14 +107,14 @@ def test_a_prompt_that_never_fits_is_its_job_s_error_and_the_next_job_succeeds(t
 def test_a_prompt_for_whose_copy_there_is_no_room_waits_beside_the_device() -> None:
     """The device is full until the batch before is through: the copy is made when its turn comes."""
     side = 10_000
-    with closing(BatchingEngine({"made": runs(Doubled)})) as engine, at_most(0.025):
+    with closing(BatchingEngine(Runners.of({"made": runs(Doubled)}))) as engine, at_most(0.025):
         outputs = list(engine.run(a_model(max_batch=1), squares(range(8), side=side), check=never))
     assert [float(probability(output)[0, -1, -1]) for output in outputs] == [2.0 * value for value in range(8)]
 
 
 def test_the_model_that_was_not_used_for_the_longest_time_makes_way_and_its_memory_is_free(taken_before: int) -> None:
     names = ("one", "two", "three")
-    with closing(BatchingEngine({name: runs(Heavy) for name in names}, memory_bytes=5 * GB // 2)) as engine:
+    with closing(BatchingEngine(Runners.of({name: runs(Heavy) for name in names}), memory_bytes=5 * GB // 2)) as engine:
         for name in names:
             [output] = engine.run(a_model(name), squares([3]), check=never)
             assert probability(output)[0, 0, 0] == 6
@@ -122,7 +126,7 @@ def test_the_model_that_was_not_used_for_the_longest_time_makes_way_and_its_memo
 def test_models_may_take_most_of_the_device() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     assert budget_bytes() == int(CUDA_SHARE * total)
-    with closing(BatchingEngine({"made": runs(Heavy)})) as engine:
+    with closing(BatchingEngine(Runners.of({"made": runs(Heavy)}))) as engine:
         for number in range(4):
             list(engine.run(a_model(revision=str(number)), squares([1]), check=never))
         assert torch.cuda.memory_allocated() > 4 * GB * 0.99
@@ -153,7 +157,7 @@ def test_copies_of_many_jobs_at_a_time_arrive_whole_and_outputs_stay_as_they_wer
         return [(float(array.min()), float(array.max())) for array in kept]
 
     factories = {"made": runs(partial(Doubled, SLEEP_CYCLES))}
-    with closing(BatchingEngine(factories)) as engine, ThreadPoolExecutor(jobs) as pool:
+    with closing(BatchingEngine(Runners.of(factories))) as engine, ThreadPoolExecutor(jobs) as pool:
         found = list(pool.map(partial(job, engine), range(jobs)))
     expected = [2.0 * (index + 1) for index in range(jobs * prompts)]
     assert [least for job_s in found for least, _ in job_s] == expected

@@ -20,24 +20,24 @@ from penstock.processors.base import Output, Prompt
 from penstock.processors.registry import Registry
 from penstock.processors.testing import LocalFiles
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests import hub, onnx_files, painters, photos, pictured
-from tests.gpu.device import DEVICE, farthest, needs_cuda
-from tests.hub import an_image, tokens
+from penstock.workers.engine.runners import Runners
 from tests.integration.test_diffusers_images import labelled, told, untold
 from tests.integration.test_transformers_adapters import a_llama
 from tests.integration.test_transformers_conversation import MESSAGES, a_picture
 from tests.integration.test_transformers_speech import a_recording
-from tests.unit.engine_jobs import never
+from tests.support import diffusion, hub, multimodal, onnx_files, vision
+from tests.support.engine_jobs import never
+from tests.support.gpu_device import DEVICE, farthest, needs_cuda
+from tests.support.hub import an_image, tokens
 
 pytestmark = [
     needs_cuda,
-    #: What numpy 2 says to diffusers' older schedulers, and torch to its own parts.
+    #: Warnings of numpy 2 about diffusers' older schedulers, and of torch about its own parts.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
 
-#: How far float32 on the device may be from float32 on the processor, as a share of the largest number.
+#: Greatest difference of float32 on the device from float32 on the processor, as a share of the largest number.
 NOISE = 1e-4
 PIXELS = [Prompt({"pixels": an_image(3, 32, 32, seed=seed)}, cost=1) for seed in range(6)]
 TILES = [Prompt({"pixels": an_image(6, 64, 96, seed=seed)}, cost=1) for seed in range(6)]
@@ -57,7 +57,7 @@ def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -137,7 +137,7 @@ def test_in_bfloat16_they_are_near(
 
 def answered(engine: BatchingEngine, model: Model, request: dict[str, Any], files: dict[str, Path]) -> list[Output]:
     """Return what the engine answers to the prompts that the model's processor makes of a request."""
-    processor = Registry.installed().processor_for(model)
+    processor = Registry.imported().processor_for(model)
     prepared = processor.pre_process(processor.request.model_validate(request), LocalFiles(files))
     return [output for output in engine.run(model, prepared.prompts, check=never) if not output.partial]
 
@@ -145,17 +145,17 @@ def answered(engine: BatchingEngine, model: Model, request: dict[str, Any], file
 @pytest.mark.parametrize(
     ("make", "processor"),
     [
-        (photos.a_detr, "object-detection"),
-        (photos.an_rt_detr, "object-detection"),
-        (photos.a_yolos, "object-detection"),
-        (photos.a_dpt, "depth-estimation"),
-        (photos.a_mask2former, "instance-segmentation"),
+        (vision.a_detr, "object-detection"),
+        (vision.an_rt_detr, "object-detection"),
+        (vision.a_yolos, "object-detection"),
+        (vision.a_dpt, "depth-estimation"),
+        (vision.a_mask2former, "instance-segmentation"),
     ],
 )
 def test_photographs_have_the_boxes_depths_and_masks_of_the_processor(
     make: Make, processor: str, tmp_path: Path, engine: BatchingEngine, said: Callable[[float], None]
 ) -> None:
-    picture = photos.a_picture(tmp_path / "a.png")
+    picture = vision.a_picture(tmp_path / "a.png")
     model = hub.a_model(make(tmp_path / "m"), processor=processor, max_batch=2)
     found = []
     for name, device in (("there", DEVICE), ("here", "cpu")):
@@ -173,7 +173,7 @@ def test_chats_about_pictures_are_those_of_the_processor(kind: str, tmp_path: Pa
     for number, shape in enumerate([(50, 120), (90, 40), (32, 32)]):
         files[f"media://{number}"] = path = tmp_path / f"{number}.png"
         Image.fromarray(a_picture(*shape)).save(path)
-    model = hub.a_model(pictured.MADE[kind](tmp_path / kind), processor="image-text-to-text")
+    model = hub.a_model(multimodal.MADE[kind](tmp_path / kind), processor="image-text-to-text")
     request = {"messages": MESSAGES, "max_new_tokens": 16}
     there, here = (
         answered(engine, model.model_copy(update={"name": device, "device": device}), request, files)
@@ -186,7 +186,7 @@ def test_chats_about_pictures_are_those_of_the_processor(kind: str, tmp_path: Pa
 def test_images_out_of_noise_are_those_of_the_processor(
     kind: str, tmp_path: Path, engine: BatchingEngine, said: Callable[[float], None]
 ) -> None:
-    make = {"text": painters.a_painter, "noise": painters.a_dreamer, "label": painters.a_labeller}[kind]
+    make = {"text": diffusion.a_painter, "noise": diffusion.a_dreamer, "label": diffusion.a_labeller}[kind]
     source = make(tmp_path)
     wishes = {
         "text": lambda seed: told(source, seed=seed),
@@ -194,7 +194,7 @@ def test_images_out_of_noise_are_those_of_the_processor(
         "label": lambda seed: labelled(1, seed=seed),
     }
     prompts = [wishes[kind](seed) for seed in range(4)]
-    model = painters.a_model(source)
+    model = diffusion.a_model(source)
     there = run(engine, model.model_copy(update={"device": DEVICE}), prompts, "there")
     here = run(engine, model, prompts, "here")
     pairs = [(one.data["image"].astype(int), other.data["image"]) for one, other in zip(there, here, strict=True)]
@@ -205,8 +205,8 @@ def test_images_out_of_noise_are_those_of_the_processor(
 
 
 def test_a_job_ends_between_two_steps_and_the_next_one_succeeds(tmp_path: Path, engine: BatchingEngine) -> None:
-    source, stop, batches = painters.a_painter(tmp_path), threading.Event(), []
-    model = painters.a_model(source, device=DEVICE)
+    source, stop, batches = diffusion.a_painter(tmp_path), threading.Event(), []
+    model = diffusion.a_model(source, device=DEVICE)
 
     def check() -> None:
         if stop.is_set():
@@ -229,7 +229,7 @@ def test_models_of_several_kinds_work_side_by_side(tmp_path: Path, engine: Batch
         (hub.a_model(hub.a_vit(tmp_path / "vit")), PIXELS),
         (hub.a_model(hub.a_segformer(tmp_path / "seg", num_channels=6)), TILES),
         (hub.a_model(a_llama(tmp_path / "llama")), OPENINGS),
-        (painters.a_model(painters.a_painter(tmp_path / "sd")), [told(tmp_path / "sd", seed=s) for s in range(3)]),
+        (diffusion.a_model(diffusion.a_painter(tmp_path / "sd")), [told(tmp_path / "sd", seed=s) for s in range(3)]),
     ]
     placed = [(model.model_copy(update={"device": DEVICE}), prompts) for model, prompts in made]
     alone = [run(engine, model, prompts, f"m{number}") for number, (model, prompts) in enumerate(placed)]

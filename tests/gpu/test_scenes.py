@@ -18,11 +18,11 @@ from penstock.processors.base import Prompt
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from penstock.workers.engine.torch_runner import load_torch
-from tests.geo.scenes import Files, Folder, read
-from tests.gpu.device import DEVICE, needs_cuda
-from tests.unit.engine_jobs import never
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.torch.runner import load_torch
+from tests.support.engine_jobs import never
+from tests.support.geo.scenes import Files, Folder, read
+from tests.support.gpu_device import DEVICE, needs_cuda
 
 pytestmark = [needs_cuda, pytest.mark.slow, pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")]
 SIDE_PX = 1200
@@ -37,7 +37,7 @@ def mapped(model: Model, scene: Path, folder: Path, outputs: Sequence[str] = ("c
     """Run a scene through the processor and an engine of its own."""
     processor, sink = RasterSegmentation(model), Folder(folder)
     prepared = processor.pre_process(processor.request(scene=str(scene), outputs=outputs), Files())
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         answers = engine.run(model, prepared.prompts, check=never, cost=prepared.cost)
         processor.post_process(answers, prepared.context, sink)
     return sink

@@ -1,4 +1,4 @@
-"""What integration tests share: one real Valkey per run, empty at the start of each test."""
+"""Fixtures of integration tests: one real Valkey per run, empty at the start of each test."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.records import JobStore
-from tests.integration.batching import KeeperMoves
-from tests.integration.service import Service, serving
-from tests.valkey import ValkeyProcess, start_valkey
+from penstock.storage.redis.records import JobStore
+from tests.support.batch_keeper import KeeperMoves
+from tests.support.service import Service, serving
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Who may ask what: every route of the app with every kind of key."""
+"""Access: every route of the app with every kind of key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from penstock.api.auth import Tenant
 from penstock.api_keys import PREFIX, Scope, new_key
-from penstock.storage.api_keys import put_key, revoke_key
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal.api_keys import put_key, revoke_key
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 SECRET = "of the tests"
 ECHO = {"model": "echo", "input": {"text": "hi"}}
@@ -30,12 +30,12 @@ FILE = {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 5}
 
 @dataclass(frozen=True)
 class Row:
-    """What is expected of a route: the scope (None = anybody may), and the answer to a key that has it."""
+    """A route's expectations: the scope (None = open to all), and the answer to a key that has it."""
 
     scope: str | None
     status: int
     body: Any = None
-    #: Which job a path names: `done`, or `canceled` (with a delivery).
+    #: The job that a path names: `done`, or `canceled` (with a delivery).
     job: str = "done"
 
     def names(self, path: str) -> str:

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from penstock.jobs import Phase, Progress
-from penstock.storage import records
-from tests.integration.listening import Server, listening
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis import records
+from tests.support.api_server import Server, listening
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 JSON = {"Accept": "application/json"}
 
@@ -77,7 +77,7 @@ async def test_text_in_the_making_is_told_as_it_was_said(service: Service) -> No
     job = await service.submit()
     claim = await service.claim()
     for at, piece in ((0, "so far, "), (8, 'ünd "so" on')):
-        assert await service.jobs.run(records.say(claim, piece, at=at))
+        assert await service.jobs.run(records.stream_text(claim, piece, at=at))
     await service.succeed(claim)
     async with listening(service) as server:
         told = [message.data["data"] for message in await read_all(server, job["id"]) if message.event == "job.text"]
@@ -140,6 +140,7 @@ async def test_a_reader_whose_events_were_trimmed_has_the_snapshot_in_their_plac
 
 
 @pytest.mark.slow
+@pytest.mark.breadth  # it waits for 15 s
 async def test_a_quiet_stream_is_kept_alive(service: Service) -> None:
     job = await service.submit()
     async with (

@@ -14,9 +14,9 @@ import pytest
 
 from penstock.config import S3
 from penstock.jobs import Artifact
-from penstock.keys import Link, sign_link
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.signing import SignedLink, sign_link
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 SCENE = bytes(range(256)) * 3
 
@@ -56,7 +56,7 @@ async def test_an_upload_may_be_sent_again_and_not_changed(service: Service) -> 
     assert (first.status_code, second.status_code) == (200, 200)
     assert first.headers["etag"] == second.headers["etag"]
     problem = assert_problem(await send(service, link, SCENE[::-1]), 409, "object_exists")
-    assert problem["detail"] == "another file was sent to this link before: ask for a new one"
+    assert problem["detail"] == "another file was already sent to this link; request a new link"
     key = link["media"].replace("media://", "tenants/default/uploads/")
     assert service.objects.get_bytes(key, limit_bytes=10_000) == SCENE
 
@@ -128,7 +128,7 @@ async def test_more_or_fewer_bytes_than_signed_are_refused_and_leave_nothing(ser
 
 async def test_a_link_is_for_one_type_one_key_one_method_and_one_time(service: Service) -> None:
     link = await upload(service)
-    ended = Link("PUT", "a.tif", int(time.time()) - 1, size_bytes=1, content_type="image/tiff")
+    ended = SignedLink("PUT", "a.tif", int(time.time()) - 1, size_bytes=1, content_type="image/tiff")
     late = f"{service.settings.base_url}/v1/local/a.tif?{sign_link('of the tests', ended)}"
     other = link["url"].replace("scene.tif", "other.tif")
     assert_problem(await send(service, link, SCENE, **{"Content-Type": "text/html"}), 403, "link_refused")
@@ -227,7 +227,8 @@ async def test_no_answer_names_a_place_on_the_server(service: Service, artifact_
 
 async def test_an_unknown_artifact_is_answered_with_the_known_ones(service: Service, artifact_url: str) -> None:
     response = await service.http.get(artifact_url.replace("scene.tif", "other.tif"))
-    assert assert_problem(response, 404, "unknown_artifact")["detail"] == "the job's artifacts: scene.tif"
+    problem = assert_problem(response, 404, "unknown_artifact")
+    assert problem["detail"] == "the job has no artifact 'other.tif'; its artifacts: scene.tif"
 
 
 async def test_an_artifact_whose_file_is_gone_is_404(service: Service, artifact_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Jobs by HTTP: submitting, repeating, reading, waiting, listing, canceling, deleting."""
+"""Jobs over HTTP: submit, repeat, read, wait, list, cancel, delete."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import structlog
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Phase, Progress, State
-from penstock.storage import queues, records
-from penstock.storage.records import JobStore, Outcome
-from penstock.workers.keeper import retire
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis import queues, records
+from penstock.storage.redis.records import JobStore, Outcome
+from penstock.workers.keeper.purge import retire
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 BODY = {"model": "echo", "input": {"text": "hello"}}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.storage import queues
-from tests.integration.service import Service, assert_problem
+from penstock.storage.redis import queues
+from tests.support.service import Service, assert_problem
 
 
 async def listed(service: Service, **params: Any) -> list[str]:
@@ -44,11 +44,11 @@ async def test_jobs_are_found_by_when_they_were_made(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("query", "sentence"), [
-    ("created_after=yesterday", "created_after must be a time as"),
-    ("created_after=1767225600", "created_after must be a time as"),
-    ("created_before=2026-01-01T00:00:00", "created_before must be a time as"),
+    ("created_after=yesterday", "created_after must be a time such as"),
+    ("created_after=1767225600", "created_after must be a time such as"),
+    ("created_before=2026-01-01T00:00:00", "created_before must be a time such as"),
     ("created_before=2026-13-01T00:00:00Z", "created_before"),
-    ("created_after=2026-01-01T00:00:00+00:00", "is written %2B"),
+    ("created_after=2026-01-01T00:00:00+00:00", "write + as %2B"),
     ("metadata=x", "metadata is not known"), ("metadata.=x", "metadata. is not known"),
     (f"metadata.{'k' * 65}=x", "is not known"), (f"metadata.k={'x' * 513}", "must have at most 512"),
     ("metadata.k=1&metadata.k=2", "query parameter metadata.k is given more than once"),

@@ -1,4 +1,4 @@
-"""What operators do: retry jobs, pause, drain and purge queues, and look after dead letters."""
+"""Operators' actions: retry jobs, pause, drain and purge queues, and manage dead letters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import uuid
 
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.storage import queues, records
-from penstock.storage.records import Outcome
-from tests.integration.service import Service, assert_problem
+from penstock.storage.redis import queues, records
+from penstock.storage.redis.records import Outcome
+from tests.support.service import Service, assert_problem
 
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 QUEUE = "/v1/queues/default"

@@ -1,4 +1,4 @@
-"""What the API refuses, and how it says so: one kind of problem for each, and nothing else disturbed."""
+"""Refusals of the API: one kind of problem for each, and nothing else disturbed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from penstock.api.app import create_app
 from penstock.config import Settings
 from penstock.errors import ConfigError
-from penstock.storage import records
-from penstock.storage.objects import open_store
-from penstock.storage.records import AsyncJobStore
-from tests.integration.service import MAX_ITEMS, MAX_SCENE_BYTES, Service, assert_problem, serving
-from tests.valkey import ValkeyProcess, start_valkey
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import records
+from penstock.storage.redis.records import AsyncJobStore
+from tests.support.service import MAX_ITEMS, MAX_SCENE_BYTES, Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 UPLOAD = "01900000-0000-7000-8000-000000000000"
 JSON = {"Content-Type": "application/json"}
@@ -156,7 +156,7 @@ async def test_each_wrong_place_of_the_input_is_pointed_at(service: Service) -> 
 async def test_an_unknown_model_is_answered_with_the_known_ones(service: Service) -> None:
     response = await service.http.post("/v1/jobs", json={"model": "oracle", "input": {}})
     problem = assert_problem(response, 422, "unknown_model")
-    assert problem["detail"] == "known models: broken, echo (parrot)"
+    assert problem["detail"] == "there is no model 'oracle'; known models: broken, echo (parrot)"
     assert problem["errors"][0]["pointer"] == "/model"
 
 
@@ -192,7 +192,9 @@ async def test_media_over_the_models_limit_are_refused(service: Service) -> None
 async def test_more_media_than_a_job_may_name_are_refused_before_they_are_looked_for(service: Service) -> None:
     value = {"text": "a", "more": [{"file": f"media://{UPLOAD}/{n}.tif"} for n in range(MAX_ITEMS + 1)]}
     issues = await refused(service, value, 422, "invalid_request")
-    assert issues == [{"pointer": f"/input/more/{MAX_ITEMS}/file", "detail": "is more than the 3 media of a job"}]
+    assert issues == [
+        {"pointer": f"/input/more/{MAX_ITEMS}/file", "detail": "is more than the 3 media that a job may name"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ async def test_every_name_of_this_machine_is_ours(service: Service, host: str) -
     assert (await service.http.get("/v1/jobs", headers={"Host": host})).status_code == 200
 
 
-#: What browsers say of a page of another origin: new ones, old ones, and of one in a sandbox.
+#: Headers of browsers for a page of another origin: new browsers, old browsers, and a page in a sandbox.
 FOREIGN: Sequence[dict[str, str]] = (
     {"Origin": "https://evil.test", "Sec-Fetch-Site": "cross-site"},
     {"Origin": "http://127.0.0.1:3000", "Sec-Fetch-Site": "same-site"},

@@ -1,4 +1,4 @@
-"""Bodies that stop coming: the request is answered, and its connection does not stay open."""
+"""Stalled bodies: the request is answered, and its connection is closed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.integration.service import Service, serving
 from tests.integration.test_api_events import listening
-from tests.valkey import ValkeyProcess
+from tests.support.service import Service, serving
+from tests.support.valkey import ValkeyProcess
 
 
 async def stalled(service: Service, method: str, target: str, content_type: str) -> str:
@@ -27,7 +27,7 @@ async def test_a_request_whose_body_stalls_is_answered_and_closed(valkey: Valkey
         answer = await stalled(service, "POST", "/v1/jobs", "application/json")
     assert answer.startswith("HTTP/1.1 408 ")
     assert '"code":"body_timeout"' in answer
-    assert '"detail":"nothing came for 0.05 s"' in answer
+    assert '"detail":"no data arrived for 0.05 s"' in answer
 
 
 async def test_an_upload_that_stalls_leaves_nothing(valkey: ValkeyProcess, tmp_path: Path) -> None:

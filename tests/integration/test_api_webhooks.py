@@ -10,16 +10,16 @@ import httpx
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from penstock.api.webhooks import MAX_ENDPOINTS
+from penstock.api.routes.webhooks import MAX_ENDPOINTS
 from penstock.client import AsyncClient
-from penstock.storage.guard import GuardedClient
-from penstock.storage.records import JobStore
-from penstock.workers.webhooks import Deliverer
-from tests.integration.hooks import receiving
-from tests.integration.listening import listening
-from tests.integration.service import Service, assert_problem
-from tests.integration.shell import Shell
-from tests.valkey import ValkeyProcess
+from penstock.intake.guard import GuardedClient
+from penstock.storage.redis.records import JobStore
+from penstock.workers.keeper.webhooks import Deliverer
+from tests.support.api_server import listening
+from tests.support.command_line import Shell
+from tests.support.service import Service, assert_problem
+from tests.support.valkey import ValkeyProcess
+from tests.support.webhook_receivers import receiving
 
 URL = "http://files.test:80/hook"
 ENDS = ["job.succeeded", "job.failed", "job.canceled", "job.expired"]
@@ -90,7 +90,7 @@ async def test_models_that_nobody_knows_are_refused_and_the_known_ones_named(ser
     refused = await service.http.post(BASE, json={"url": URL, "models": ["echo", "nobody", "echp"]})
     problem = assert_problem(refused, 422, "unknown_model")
     assert [issue["pointer"] for issue in problem["errors"]] == ["/models/1", "/models/2"]
-    assert problem["detail"] == "known models: broken, echo (parrot)"
+    assert problem["detail"] == "there is no model 'nobody', 'echp'; known models: broken, echo (parrot)"
     assert (await service.http.get(BASE)).json() == {"endpoints": []}
     # A model that cannot be used at the moment is one all the same; jobs bear the name and no alias.
     made = await create(service, models=["parrot", "broken", "echo"])
@@ -191,7 +191,7 @@ async def test_a_receiver_that_is_gone_is_disabled_and_what_it_missed_is_sent_ag
         await service.succeed(await service.claim())
         await asyncio.to_thread(deliver, service, valkey, receiver.pair)
         gone = (await service.http.get(path)).json()
-        assert (gone["enabled"], gone["disabled_reason"]) == (False, "its receiver answered 410")
+        assert (gone["enabled"], gone["disabled_reason"]) == (False, "its receiver responded with status 410")
         await service.submit()
         await service.succeed(await service.claim())
         [dead] = (await service.http.get("/v1/deliveries/dead-letters")).json()["deliveries"]
@@ -241,6 +241,7 @@ async def penstock(service: Service) -> AsyncIterator[Shell]:
         yield Shell({"PENSTOCK_URL": server.url})
 
 
+@pytest.mark.breadth
 async def test_the_commands_do_all_of_it(penstock: Shell) -> None:
     made = (await penstock("webhooks", "create", URL, "--event", "job.failed", "--json")).document()
     assert made["events"] == ["job.failed"]

@@ -21,25 +21,26 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
 from penstock.processors.speech.classification import even_windows
-from penstock.processors.speech.hearing import FilterBank
+from penstock.processors.speech.feature_extractors import FilterBank
 from penstock.processors.testing import Finished, check_processor
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_model, a_wav2vec2, a_whisper, an_ast, load
+from penstock.workers.engine.runners import Runners
 from tests.integration.test_speech_recognition import RATE_HZ, a_tune, samples_of, write
+from tests.support.hub import a_model, a_wav2vec2, a_whisper, an_ast, load
+from tests.support.recordings import film
 
 Make = Callable[..., Path]
 
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
 def classified(engine: BatchingEngine, model: Model, path: Path, other: Path, **request: Any) -> Mapping[str, Any]:
     done: Finished = check_processor(
-        Registry.installed().processor_for(model),
+        Registry.imported().processor_for(model),
         {"audio": "media://a", **request},
         {"media://a": path, "media://b": other},
         engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -108,6 +109,21 @@ def test_a_long_recording_is_heard_window_by_window(
         assert label["score"] == pytest.approx(np.mean(scores))
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "flac"), ("a.mkv", "pcm_s16le")])
+def test_a_late_sound_has_the_times_of_its_film(engine: BatchingEngine, tmp_path: Path, name: str, codec: str) -> None:
+    source, samples = an_ast(tmp_path / "model"), a_tune(3.5, seed=5)
+    plain, other = write(tmp_path / "a.wav", samples), write(tmp_path / "b.wav", a_tune(0.7, seed=4))
+    model = a_model(source, processor="audio-classification", max_batch=1)
+    alone = classified(engine, model, plain, other)
+    late = classified(engine, model, film(tmp_path / name, codec, samples, sound_s=2.5), other)
+    assert (late["duration"], late["labels"]) == (6, alone["labels"])
+    assert [(window["start"], window["end"], window["labels"]) for window in late["windows"]] == [
+        (pytest.approx(window["start"] + 2.5), pytest.approx(window["end"] + 2.5), window["labels"])
+        for window in alone["windows"]
+    ]
+
+
 @given(samples=st.integers(1, 10**7), most=st.integers(400, 10**6))
 def test_windows_are_all_of_a_recording_and_of_one_length_but_for_a_sample(samples: int, most: int) -> None:
     lengths = even_windows(samples, most)
@@ -135,7 +151,7 @@ def test_another_kind_of_features_is_no_model(tmp_path: Path) -> None:
     source = a_wav2vec2(tmp_path)
     (source / "preprocessor_config.json").write_text('{"feature_extractor_type": "WhisperFeatureExtractor"}')
     with pytest.raises(ModelUnavailable, match="known are Wav2Vec2FeatureExtractor and ASTFeatureExtractor"):
-        Registry.installed().processor_for(a_model(source, processor="audio-classification"))
+        Registry.imported().processor_for(a_model(source, processor="audio-classification"))
     with pytest.raises(ModelUnavailable, match="'audio-classification' does not fit model_type 'whisper'"):
         load(a_whisper(tmp_path / "whisper"), processor="audio-classification")
 
@@ -143,8 +159,10 @@ def test_another_kind_of_features_is_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("make", "window_s"), [(an_ast, 2), (a_wav2vec2, 601), (a_wav2vec2, "all")])
 def test_a_window_that_the_network_cannot_hear_is_refused(tmp_path: Path, make: Make, window_s: Any) -> None:
     model = a_model(make(tmp_path), processor="audio-classification", options={"window_s": window_s})
-    with pytest.raises((ConfigError, ModelUnavailable), match=r"options\.window_s is a number of seconds from 0\.1 to"):
-        Registry.installed().processor_for(model)
+    with pytest.raises(
+        (ConfigError, ModelUnavailable), match=r"options\.window_s must be a number of seconds from 0\.1 to"
+    ):
+        Registry.imported().processor_for(model)
 
 
 def test_what_does_not_fit_the_network_is_refused(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.batches import BatchStatus
 from penstock.client import AsyncClient, Batch, Client, ClientError, PenstockAPIError
-from tests.acceptance.stack import free_port
-from tests.integration.batching import KeeperMoves, jsonl, line, work
-from tests.integration.listening import listening
-from tests.integration.service import Service, serving
-from tests.integration.shell import Shell
-from tests.valkey import ValkeyProcess
+from tests.support.api_server import listening
+from tests.support.batch_keeper import KeeperMoves, jsonl, line, work
+from tests.support.command_line import Shell
+from tests.support.service import Service, serving
+from tests.support.stack import free_port
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture
@@ -83,6 +83,7 @@ async def test_the_sync_client_does_the_same(service: Service, keeper: KeeperMov
         assert [b.status.value for b in page.batches] == ["canceled", "completed"]
 
 
+@pytest.mark.breadth
 async def test_the_command_line_says_what_stands_where(
     service: Service, keeper: KeeperMoves, penstock: Shell, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""How batches end, with what succeeded before, and how they go: by a cancel, their time, a delete, their retention."""
+"""Batches end with their earlier successes: by a cancel, their time, a delete, their retention."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from penstock.batches import BatchKey
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.storage import batches, records
-from penstock.storage.records import Outcome
-from penstock.workers.completion import retire_batches
-from penstock.workers.recover import recover_if_emptied
-from tests.integration.batching import KeeperMoves, line, parts, read, rows, submitted, work
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis import batches, records
+from penstock.storage.redis.records import Outcome
+from penstock.workers.keeper.purge import retire_batches
+from penstock.workers.keeper.recovery import recover_if_lost
+from tests.support.batch_keeper import KeeperMoves, line, parts, read, rows, submitted, work
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 
@@ -94,7 +94,7 @@ async def test_a_batch_goes_with_its_jobs(service: Service, keeper: KeeperMoves)
     for path in ("", "/artifacts/results.jsonl"):
         assert_problem(await service.http.get(f"/v1/batches/{batch['id']}{path}"), 410, "batch_gone")
     assert (await service.http.get("/v1/batches")).json()["batches"] == []
-    await asyncio.to_thread(recover_if_emptied, keeper.store, service.objects)
+    await asyncio.to_thread(recover_if_lost, keeper.store, service.objects)
     await asyncio.to_thread(retire_batches, keeper.store, service.objects)
     assert list(service.objects.list("tenants/default/batches/")) == []
     assert list(service.objects.list("tenants/default/jobs/")) == []

@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.batches import BatchKey
-from penstock.storage import batch_journal, batches, catalogues, journal, records
-from penstock.storage.journal import Journal
-from penstock.workers.completion import retire_batches
-from penstock.workers.recover import recover, recover_if_emptied
-from penstock.workers.tidy import tidy
-from tests.integration.batching import KeeperMoves, line, parts, read, rows, submitted, work
-from tests.integration.service import BROKEN, ECHO, Service
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal import batch_journal, journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.redis import batches, catalogues, records
+from penstock.workers.keeper.purge import retire_batches
+from penstock.workers.keeper.recovery import recover, recover_if_lost
+from penstock.workers.keeper.retention import delete_leftovers
+from tests.support.batch_keeper import KeeperMoves, line, parts, read, rows, submitted, work
+from tests.support.service import BROKEN, ECHO, Service
+from tests.support.valkey import ValkeyProcess
 
 
 async def test_batches_outlive_an_emptied_redis(service: Service, keeper: KeeperMoves, valkey: ValkeyProcess) -> None:
@@ -64,7 +65,7 @@ async def test_a_deleted_batch_goes_with_all_its_jobs_although_redis_was_emptied
     key = BatchKey("default", batch["id"])
     Journal(keeper.store, service.objects).run(batch_journal.revive(key))  # its jobs have not had their turn
     await asyncio.to_thread(retire_batches, keeper.store, service.objects)
-    await asyncio.to_thread(recover_if_emptied, keeper.store, service.objects)
+    await asyncio.to_thread(recover_if_lost, keeper.store, service.objects)
     await asyncio.to_thread(retire_batches, keeper.store, service.objects)
     assert list(service.objects.list("tenants/default/jobs/")) == []
     assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
@@ -139,8 +140,10 @@ async def test_lines_that_no_batch_was_made_of_are_tidied(service: Service, keep
     kept = await submitted(service, requests=[line("a")])
     orphan = BatchKey("default", str(uuid.uuid4()))
     service.objects.put_bytes(f"{orphan.prefix}lines/ff.jsonl", b"{}\n", content_type="application/jsonl")
-    tidied = await asyncio.to_thread(tidy, keeper.store, service.objects, service.settings, at=time.time() + 90_000)
-    assert tidied.batches == 1
+    deleted = await asyncio.to_thread(
+        delete_leftovers, keeper.store, service.objects, service.settings, at=time.time() + 90_000
+    )
+    assert deleted.batches == 1
     left = {info.key.split("/")[3] for info in service.objects.list("tenants/default/batches/")}
     assert left == {kept["id"]}
 

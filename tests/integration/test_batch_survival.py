@@ -20,19 +20,20 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.api.batch_intake import take_in_array
-from penstock.api.batches import _NAMESPACE
+from penstock.api.batch_intake import store_array
 from penstock.api.idempotency import id_from
+from penstock.api.routes.batches import _NAMESPACE
 from penstock.batches import BatchKey, BatchManifest
-from penstock.storage import batch_journal, batches
-from penstock.storage.base import ObjectInfo
-from penstock.storage.journal import AsyncJournal, Journal
-from penstock.workers.tidy import tidy
-from tests.acceptance.stack import free_port
-from tests.integration.batching import KeeperMoves, jsonl, line, read, rows, submitted, upload, work
-from tests.integration.keeping import peak_kb
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal import batch_journal
+from penstock.storage.journal.journal import AsyncJournal, Journal
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.redis import batches
+from penstock.workers.keeper.retention import delete_leftovers
+from tests.support.batch_keeper import KeeperMoves, jsonl, line, read, rows, submitted, upload, work
+from tests.support.keeper_process import peak_kb
+from tests.support.service import Service, assert_problem, serving
+from tests.support.stack import free_port
+from tests.support.valkey import ValkeyProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,7 +59,7 @@ async def start(service: Service, death: str) -> Process:
         "PENSTOCK_SECRET": "of the tests", "PENSTOCK_ALLOWED_HOSTS": '["files.test:80"]',
         "PENSTOCK_MAX_QUEUED": str(service.settings.max_queued), "PENSTOCK_DURABILITY": service.settings.durability,
     }  # fmt: skip
-    command = (sys.executable, "-m", "tests.integration.keeping", death)
+    command = (sys.executable, "-m", "tests.support.keeper_process", death)
     return await asyncio.create_subprocess_exec(*command, env={**kept, **mine}, stdin=PIPE, stdout=PIPE)
 
 
@@ -117,6 +118,7 @@ async def test_no_line_is_lost_or_doubled_however_keepers_die(service: Service) 
     assert [row["output"]["text"] for row in results] == [str(n) for n in range(REQUESTS) if n % 10]
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize(("moment", "made"), MOMENTS.items())
 async def test_an_api_that_is_killed_amid_a_post_leaves_a_whole_batch_or_none(
     service: Service, tmp_path: Path, moment: str, made: bool
@@ -142,8 +144,10 @@ async def test_an_api_that_is_killed_amid_a_post_leaves_a_whole_batch_or_none(
     assert await work(service) == 50 * len(listed)
     await keeper.complete()
     assert (await read(service, again.id))["status"] == "completed"
-    tidied = await asyncio.to_thread(tidy, keeper.store, service.objects, service.settings, at=time.time() + 90_000)
-    assert tidied.batches == (0 if made else 1)
+    deleted = await asyncio.to_thread(
+        delete_leftovers, keeper.store, service.objects, service.settings, at=time.time() + 90_000
+    )
+    assert deleted.batches == (0 if made else 1)
     keeper.close()
 
 
@@ -167,12 +171,12 @@ async def test_a_slow_post_whose_reservation_was_forgotten_is_a_whole_batch(serv
 
     journal = AsyncJournal(service.jobs, Slow())  # type: ignore[arg-type]  # what it lacks it passes on
     key = BatchKey("default", str(uuid.uuid4()))
-    taken = take_in_array(service.objects, service.settings, key, [line("a"), line("b")])
+    taken = store_array(service.objects, service.settings, key, [line("a"), line("b")])
     manifest = BatchManifest(
         key=key, fingerprint="f", lines_key=taken.key, size_bytes=taken.size_bytes, total=2,
         created_us=await service.jobs.run(batches.clock()), ttl_s=600, retention_s=600,
     )  # fmt: skip
-    assert not (await journal.run(batch_journal.accept(manifest))).batch.reserved
+    assert not (await journal.run(batch_journal.submit(manifest))).batch.reserved
     await keeper.expand()
     assert (await read(service, key.id))["counts"]["queued"] == 2
     keeper.close()
@@ -240,6 +244,7 @@ async def die_amid_post(
     return BatchKey("default", id_from(_NAMESPACE, "default", named))
 
 
+@pytest.mark.breadth
 async def test_memory_does_not_grow_with_a_batch(
     valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -1,4 +1,4 @@
-"""Batches over the API on real stores: what is taken in, becomes jobs as there is room, and ends in results."""
+"""Batches over the API on real stores: input, expansion into jobs as there is room, and results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from penstock.api.turns import BATCHES_AT_ONCE
+from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES
 from penstock.batches import BatchKey
-from penstock.storage.base import ObjectInfo
-from penstock.storage.local import LocalStore
-from tests.integration.batching import KeeperMoves, jsonl, line, parts, read, rows, submitted, upload, work
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
+from tests.support.batch_keeper import KeeperMoves, jsonl, line, parts, read, rows, submitted, upload, work
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 
 async def test_an_array_of_requests_runs_as_jobs_and_ends_in_results(service: Service, keeper: KeeperMoves) -> None:
@@ -150,7 +150,7 @@ async def test_a_flood_of_batches_leaves_threads_to_everybody_else(service: Serv
     assert isinstance(service.objects, LocalStore)
     service.swap(objects=Slow(service.objects.root))
     flood = asyncio.gather(*(submitted(service, requests=[line("a")]) for _ in range(40)))
-    for _ in range(BATCHES_AT_ONCE):
+    for _ in range(MAX_CONCURRENT_BATCHES):
         await taken.acquire()
     try:
         assert (await service.http.get("/readyz")).status_code == 200

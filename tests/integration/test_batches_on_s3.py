@@ -7,11 +7,11 @@ from pathlib import Path
 
 import httpx
 
-from penstock.storage.objects import open_store
-from tests.ceph import Ceph
-from tests.integration.batching import KeeperMoves, jsonl, line, read, submitted, work
-from tests.integration.service import assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.objects.opening import open_store
+from tests.support.batch_keeper import KeeperMoves, jsonl, line, read, submitted, work
+from tests.support.ceph import Ceph
+from tests.support.service import assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 
 async def test_lines_come_from_a_bucket_and_results_by_a_link(

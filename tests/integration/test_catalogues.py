@@ -1,4 +1,4 @@
-"""What the API is told of models by workers that come, go, and differ."""
+"""The API learns of models from workers that come, go, and differ."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.models import CatalogueEntry
-from penstock.storage import queues
-from penstock.storage.catalogues import CHECKING, FETCHING, catalogue, publish
-from penstock.storage.records import JobStore
-from tests.integration.service import ECHO
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis import queues
+from penstock.storage.redis.catalogues import CHECKING, FETCHING, catalogue, publish
+from penstock.storage.redis.records import JobStore
+from tests.support.service import ECHO
+from tests.support.valkey import ValkeyProcess
 
 Told = dict[str, tuple[bool, str | None]]
 

@@ -1,4 +1,4 @@
-"""What a job's attempts save is found by the next, keeps a job that advances alive, and goes when the job is over."""
+"""Checkpoints of a job's attempts are found by the next, keep a job that advances alive, and go when it ends."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 
 from penstock.errors import ObjectStoreUnavailable
+from penstock.intake.media import upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
-from penstock.storage import journal, records
-from penstock.storage.base import ObjectInfo
-from penstock.storage.local import LocalStore
-from penstock.storage.media import upload_key
+from penstock.storage.journal import journal
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import records
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
-from penstock.workers.tidy import tidy
-from tests.geo.scenes import pattern, write_scene
-from tests.integration.echo import Bench, open_bench
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from penstock.workers.keeper.retention import delete_leftovers
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.geo.scenes import pattern, write_scene
+from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 KEY = JobKey("default", "a")
 ROOT = Path(__file__).parents[2]
@@ -180,7 +181,7 @@ def test_checkpoints_go_when_a_job_ends_well_or_badly(bench: Bench) -> None:
     assert read(bench, bad).state is State.FAILED
     assert saved(bench, good) == []
     # Where an end saw nothing of what is saved, the keeper tidies up.
-    tidy(bench.store, bench.objects, bench.settings)
+    delete_leftovers(bench.store, bench.objects, bench.settings)
     assert [saved(bench, key) for key in (bad, canceled)] == [[], []]
 
 
@@ -197,7 +198,7 @@ def test_a_claimed_jobs_cancel_and_its_last_crash_delete_what_it_saved(bench: Be
         lose(bench, poison)
     assert read(bench, poison).state is State.FAILED
     if bench.settings.durability == "redis":
-        tidy(bench.store, bench.objects, bench.settings)  # its end is a script's alone
+        delete_leftovers(bench.store, bench.objects, bench.settings)  # its end is a script's alone
     assert saved(bench, poison) == []
 
 
@@ -205,7 +206,7 @@ def test_tidying_leaves_what_a_waiting_job_saved(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi ")})
     bench.objects.put_bytes(f"{key.checkpoints}echo/1", b"x", content_type="text/plain")
     bench.objects.put_bytes("tenants/default/jobs/none/checkpoints/echo/1", b"x", content_type="text/plain")
-    assert tidy(bench.store, bench.objects, bench.settings, at=time.time() + 90_000).checkpoints == 1
+    assert delete_leftovers(bench.store, bench.objects, bench.settings, at=time.time() + 90_000).checkpoints == 1
     assert saved(bench, key) == ["echo/1"]
 
 
@@ -256,6 +257,7 @@ def checksums(job: Job) -> dict[str, str]:
     [("halo_px = 8\nstride_px = 8", 20, 4), ('overlap = "hann"', 39, 7)],
     ids=["halo", "hann"],
 )
+@pytest.mark.breadth(but=("halo",))
 def test_a_scene_whose_worker_is_killed_at_90_percent_repeats_a_strip_at_most(
     cut: str, strips: int, tiles: int, valkey: ValkeyProcess, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ from structlog.testing import capture_logs
 
 from penstock.config import Settings
 from penstock.errors import ConfigError, RedisUnavailable
-from penstock.storage.base import ObjectInfo
 from penstock.storage.checks import inspect_object_store, inspect_redis, require_durable_redis
-from penstock.storage.local import LocalStore
-from tests.valkey import ValkeyProcess
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
+from tests.support.valkey import ValkeyProcess, free_port, start_valkey
 
 
 def test_our_own_server_is_durable(valkey: ValkeyProcess) -> None:
@@ -35,6 +36,58 @@ def test_a_forgetful_server_is_refused_and_only_warned_of_in_development(valkey:
     assert refused == []  # whoever catches the error says it, once
     assert [entry["check"] for entry in warned] == ["redis appendfsync"]
     assert all(finding.ok for finding in inspect_redis(valkey.url))
+
+
+@pytest.fixture
+def silent(valkey: ValkeyProcess) -> Iterator[str]:
+    """Return the address of a user who may not read the configuration."""
+    with Redis.from_url(valkey.url) as client:
+        client.acl_setuser("silent", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-config"])
+        yield valkey.url.replace("//", "//silent:word@")
+        client.acl_deluser("silent")
+
+
+def test_what_a_server_does_not_show_can_be_vouched_for(silent: str) -> None:
+    with pytest.raises(ConfigError, match=r"appendfsync is cannot be read.*redis_durable = true"):
+        require_durable_redis(Settings(redis_url=silent))
+    with capture_logs() as warned:
+        require_durable_redis(Settings(redis_url=silent, redis_durable=True))
+    assert [(entry["event"], entry["check"]) for entry in warned] == [("redis.unsafe", "redis appendfsync")]
+
+
+def test_nobody_vouches_for_what_a_server_shows(valkey: ValkeyProcess) -> None:
+    with Redis.from_url(valkey.url) as client:
+        client.config_set("appendfsync", "everysec")
+        try:
+            with pytest.raises(ConfigError, match="appendfsync is everysec"):
+                require_durable_redis(Settings(redis_url=valkey.url, redis_durable=True))
+        finally:
+            client.config_set("appendfsync", "always")
+
+
+def test_a_cluster_is_refused(tmp_path: Path) -> None:
+    server = start_valkey(tmp_path, cluster_enabled="yes", cluster_port=str(free_port()))
+    try:
+        with pytest.raises(ConfigError, match="redis mode is a cluster: use one primary"):
+            require_durable_redis(Settings(redis_url=server.url))
+    finally:
+        server.stop()
+
+
+def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
+    server = start_valkey(tmp_path)
+    with Redis.from_url(server.url) as client, client.pipeline(transaction=False) as pipeline:
+        for n in range(10_000):  # it answers now and then while it loads so many
+            pipeline.set(f"key {n}", n)
+        pipeline.execute()
+    server.stop()
+    server = start_valkey(tmp_path, wait=False, key_load_delay="100")
+    try:
+        with capture_logs() as logs:
+            assert all(finding.ok for finding in inspect_redis(server.url))
+        assert "redis.loading" in {entry["event"] for entry in logs}
+    finally:
+        server.stop()
 
 
 def test_no_server_and_no_address_are_told_apart() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.client import AsyncClient, ClientError, Corrupt, Event, Job, PenstockAPIError, Unreachable
 from penstock.jobs import State, Status
-from penstock.storage import records
-from penstock.storage.records import Outcome
-from tests.integration.service import Service
+from penstock.storage.redis import records
+from penstock.storage.redis.records import Outcome
+from tests.support.service import Service
 
 
 def client_of(service: Service) -> AsyncClient:

@@ -1,4 +1,4 @@
-"""How long the client and the command line wait: for a job, and for a service that is not ready yet."""
+"""Timeouts of the client and the command line: for a job, and for a service that is not ready yet."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from datetime import datetime
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 
 from penstock.client import AsyncClient, Client, ClientError, Event, StillRunning
 from penstock.jobs import Phase, Progress
-from penstock.storage import catalogues, records
-from penstock.storage.catalogues import CHECKING
-from tests.integration.listening import Server, listening
-from tests.integration.service import ECHO, Service, assert_problem
-from tests.integration.shell import Shell
-from tests.web import Server as Web
-from tests.web import reply
+from penstock.storage.redis import catalogues, records
+from penstock.storage.redis.catalogues import CHECKING
+from tests.support.api_server import Server, listening
+from tests.support.command_line import Shell
+from tests.support.service import ECHO, Service, assert_problem
+from tests.support.web_server import Server as Web
+from tests.support.web_server import reply
 
 CHECKED_LATER = ECHO.model_copy(update={"problem": CHECKING, "input_schema": {}, "ready": False})
 
@@ -27,8 +28,10 @@ CHECKED_LATER = ECHO.model_copy(update={"problem": CHECKING, "input_schema": {},
 class Unready:
     """The app, which says when it first answered that it is not ready."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: FastAPI) -> None:
         self._app = app
+        #: The door of the connections reads it.
+        self.state = app.state
         self.said = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,7 +132,10 @@ async def test_a_followed_wait_ends_in_the_middle_of_a_quiet_stream(service: Ser
             reply(302, Location="https://login.example.org/?token=s"),
             r"leads elsewhere \(https://login\.example\.org/\)",
         ),
-        (reply(200, b"<html>", Content_Type="text/html"), "no stream of events .*is this a Penstock service"),
+        (
+            reply(200, b"<html>", Content_Type="text/html"),
+            "no stream of events .*check the service's address",
+        ),
         (reply(204), "no stream of events"),
     ],
 )

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.client import AsyncClient, ClientError, Job, PenstockAPIError
 from penstock.jobs import Phase, Progress
-from penstock.storage import records
-from tests.acceptance.stack import free_port
-from tests.integration.listening import listening
-from tests.integration.service import Service
-from tests.integration.shell import Shell
+from penstock.storage.redis import records
+from tests.support.api_server import listening
+from tests.support.command_line import Shell
+from tests.support.service import Service
+from tests.support.stack import free_port
 
 
 class Losing(httpx.AsyncHTTPTransport):

@@ -1,4 +1,4 @@
-"""Who may look into what `penstock up` makes."""
+"""Access rights of the folder that `penstock up` makes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.doctor import examine
 from penstock.config import Settings
-from penstock.doctor import examine
 from penstock.errors import ConfigError
-from penstock.up import up
+from penstock.storage.objects.opening import open_store
+from penstock.up.supervisor import up
+from tests.support.polling import wait_for
 
 #: The supervisor with its Valkey and nobody else, under the umask that lets all read.
 _UP = """
 import os, sys
 from pathlib import Path
 from penstock.config import Settings
-from penstock.up import up
+from penstock.up.supervisor import up
 os.umask(0o022)
 up(Settings(data=Path(sys.argv[1]), port=0), lambda *words: print(*words, flush=True), roles=lambda _: ())
 """
@@ -46,6 +48,48 @@ def modes(folder: Path) -> dict[str, int]:
     return found | {".": folder.stat().st_mode & 0o777}
 
 
+#: The supervisor with children that write down their environment, named as its own are.
+_ENVIRONMENTS = _UP.replace(
+    "roles=lambda _: ()",
+    "roles=lambda settings: [replace(r, command=(sys.executable, '-c', TELL, r.name)) for r in our_roles(settings)]",
+).replace(
+    "import up\n",
+    "import our_roles, up\nfrom dataclasses import replace\n"
+    "TELL = '''import os, sys, time\n"
+    'open(sys.argv[1] + ".env", "w").write(os.environ.get("PENSTOCK_SECRET", "none"))\n'
+    "time.sleep(600)'''\n",
+)
+
+
+def test_only_the_api_gets_the_signing_secret(tmp_path: Path) -> None:
+    env = {**os.environ, "PENSTOCK_SECRET": "the-secret-of-the-service"}
+    script = [sys.executable, "-c", _ENVIRONMENTS, str(tmp_path / "data")]
+    with subprocess.Popen(script, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        files = {name: tmp_path / f"{name}.env" for name in ("api", "keeper", "worker")}
+        wait_for(lambda: all(file.is_file() and file.read_text() for file in files.values()), "not all were started")
+        process.send_signal(signal.SIGTERM)
+    seen = {name: file.read_text() for name, file in files.items()}
+    assert seen == {"api": "the-secret-of-the-service", "keeper": "none", "worker": "none"}
+
+
+def test_objects_are_the_operators_alone_and_results_in_a_watched_folder_are_not(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "data")
+    before = os.umask(0o022)
+    try:
+        for url in (settings.store_url, (tmp_path / "bucket").as_uri()):
+            store = open_store(url, settings)
+            store.put_bytes("a/b", b"x", content_type="text/plain")
+            part = tmp_path / "part"
+            part.write_bytes(b"y")
+            store.begin_multipart("a/c", content_type="text/plain")
+            store.complete_multipart("a/c", [store.put_part("a/c", 1, part, md5="0" * 32)])
+    finally:
+        os.umask(before)
+    own, watched = tmp_path / "data" / "objects", tmp_path / "bucket"
+    assert {(own / name).stat().st_mode & 0o777 for name in ("a/b", "a/c")} == {0o600}
+    assert {(watched / name).stat().st_mode & 0o777 for name in ("a/b", "a/c")} == {0o644}
+
+
 def of_the_data_folder(data: Path) -> str:
     """Return what `penstock doctor` tells of it."""
     settings = Settings(data=data, redis_url="redis://127.0.0.1:1/0")
@@ -58,7 +102,7 @@ def test_what_is_made_is_the_operators_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     run_up(data)
     assert modes(data) == dict.fromkeys((".", "logs", "objects", "spool", "valkey"), 0o700)
-    assert of_the_data_folder(data).endswith("(mode 0700): yours alone")
+    assert of_the_data_folder(data).endswith("(mode 0700): only you can read it")
 
 
 def test_what_the_operator_shares_stays_shared(tmp_path: Path) -> None:

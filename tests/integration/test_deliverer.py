@@ -19,16 +19,17 @@ import structlog
 from standardwebhooks import Webhook as Verifier
 
 from penstock.config import Settings
+from penstock.intake.guard import GuardedClient
 from penstock.jobs import Delivery, Job, JobKey, State, Webhook
-from penstock.storage import deliveries, endpoint_changes, endpoints, records
-from penstock.storage.guard import GuardedClient
-from penstock.storage.journal import Journal
-from penstock.storage.local import LocalStore
-from penstock.storage.records import JobStore, Outcome
-from penstock.workers.webhooks import Deliverer
-from tests import web
-from tests.integration.bare import claim, read, submit
-from tests.integration.hooks import ENDPOINT, a_key, an_endpoint, due, receiving
+from penstock.storage.journal import endpoint_changes, endpoints
+from penstock.storage.journal.journal import Journal
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import deliveries, records
+from penstock.storage.redis.records import JobStore, Outcome
+from penstock.workers.keeper.webhooks import Deliverer
+from tests.support import web_server
+from tests.support.bare_store import claim, read, submit
+from tests.support.webhook_receivers import ENDPOINT, a_key, an_endpoint, due, receiving
 
 HEALTH = f"penstock:tenant:default:receiver:{ENDPOINT.id}:health"
 FAILED = deliveries.Attempt(1, 1.0, 500, "HTTP 500")
@@ -176,11 +177,11 @@ def test_a_dead_receiver_a_liar_and_a_redirect_are_tried_again_and_the_others_ar
     with (
         receiving() as good,
         receiving() as elsewhere,
-        web.Server(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nshort") as cut,
-        web.Server(b"not http at all\r\n\r\n") as liar,
-        web.Server(web.reply(302, Location=elsewhere.url)) as redirect,
-        web.Server(web.reply(503, Retry_After="120")) as busy,
-        web.Server(drops) as dropping,
+        web_server.Server(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nshort") as cut,
+        web_server.Server(b"not http at all\r\n\r\n") as liar,
+        web_server.Server(web_server.reply(302, Location=elsewhere.url)) as redirect,
+        web_server.Server(web_server.reply(503, Retry_After="120")) as busy,
+        web_server.Server(drops) as dropping,
     ):
         servers = [cut, liar, redirect, busy, dropping]
         urls = [good.url, *(f"http://127.0.0.1:{server.port}/" for server in servers), "http://127.0.0.1:9/"]
@@ -194,7 +195,7 @@ def test_a_dead_receiver_a_liar_and_a_redirect_are_tried_again_and_the_others_ar
     rows = {row.url: row for row in store.run(deliveries.deliveries(key))}
     states = [(rows[url].state.value, rows[url].log[0].note) for url in urls]
     liar, refused = (("pending", f"fetch_failed: {why}") for why in (
-        "the server did not answer properly", "the connection was refused"
+        "the server did not respond properly", "the connection was refused"
     ))  # fmt: skip
     assert states == [
         ("delivered", "HTTP 200"), ("delivered", "HTTP 200"), liar, ("pending", "HTTP 302"), ("pending", "HTTP 503"),

@@ -18,17 +18,16 @@ import transformers
 
 from penstock.errors import Canceled, InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.processors.base import Output, Prompt
-from penstock.processors.drawing.pipeline import SCHEDULERS
+from penstock.processors.image_generation.pipeline import SCHEDULERS
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.diffusers.runner import DiffusionRunner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.memory import expected_bytes
-from penstock.workers.engine.runners import CHECKS, FACTORIES
-from tests import painters
-from tests.hub import finish
-from tests.painters import PLACES, a_dreamer, a_labeller, a_model, a_painter
+from penstock.workers.engine.runners import Runners
+from tests.support import diffusion
+from tests.support.diffusion import PLACES, a_dreamer, a_labeller, a_model, a_painter
+from tests.support.hub import finish
 
-#: What numpy 2 says to the library's older schedulers.
+#: Warnings of numpy 2 about the library's older schedulers.
 NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 pytestmark = NUMPY
 
@@ -45,7 +44,7 @@ def painter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(painter: Path) -> Runner:
-    return painters.load(painter)
+    return diffusion.load(painter)
 
 
 def library(source: Path, pipeline: str) -> Any:
@@ -99,7 +98,7 @@ def painted(pipeline: Any, prompt: Prompt, text: str = ASKED, other: str = "") -
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_text_becomes_the_librarys_image(tmp_path: Path, scheduler: str) -> None:
     source = a_painter(tmp_path, scheduler)
-    runner, pipeline = painters.load(source), library(source, "StableDiffusionPipeline")
+    runner, pipeline = diffusion.load(source), library(source, "StableDiffusionPipeline")
     for wish in ({}, {"guidance_scale": 1.0, "seed": 2, "steps": 3}, {"steps": 1, "width": 80, "height": 48}):
         prompt = told(source, other=REFUSED, **wish)
         [found] = finish(runner, prompt)
@@ -121,7 +120,7 @@ def test_a_scheduler_from_before_is_corrected_as_the_library_does(tmp_path: Path
     with pytest.warns(FutureWarning, match="steps_offset"):
         pipeline = library(source, "StableDiffusionPipeline")
     prompt = told(source)
-    np.testing.assert_array_equal(image(finish(painters.load(source), prompt)[0]), painted(pipeline, prompt))
+    np.testing.assert_array_equal(image(finish(diffusion.load(source), prompt)[0]), painted(pipeline, prompt))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_a_scheduler_from_before_is_corrected_as_the_library_does(tmp_path: Path
 )
 def test_noise_becomes_the_librarys_image_without_a_word(tmp_path: Path, pipeline: str, scheduler: str) -> None:
     source = a_dreamer(tmp_path, scheduler, pipeline)
-    [found] = finish(painters.load(source), untold(seed=3))
+    [found] = finish(diffusion.load(source), untold(seed=3))
     expected = drawn(library(source, pipeline), num_inference_steps=6, generator=random(3))
     np.testing.assert_array_equal(image(found), expected)
 
@@ -138,7 +137,7 @@ def test_noise_becomes_the_librarys_image_without_a_word(tmp_path: Path, pipelin
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_a_label_becomes_the_librarys_image(tmp_path: Path, scale: float) -> None:
     source = a_labeller(tmp_path)
-    outputs = finish(painters.load(source), labelled(2, guidance_scale=scale), labelled(1, guidance_scale=scale))
+    outputs = finish(diffusion.load(source), labelled(2, guidance_scale=scale), labelled(1, guidance_scale=scale))
     expected = drawn(
         library(source, "DiTPipeline"), [2], guidance_scale=scale, num_inference_steps=6, generator=random(1)
     )
@@ -151,7 +150,7 @@ def test_a_label_becomes_the_librarys_image(tmp_path: Path, scale: float) -> Non
 @pytest.mark.parametrize("scheduler", ["DDPMScheduler", "EulerAncestralDiscreteScheduler", "PNDMScheduler"])
 def test_an_image_does_not_depend_on_what_shares_its_batch(tmp_path: Path, scheduler: str) -> None:
     source = a_painter(tmp_path, scheduler)
-    runner = painters.load(source)
+    runner = diffusion.load(source)
     wishes = [told(source), told(source, "and", steps=4, seed=9), told(source, other="a cat", guidance_scale=3.0)]
     alone = [image(finish(runner, wish)[0]) for wish in wishes]
     states = [runner.admit(wishes[0])]
@@ -222,7 +221,7 @@ class FailingNetworks:
 @pytest.mark.parametrize("scheduler", ["DDPMScheduler", "PNDMScheduler"])
 def test_a_step_that_failed_is_taken_again(tmp_path: Path, scheduler: str) -> None:
     source = a_painter(tmp_path, scheduler)
-    runner = painters.load(source)
+    runner = diffusion.load(source)
     assert isinstance(runner, DiffusionRunner)
     wishes = [told(source, previews=20), told(source, seed=2, previews=20)]
     failing = replace(runner, networks=FailingNetworks(runner.networks))
@@ -237,7 +236,7 @@ def test_a_step_that_failed_is_taken_again(tmp_path: Path, scheduler: str) -> No
 
 def test_previews_come_evenly_and_are_small(tmp_path: Path) -> None:
     source = a_painter(tmp_path)
-    runner = painters.load(source)
+    runner = diffusion.load(source)
     state, seen, shares = runner.admit(told(source, steps=9, previews=2, width=256, height=192)), [], []
     while isinstance(step := runner.step([state])[0], Continue):
         state = step.state
@@ -256,7 +255,7 @@ def test_previews_come_evenly_and_are_small(tmp_path: Path) -> None:
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -280,7 +279,7 @@ def test_a_job_ends_between_two_steps(painter: Path, engine: BatchingEngine) -> 
     assert len(further) < 500
     assert further[0] == pytest.approx(1 / 999)
     [after] = engine.run(model, iter([told(painter)]), check=lambda: None)
-    np.testing.assert_array_equal(image(after), image(finish(painters.load(painter), told(painter))[0]))
+    np.testing.assert_array_equal(image(after), image(finish(diffusion.load(painter), told(painter))[0]))
 
 
 def test_jobs_at_different_steps_share_batches(painter: Path, engine: BatchingEngine) -> None:
@@ -299,7 +298,7 @@ def test_jobs_at_different_steps_share_batches(painter: Path, engine: BatchingEn
         second = pool.submit(run, told(painter, steps=5, seed=2))
         [[one], [other]] = first.result(WAIT_S), second.result(WAIT_S)
     assert max(sizes) == 2
-    runner = painters.load(painter)
+    runner = diffusion.load(painter)
     np.testing.assert_array_equal(image(one), image(finish(runner, told(painter, steps=40))[0]))
     np.testing.assert_array_equal(image(other), image(finish(runner, told(painter, steps=5, seed=2))[0]))
 
@@ -317,7 +316,7 @@ def test_jobs_at_different_steps_share_batches(painter: Path, engine: BatchingEn
         ({"input_ids": None}, ProcessorFailed, "`input_ids`"),
         ({"input_ids": np.zeros(PLACES + 1, np.int64)}, InvalidInput, "at most 16 tokens"),
         ({"input_ids": np.full(PLACES, 10**6, np.int64)}, InvalidInput, "knows the tokens"),
-        ({"negative_ids": np.zeros(3, np.int64)}, ProcessorFailed, "one length"),
+        ({"negative_ids": np.zeros(3, np.int64)}, ProcessorFailed, "the same length"),
     ],
 )
 def test_a_prompt_that_does_not_fit_is_refused(
@@ -329,8 +328,8 @@ def test_a_prompt_that_does_not_fit_is_refused(
 
 def test_other_sizes_and_labels_than_the_networks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="16 x 16 px only, not 32 x 16"):
-        painters.load(a_dreamer(tmp_path / "a")).admit(untold(width=32))
-    labeller = painters.load(a_labeller(tmp_path / "b"))
+        diffusion.load(a_dreamer(tmp_path / "a")).admit(untold(width=32))
+    labeller = diffusion.load(a_labeller(tmp_path / "b"))
     with pytest.raises(InvalidInput, match="labels 0 to 999, not 1000"):
         labeller.admit(labelled(1000))
     with pytest.raises(ProcessorFailed, match="`label`"):
@@ -360,7 +359,7 @@ def not_numbers(weights: Path) -> bytes:
         (lambda source: (source / "model_index.json").unlink(), "lacks the file model_index.json"),
         (
             lambda source: rewrite(source / "model_index.json", '"DDPMPipeline"', '"FluxPipeline"'),
-            "'FluxPipeline'; this",
+            "'FluxPipeline'; supported classes",
         ),
         (lambda source: rewrite(source / "model_index.json", '"UNet2DModel"', '"UNet3D"'), "'unet' the class 'UNet3D'"),
         (lambda source: rewrite(source / "model_index.json", "DDPMScheduler", "Mine"), "'scheduler' the class 'Mine'"),
@@ -376,7 +375,7 @@ def test_a_directory_that_cannot_be_used_is_refused_unread(tmp_path: Path, wrong
     source = a_dreamer(tmp_path)
     wrong(source)
     with pytest.raises(ModelUnavailable, match=words):
-        CHECKS["diffusers"](a_model(source))
+        Runners.installed().check(a_model(source))
 
 
 def rewrite(path: Path, old: str, new: str) -> None:
@@ -387,12 +386,12 @@ def rewrite(path: Path, old: str, new: str) -> None:
 
 def test_the_memory_that_it_takes_is_known_before(tmp_path: Path) -> None:
     source = a_painter(tmp_path)
-    before = expected_bytes(a_model(source))
-    assert before > painters.load(source).memory_bytes > before // 2, "files have headers, and these tensors are tiny"
+    before = Runners.installed().expected_bytes(a_model(source))
+    assert before > diffusion.load(source).memory_bytes > before // 2, "files have headers, and these tensors are tiny"
     (source / "safety_checker").mkdir()
     (source / "safety_checker" / "model.safetensors").write_bytes(bytes(10**6))
     (source / "unet" / "diffusion_pytorch_model.fp16.safetensors").write_bytes(bytes(10**6))
-    assert expected_bytes(a_model(source)) == before
+    assert Runners.installed().expected_bytes(a_model(source)) == before
 
 
 def test_damaged_or_missing_weights_are_refused(tmp_path: Path) -> None:
@@ -404,7 +403,7 @@ def test_damaged_or_missing_weights_are_refused(tmp_path: Path) -> None:
     first = sorted(tensors)[0]
     save_file({name: tensor for name, tensor in tensors.items() if name != first}, weights)
     with pytest.raises(ModelUnavailable, match=f"unet/ .*lack 1, the first is '{first}'"):
-        painters.load(source)
+        diffusion.load(source)
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ModelUnavailable, match="files of unet/ do not make a network"):
-        painters.load(source)
+        diffusion.load(source)

@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientError, Corrupt, Job, Unreachable
-from tests.acceptance.stack import free_port
-from tests.integration.listening import listening
-from tests.integration.service import Service, serving
-from tests.integration.shell import Shell
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from tests.support.api_server import listening
+from tests.support.command_line import Shell
+from tests.support.polling import wait_for
+from tests.support.service import Service, serving
+from tests.support.stack import free_port
+from tests.support.valkey import ValkeyProcess
 
 MAP = os.urandom(3_000_000)
 CUT = 1_000_000
@@ -204,7 +204,7 @@ async def test_a_canceled_job_is_said_to_be_that(service: Service, tmp_path: Pat
     await service.http.post(f"/v1/jobs/{made['id']}/cancel")
     done = await Shell({"PENSTOCK_URL": service.settings.base_url}, tmp_path)("download", made["id"])
     assert done.code == 1
-    assert done.err == "The job was canceled: there may be files that it did not come to.\n"
+    assert done.err == "The job was canceled: some files may be missing.\n"
 
 
 async def test_a_folder_that_cannot_be_made_is_found_before_a_job_is_made(service: Service, tmp_path: Path) -> None:

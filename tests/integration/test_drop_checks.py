@@ -1,4 +1,4 @@
-"""What `penstock doctor` and `penstock drops` say of drop rules."""
+"""`penstock doctor` and `penstock drops` report problems of drop rules."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from penstock.cli import app
+from penstock.cli.doctor import examine
+from penstock.cli.drops import problem_of
+from penstock.cli.main import app
 from penstock.config import S3, DropRule, Settings
-from penstock.doctor import examine
-from penstock.drops_command import problem_of
 from penstock.errors import EventQueueUnavailable
-from penstock.storage.drop_checks import inspect_drops
-from penstock.storage.drop_events import Pass
-from penstock.storage.objects import open_store
+from penstock.intake.drop_checks import inspect_drops
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis.drop_events import Pass
 from penstock.storage.sqs import open_queue
-from penstock.workers.drop_watch import QueueSource, Watch
-from penstock.workers.drops import open_drops
-from tests.emulators import Emulator, emulating
-from tests.integration.echo import open_bench
-from tests.valkey import ValkeyProcess
+from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
+from penstock.workers.keeper.drops import open_drops
+from tests.support.aws_emulators import Emulator, emulating
+from tests.support.echo_processor import open_bench
+from tests.support.valkey import ValkeyProcess
 
 
 def rule(name: str, bucket: str, **changes: Any) -> DropRule:
@@ -49,7 +49,7 @@ def test_rules_whose_bucket_and_queue_answer_pass(emulator: Emulator, tmp_path: 
     found = list(inspect_drops(Settings(drops=rules, s3=emulator.s3), {}))
     assert [finding.name for finding in found] == ["drop rule a", "drop rule b", "drop queue"]
     assert all(finding.ok for finding in found)
-    assert "told of by SQS, nothing there" in found[0].detail
+    assert "events by SQS, no objects" in found[0].detail
     assert "about 1 messages wait" in found[2].detail
 
 
@@ -154,7 +154,7 @@ def test_the_command_says_what_is_wrong_with_a_rule(
         told = {each["name"]: each["problem"] for each in json.loads(done.stdout)["rules"]}
         assert told["gone"] == f"there is no folder {folder}/gone"
         assert told["model"] == "there is no model 'none'; known models: echo"
-        assert "5 bytes too long for a result's" in told["long"]
+        assert "5 bytes too long for its result files" in told["long"]
         assert "lies under, another object's key" in told["covered"]
         details = {each.detail for each in examine(bench.settings, "http://127.0.0.1:1") if not each.ok}
         assert {told["gone"], told["model"]} <= details  # once, by what looked for it itself
@@ -168,7 +168,7 @@ def test_the_command_says_what_is_wrong_with_a_rule(
         covering = drops[3]
         covering.step()
         assert (folder / "out" / "covered" / "a.txt.done.json").exists()
-        assert covering.troubles.sentence() is None
+        assert covering.errors_by_key.summary() is None
 
 
 def test_the_command_tells_of_the_last_listing(
@@ -200,7 +200,7 @@ def test_the_command_tells_of_the_last_listing(
         assert last["inbox"]["passed_over"] == ["'in/link.txt'"]
         shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
         assert problem["new"] in shown
-        assert "inbox passes over what can be no object (copy or rename it): 'in/link.txt'" in shown
+        assert "inbox skips names that cannot be objects (copy or rename them): 'in/link.txt'" in shown
 
 
 def test_a_queue_that_cannot_be_heard_is_its_rules_problem_until_it_can(
@@ -225,17 +225,17 @@ def test_a_queue_that_cannot_be_heard_is_its_rules_problem_until_it_can(
 
     with open_bench(valkey.url, tmp_path / "data", drops=rules, s3=emulator.s3) as bench:
         drops = open_drops(bench.settings, bench.store, bench.objects)
-        watch = Watch(drops, bench.store)
+        watch = DropWatch(drops, bench.store)
         for drop in drops:
             drop.step()
-        QueueSource(open_queue(url, bench.settings), watch).step()
-        refused = QueueSource(open_queue(gone, bench.settings), watch)
+        QueueReader(open_queue(url, bench.settings), watch).step()
+        refused = QueueReader(open_queue(gone, bench.settings), watch)
         with pytest.raises(EventQueueUnavailable):
             refused.step()
         told = problems()
         assert told["inbox"] is None
-        assert str(told["deaf"]).startswith("its events cannot be heard: the queue answers ")
-        assert str(told["deaf"]).endswith(f", asked in region {emulator.s3.region}")
+        assert str(told["deaf"]).startswith("its events cannot be read: the queue answers ")
+        assert str(told["deaf"]).endswith(f", called in region {emulator.s3.region}")
 
         emulator.client("sqs").create_queue(QueueName=gone.rpartition("/")[2])
         emulator.send(gone, "{}")
@@ -254,7 +254,7 @@ def test_a_file_that_left_during_its_job_is_told_of_until_it_is_back(
     monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(rules[0].model_dump_json())]))
     with open_bench(valkey.url, tmp_path / "data", drops=rules) as bench:
         [drop] = open_drops(bench.settings, bench.store, bench.objects)
-        watch = Watch([drop], bench.store)
+        watch = DropWatch([drop], bench.store)
         for name in ("gone", "published"):
             (inbox / f"{name}.txt").write_text("hi")
         drop.step(), drop.step()
@@ -263,15 +263,15 @@ def test_a_file_that_left_during_its_job_is_told_of_until_it_is_back(
         drop.step()
         (inbox / "published.txt").unlink()  # a person may, who saw the marker, before the keeper hears of the end
         with capture_logs() as logs:
-            watch.attend()
+            watch.check_waiting()
         watch.close()
-        assert [each["key"] for each in logs if each["event"] == "drop.gone"] == ["in/gone.txt"]
+        assert [each["key"] for each in logs if each["event"] == "drop.disappeared"] == ["in/gone.txt"]
         assert sorted(path.name for path in outbox.iterdir()) == ["published.txt", "published.txt.done.json"]
         drop.step()
         told = json.loads(CliRunner().invoke(app, ["drops", "--json"]).stdout)
         assert told["rules"][0]["last_pass"]["gone"] == ["in/gone.txt"]
         shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
-        assert "inbox has no results for what left before its job ended: in/gone.txt" in shown
+        assert "inbox has no results for objects that disappeared too early: in/gone.txt" in shown
         (inbox / "gone.txt").write_text("back")
         drop.step()
         assert "no results" not in CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
@@ -307,7 +307,7 @@ def test_without_rules_it_names_those_that_the_service_lists(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PENSTOCK_REDIS_URL", valkey.url)
         done = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"})
-        assert (done.exit_code, "the service lists rules of other settings: inbox." in done.stdout) == (0, True)
+        assert (done.exit_code, "the service has rules of other settings: inbox." in done.stdout) == (0, True)
         told = CliRunner().invoke(app, ["drops", "--json"])
         assert json.loads(told.stdout) == {"rules": [], "events_waiting": 0, "elsewhere": ["inbox"]}
         monkeypatch.setenv("PENSTOCK_DROPS", json.dumps([json.loads(rule("new", "s3://c").model_dump_json())]))

@@ -24,18 +24,18 @@ import httpx
 import pytest
 
 from penstock.config import DropRule
-from penstock.storage import catalogues, listing
-from penstock.storage.counts import counts
-from penstock.storage.objects import open_store
-from penstock.workers.drops import DONE, open_drops
-from tests.ceph import Ceph
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import catalogues, listing
+from penstock.storage.redis.counts import counts
+from penstock.workers.keeper.drops import DONE, open_drops
 from tests.chaos.processes import ROOT, Kept
-from tests.emulators import REGION, Emulator, emulating
-from tests.integration.echo import Bench, open_bench
-from tests.integration.listening import listening
-from tests.integration.service import serving
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from tests.support.api_server import listening
+from tests.support.aws_emulators import REGION, Emulator, emulating
+from tests.support.ceph import Ceph
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.polling import wait_for
+from tests.support.service import serving
+from tests.support.valkey import ValkeyProcess
 
 OBJECTS = int(os.environ.get("PENSTOCK_FLOOD", "200"))
 SEED = 7
@@ -45,7 +45,7 @@ KILL_AT = (0.2, 0.6) if OBJECTS < 1000 else (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 WORKERS = 8
 TIMEOUT_S = 600 + OBJECTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 300)]
+pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(TIMEOUT_S + 300)]
 
 
 def name_of(number: int) -> str:

@@ -12,19 +12,19 @@ from structlog.testing import capture_logs
 
 from penstock.config import DropRule
 from penstock.errors import EventQueueUnavailable
-from penstock.storage import catalogues, listing
-from penstock.storage.counts import counts
+from penstock.storage.redis import catalogues, listing
+from penstock.storage.redis.counts import counts
 from penstock.storage.sqs import EventQueue, open_queue
-from penstock.workers.drop_watch import QueueSource, Watch
-from penstock.workers.drops import Drop, Next, open_drops
-from tests.emulators import KINDS, Emulator, emulating
-from tests.integration.echo import Bench, open_bench
-from tests.valkey import ValkeyProcess
+from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
+from penstock.workers.keeper.drops import CheckResult, Drop, open_drops
+from tests.support.aws_emulators import Emulator, emulating
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.valkey import ValkeyProcess
 
 NEW = ["s3:ObjectCreated:*"]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["moto", pytest.param("ministack", marks=pytest.mark.breadth)])
 def emulator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with emulating(request.param, tmp_path_factory.mktemp("emulator")) as emulator:
         yield emulator
@@ -37,10 +37,10 @@ class Inbox:
         self.bench, self.emulator, self.bucket, self.queue_arn = bench, emulator, bucket, queue_arn
         self.s3 = emulator.client("s3")
         self.drops = open_drops(bench.settings, bench.store, bench.objects)
-        self.watch = Watch(self.drops, bench.store)
+        self.watch = DropWatch(self.drops, bench.store)
         [url] = self.watch.queue_urls
         self.queue = open_queue(url, bench.settings)
-        self.source = QueueSource(self.queue, self.watch)
+        self.source = QueueReader(self.queue, self.watch)
 
     @property
     def drop(self) -> Drop:
@@ -57,12 +57,12 @@ class Inbox:
         record = {"eventSource": "aws:s3", "eventName": "ObjectCreated:Put"}
         return json.dumps({"Records": [{**record, "s3": {"bucket": {"name": self.bucket}, "object": found}}]})
 
-    def hear(self, messages: int) -> None:
+    def receive(self, messages: int) -> None:
         """Take so many messages; what does not come within the long poll does not come."""
         while messages > 0:
             received = self.queue.receive()
             assert received, "no message came"
-            self.source.take(received)
+            self.source.handle(received)
             messages -= len(received)
 
     def jobs(self) -> dict[str, str]:
@@ -93,12 +93,12 @@ def inbox(valkey: ValkeyProcess, tmp_path: Path, emulator: Emulator) -> Iterator
 def test_an_object_that_the_bucket_tells_of_becomes_a_job_without_a_listing(inbox: Inbox) -> None:
     inbox.notify(QueueConfigurations=[{"QueueArn": inbox.queue_arn, "Events": NEW}])
     inbox.put("in/a b ä.txt")
-    inbox.hear(2)  # the test event comes first
+    inbox.receive(2)  # the test event comes first
     assert inbox.jobs() == {"a b ä.txt": "queued"}
     assert inbox.emulator.left(inbox.queue.url) == 0
     assert inbox.counted() == {"ignored": 1, "submitted": 1}
     inbox.bench.slots.work("default")
-    inbox.watch.attend()
+    inbox.watch.check_waiting()
     assert inbox.drop.bucket.get_bytes("out/a b ä.txt/echo.txt", limit_bytes=10) == b"hi"
 
 
@@ -109,7 +109,7 @@ def test_what_the_bucket_says_twice_of_an_upload_in_parts_is_one_job(inbox: Inbo
     part = inbox.s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"hi")
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
     inbox.s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)
-    inbox.hear(3 if inbox.emulator.kind == "moto" else 2)
+    inbox.receive(3 if inbox.emulator.kind == "moto" else 2)
     assert inbox.jobs() == {"parts.txt": "queued"}
 
 
@@ -121,7 +121,7 @@ def test_a_topic_between_bucket_and_queue_changes_nothing(inbox: Inbox, raw: str
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=inbox.queue_arn, Attributes=options)
     inbox.notify(TopicConfigurations=[{"TopicArn": topic, "Events": NEW}])
     inbox.put("in/a b.txt")
-    inbox.hear(2)
+    inbox.receive(2)
     assert inbox.jobs() == {"a b.txt": "queued"}
 
 
@@ -133,7 +133,7 @@ def test_nor_does_event_bridge(inbox: Inbox) -> None:
     events.put_targets(Rule=name, Targets=[{"Id": "1", "Arn": inbox.queue_arn}])
     inbox.notify(EventBridgeConfiguration={})
     inbox.put("in/a b+c%2Fd.txt")
-    inbox.hear(1)
+    inbox.receive(1)
     assert inbox.jobs() == {"a b+c%2Fd.txt": "queued"}
 
 
@@ -141,7 +141,7 @@ def test_events_that_come_twice_and_late_change_nothing(inbox: Inbox) -> None:
     inbox.put("in/a.txt")
     send = [inbox.event("in/a.txt", sequencer=s) for s in ("0056", "0055", "0056", "00")]
     inbox.emulator.send(inbox.queue.url, *send)
-    inbox.hear(4)
+    inbox.receive(4)
     assert inbox.jobs() == {"a.txt": "queued"}
     assert inbox.counted() == {"submitted": 1, "duplicate": 3}
 
@@ -150,9 +150,9 @@ def test_an_overwrite_between_event_and_look_is_the_job_of_what_lies_there(inbox
     inbox.emulator.send(inbox.queue.url, inbox.event("in/a.txt", eTag="of the first"))
     inbox.put("in/a.txt", "one")
     inbox.put("in/a.txt", "two")
-    inbox.hear(1)
+    inbox.receive(1)
     inbox.bench.slots.work("default")
-    inbox.watch.attend()
+    inbox.watch.check_waiting()
     assert inbox.drop.bucket.get_bytes("out/a.txt/echo.txt", limit_bytes=10) == b"two"
     assert inbox.jobs() == {"a.txt": "succeeded"}
 
@@ -162,12 +162,12 @@ def test_a_message_stays_until_its_job_can_be_made(inbox: Inbox) -> None:
     inbox.emulator.send(inbox.queue.url, inbox.event("in/a.txt"))
     bench, store = inbox.bench, inbox.bench.store
     inbox.drop.rule = inbox.drop.rule.model_copy(update={"model": "later"})
-    inbox.hear(1)
+    inbox.receive(1)
     assert inbox.jobs() == {}
     assert inbox.emulator.left(inbox.queue.url) == 1
     later = bench.entry.model_copy(update={"name": "later", "aliases": ()})
     store.run(catalogues.publish([later], worker="w", queues=["default"], alive_s=600))
-    inbox.hear(1)  # after its visibility timeout
+    inbox.receive(1)  # after its visibility timeout
     assert inbox.jobs() == {"a.txt": "queued"}
     assert inbox.emulator.left(inbox.queue.url) == 0
     assert inbox.counted() == {"postponed": 1, "submitted": 1}
@@ -181,11 +181,11 @@ def test_a_keeper_that_dies_before_it_deletes_a_message_makes_no_second_job(inbo
         def delete(self, messages: object) -> None:  # noqa: ARG002
             raise KeyboardInterrupt
 
-    dying = QueueSource(Dying(inbox.queue._client, inbox.queue.url), inbox.watch)
+    dying = QueueReader(Dying(inbox.queue._client, inbox.queue.url), inbox.watch)
     with pytest.raises(KeyboardInterrupt):
-        dying.take(inbox.queue.receive())
+        dying.handle(inbox.queue.receive())
     assert inbox.emulator.left(inbox.queue.url) == 1
-    inbox.hear(1)
+    inbox.receive(1)
     assert inbox.jobs() == {"a.txt": "queued"}
     assert inbox.emulator.left(inbox.queue.url) == 0
 
@@ -195,7 +195,7 @@ def test_poison_is_told_and_deleted_and_disturbs_no_neighbour(inbox: Inbox) -> N
     poison = ["{", "[]", '{"Type": "SubscriptionConfirmation", "Token": "secret"}', '{"Records": [{}]}']
     inbox.emulator.send(inbox.queue.url, *poison, inbox.event("in/a.txt"))
     with capture_logs() as logs:
-        inbox.hear(5)
+        inbox.receive(5)
     assert inbox.jobs() == {"a.txt": "queued"}
     assert inbox.emulator.left(inbox.queue.url) == 0
     assert inbox.counted() == {"unreadable": 4, "submitted": 1}
@@ -212,7 +212,7 @@ def test_a_sidecar_that_no_reader_takes_ends_its_message(inbox: Inbox, sidecar: 
     inbox.put("in/a.txt")
     inbox.put("in/b.txt")
     inbox.emulator.send(inbox.queue.url, inbox.event("in/a.txt"), inbox.event("in/b.txt"))
-    inbox.hear(2)
+    inbox.receive(2)
     marker = json.loads(inbox.drop.bucket.get_bytes("out/a.txt.error.json", limit_bytes=10_000))
     assert marker["error"]["code"] == "invalid_input"
     assert inbox.jobs() == {"b.txt": "queued"}
@@ -220,20 +220,20 @@ def test_a_sidecar_that_no_reader_takes_ends_its_message(inbox: Inbox, sidecar: 
 
 
 def test_a_fault_at_one_object_keeps_its_message_and_no_neighbours(inbox: Inbox) -> None:
-    look = inbox.drop.look
+    look = inbox.drop.check
 
-    def faulty(key: str) -> Next:
+    def faulty(key: str) -> CheckResult:
         if key == "in/a.txt":
             raise ZeroDivisionError
         return look(key)
 
-    inbox.drop.look = faulty  # type: ignore[method-assign]
+    inbox.drop.check = faulty  # type: ignore[method-assign]
     inbox.put("in/b.txt")
     inbox.emulator.send(inbox.queue.url, inbox.event("in/a.txt"), inbox.event("in/b.txt"))
-    inbox.hear(2)
+    inbox.receive(2)
     assert inbox.jobs() == {"b.txt": "queued"}
     assert inbox.emulator.left(inbox.queue.url) == 1
-    assert "an unexpected ZeroDivisionError" in (inbox.drop.troubles.sentence() or "")
+    assert "an unexpected ZeroDivisionError" in (inbox.drop.errors_by_key.summary() or "")
 
 
 def test_what_is_not_ours_is_deleted(inbox: Inbox) -> None:
@@ -241,7 +241,7 @@ def test_what_is_not_ours_is_deleted(inbox: Inbox) -> None:
     elsewhere = inbox.event("in/a.txt").replace(inbox.bucket, "somebody-elses")
     others = [inbox.event("in/a.tif"), inbox.event("out/a.txt/echo.txt"), inbox.event("in/gone.txt"), elsewhere]
     inbox.emulator.send(inbox.queue.url, *others)
-    inbox.hear(4)
+    inbox.receive(4)
     assert inbox.jobs() == {}
     assert inbox.emulator.left(inbox.queue.url) == 0
     assert inbox.counted() == {"foreign": 3, "missing": 1}

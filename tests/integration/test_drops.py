@@ -12,13 +12,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.config import DropRule
+from penstock.drop_rules import wanted
 from penstock.jobs import JobKey, State, Status
-from penstock.storage import drop_events, journal, listing, records
-from penstock.storage.base import ObjectInfo
-from penstock.storage.local import LocalStore
-from penstock.workers.drops import Drop, drop_id, open_drops, result_key, wanted
-from tests.integration.echo import Bench, open_bench
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal import journal
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import drop_events, listing, records
+from penstock.workers.keeper.drops import Drop, drop_id, open_drops, result_key
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.valkey import ValkeyProcess
 
 
 def rule(folder: Path, **changes: Any) -> DropRule:
@@ -168,7 +170,7 @@ def test_a_scene_that_is_too_large_gets_its_error_once(
         run(bench, drop)
         error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
         assert error["code"] == "media_too_large"
-        assert error["detail"] == "in/a.txt has 11 bytes: max_upload_bytes allows 10"
+        assert error["detail"] == "in/a.txt has 11 bytes; max_upload_bytes allows 10"
         written_ns = (outbox / "a.txt.error.json").stat().st_mtime_ns
         assert drop.step() == 0
         assert (outbox / "a.txt.error.json").stat().st_mtime_ns == written_ns
@@ -184,7 +186,7 @@ def test_a_sidecar_that_is_too_large_is_the_scenes_error(bench: Bench, drop: Dro
     run(bench, drop)
     error = json.loads((outbox / "a.txt.error.json").read_text())["error"]
     assert error["code"] == "media_too_large"
-    assert error["detail"] == "in/a.txt.json, the parameters of the object, has 100001 bytes: 100000 are allowed"
+    assert error["detail"] == "in/a.txt.json, the parameters of the object, has 100001 bytes; 100000 are allowed"
     assert drop.step() == 0
 
 
@@ -223,7 +225,7 @@ def test_a_fault_at_one_object_is_told_and_holds_no_other_up(
     told = [(each["key"], type(each["exc_info"])) for each in logs if each["event"] == "drop.failed"]
     assert told == [("in/a.txt", ZeroDivisionError)]  # once
     problem = bench.store.run(drop_events.passes()).rules["inbox"].problem
-    assert problem == "in/a.txt: an unexpected ZeroDivisionError: the keeper's log says where (drop.failed)"
+    assert problem == "in/a.txt: an unexpected ZeroDivisionError; see `drop.failed` in the keeper's log"
 
 
 def test_a_marker_that_somebody_else_wrote_is_no_marker(bench: Bench, drop: Drop, inbox: Path, outbox: Path) -> None:
@@ -319,7 +321,7 @@ def test_what_can_be_no_scene_in_a_folder_is_told_of_once(bench: Bench, drop: Dr
     with capture_logs() as logs:
         drop.step()
         drop.step()
-    told = [each["key"] for each in logs if each["event"] == "drop.passed_over"]
+    told = [each["key"] for each in logs if each["event"] == "drop.skipped"]
     assert told == ["'in/a.txt'", "'in/deep'", "'in/\\udce4.txt'"]
     assert jobs(bench) == ()
     assert bench.store.run(drop_events.passes()).rules["inbox"].passed_over == tuple(told)

@@ -1,4 +1,4 @@
-"""Webhook endpoints in a real Valkey and on real objects: who is told of what, changes that meet, and what survives."""
+"""Webhook endpoints in a real Valkey and object store: events, concurrent changes, and recovery."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ import pytest
 from penstock.config import Settings
 from penstock.errors import IdempotencyMismatch, StateConflict, UnknownEndpoint
 from penstock.jobs import Delivery, Phase, Progress, State, Webhook
-from penstock.storage import deliveries, endpoint_changes, endpoints, journal, records
-from penstock.storage.endpoints import Endpoint, EndpointKey
-from penstock.storage.journal import Flow, Journal
-from penstock.storage.local import LocalStore
-from penstock.storage.records import JobStore, Outcome
-from penstock.workers.keeper import settle_endpoints
-from penstock.workers.recover import recover_if_emptied
-from penstock.workers.tidy import tidy
-from tests.integration.bare import LIMITS, claim, read, submission, submit
-from tests.integration.fragile import Crashed, Fragile
-from tests.integration.hooks import ENDPOINT, a_key, an_endpoint, due
+from penstock.storage.journal import endpoint_changes, endpoints, journal
+from penstock.storage.journal.endpoints import Endpoint, EndpointKey
+from penstock.storage.journal.journal import Flow, Journal
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import deliveries, records
+from penstock.storage.redis.records import JobStore, Outcome
+from penstock.workers.keeper.keeper import settle_endpoints
+from penstock.workers.keeper.recovery import recover_if_lost
+from penstock.workers.keeper.retention import delete_leftovers
+from tests.support.bare_store import LIMITS, claim, read, submission, submit
+from tests.support.crashes import Crashed, Fragile
+from tests.support.webhook_receivers import ENDPOINT, a_key, an_endpoint, due
 
 NOTE = deliveries.Attempt(1, 1.0, 500, "HTTP 500")
 
@@ -75,7 +76,7 @@ class TestWhoIsTold:
         desk.run(journal.cancel(submission().key))
         an_endpoint(desk)
         store.client.flushall()
-        recover_if_emptied(store, desk.objects)
+        recover_if_lost(store, desk.objects)
         assert read(store, submission().key).state is State.CANCELED
         assert told(store) == set()
 
@@ -225,9 +226,9 @@ class TestChanges:
             desk.run(endpoint_changes.change(a_key(n), endpoint_changes.rotated(60)))
         desk.run(endpoint_changes.delete(a_key(2)))
         settings = Settings()
-        assert tidy(store, desk.objects, settings).revisions == 0
-        assert tidy(store, desk.objects, settings, at=time.time() + 90_000).revisions == 3
-        assert tidy(store, desk.objects, settings, at=time.time() + 9 * 86_400).revisions == 1
+        assert delete_leftovers(store, desk.objects, settings).revisions == 0
+        assert delete_leftovers(store, desk.objects, settings, at=time.time() + 90_000).revisions == 3
+        assert delete_leftovers(store, desk.objects, settings, at=time.time() + 9 * 86_400).revisions == 1
         assert store.client.hkeys("penstock:tenant:default:endpoints") == [a_key(1).id]
         assert [e.key for e in endpoints.list_endpoints(desk.objects, "default")] == [a_key(1)]
 
@@ -236,18 +237,18 @@ class TestAnEmptiedRedis:
     def test_knows_the_endpoints_again(self, desk: Journal, store: JobStore) -> None:
         an_endpoint(desk, "http://kept/")
         store.client.flushall()
-        recover_if_emptied(store, desk.objects)
+        recover_if_lost(store, desk.objects)
         store.run(records.cancel(submit(store)))
         assert [row.url for row in due(store)] == ["http://kept/"]
 
     def test_tells_of_what_ended_while_it_did_not_know_them(self, desk: Journal, store: JobStore) -> None:
-        recover_if_emptied(store, desk.objects)
+        recover_if_lost(store, desk.objects)
         an_endpoint(desk)
         store.client.flushall()
         key = submit(store)
         store.run(records.cancel(key))
         assert due(store) == []
-        recover_if_emptied(store, desk.objects)
+        recover_if_lost(store, desk.objects)
         assert told(store) == {("job.canceled", ENDPOINT.id)}
         assert read(store, key).delivery is Delivery.PENDING
         assert not store.client.exists("penstock:unannounced")
@@ -257,7 +258,7 @@ class TestAnEmptiedRedis:
         store.run(records.cancel(submit(store)))
         store.client.delete("penstock:tenant:default:endpoints")
         assert due(store) == []
-        recover_if_emptied(store, desk.objects)
+        recover_if_lost(store, desk.objects)
         [name] = store.client.zrange("penstock:outbox", 0, -1)
         store.client.zadd("penstock:outbox", {name: 0})
         assert told(store) == {("job.canceled", ENDPOINT.id)}
@@ -268,7 +269,7 @@ class TestAnEmptiedRedis:
         desk.run(journal.cancel(submission().key))
         [before] = due(store)
         store.client.flushall()
-        recover_if_emptied(store, desk.objects)
+        recover_if_lost(store, desk.objects)
         [after] = due(store)
         assert (after.id, after.created_s, after.endpoint) == (before.id, before.created_s, ENDPOINT.id)
 

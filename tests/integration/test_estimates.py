@@ -1,4 +1,4 @@
-"""What a queue says of itself, and when its jobs will end."""
+"""A queue's report of itself, and estimates of its jobs' ends."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.jobs import Phase, Progress, QueueMode
-from penstock.storage import queues, records
-from penstock.storage.records import JobStore
-from tests.integration.bare import LIMITS, claim, end_after, read, submission, submit
+from penstock.jobs import JobKey, Phase, Progress, QueueMode
+from penstock.storage.redis import listing, queues, records
+from penstock.storage.redis.records import JobStore
+from tests.support.bare_store import LIMITS, claim, end_after, read, submission, submit
 
 
 def test_a_queues_figures(store: JobStore) -> None:
@@ -166,3 +166,21 @@ def test_the_estimate_of_a_further_attempt_is_not_made_from_the_progress_of_the_
     store.run(records.heartbeat(held, Phase.INFERRING, Progress(1, 10)))
     assert read(store, key).progress.done == 9
     assert read(store, key).eta_s == pytest.approx(90, rel=0.2)
+
+
+def test_a_jobs_place_counts_its_own_tenants_jobs_only(store: JobStore) -> None:
+    store.run(queues.seen("q", "w", 1, alive_s=20))
+    succeed(store, 1, took_s=10)
+    for n in range(5):
+        submit(store, f"other-{n}", tenant="other")
+    places = [
+        read(store, submit(store, name, model=model, priority=priority)).queue_position
+        for name, model, priority in (("a", "m", 0), ("b", "m2", 0), ("first", "m2", 5), ("last", "m", 0))
+    ]
+    assert places == [1, 2, 1, 4]
+    last = read(store, JobKey("default", "last"))
+    assert last.eta_s == pytest.approx(10 + 10 * 8.5, rel=0.2)  # the others' jobs still count in the estimate
+    listed = store.run(listing.list_jobs("default", limit=10)).jobs
+    assert {job.key.id: job.queue_position for job in listed if job.queue_position} == {
+        "first": 1, "a": 2, "b": 3, "last": 4,
+    }  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from penstock.client import AsyncClient, Client
-from tests.web import Server, reply
+from tests.support.web_server import Server, reply
 
 JOB = {"id": "1", "model": "m", "status": "running", "created_at": "2026-01-01T00:00:00Z"}
 PING = ": ping - 2026-01-01 00:00:15+00:00\n\n"

@@ -1,10 +1,11 @@
-"""What a model is expected to take before it is loaded, against what it takes then: shared passes have pages."""
+"""A model's expected memory before it is loaded, against its real memory: shared passes have pages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import transformers
 
 from penstock.models import Model
 from penstock.workers.engine.base import Runner
+from penstock.workers.engine.builtin import TRANSFORMERS
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner
-from penstock.workers.engine.memory import expected_bytes
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_model, save
-from tests.stories import a_gpt2, a_mistral
+from penstock.workers.engine.runners import Runners
+from tests.support.hub import a_model, save
+from tests.support.language import a_gpt2, a_mistral
 
 CONTINUOUS = {"batching": "continuous"}
 
@@ -63,23 +64,23 @@ def test_pages_are_expected_as_they_will_be(
 ) -> None:
     source = make(tmp_path)
     model = texts(source, **fields)
-    assert expected_bytes(model) == weights(source) + pages
-    with closing(FACTORIES["transformers"](model)) as runner:
-        assert expected_bytes(model) == pytest.approx(runner.memory_bytes, rel=0.02)
+    assert Runners.installed().expected_bytes(model) == weights(source) + pages
+    with closing(Runners.installed().load(model)) as runner:
+        assert Runners.installed().expected_bytes(model) == pytest.approx(runner.memory_bytes, rel=0.02)
 
 
 def test_texts_that_share_no_passes_have_no_pages(tmp_path: Path) -> None:
     source = a_gpt2(tmp_path)
-    assert expected_bytes(a_model(source)) == weights(source)
+    assert Runners.installed().expected_bytes(a_model(source)) == weights(source)
 
 
 def test_what_the_files_do_not_say_is_left_to_the_loading(tmp_path: Path) -> None:
     source = a_gpt2(tmp_path)
     for options in ({"cache_tokens": 0}, {"batching": "static"}):
-        assert expected_bytes(texts(source, options=options)) == weights(source)
+        assert Runners.installed().expected_bytes(texts(source, options=options)) == weights(source)
     for config in ("{", "{}", json.dumps({"model_type": "mamba"})):
         (source / "config.json").write_text(config)
-        assert expected_bytes(texts(source)) == weights(source)
+        assert Runners.installed().expected_bytes(texts(source)) == weights(source)
 
 
 def test_another_model_goes_before_one_is_loaded_whose_pages_find_no_room_beside_it(tmp_path: Path) -> None:
@@ -91,11 +92,12 @@ def test_another_model_goes_before_one_is_loaded_whose_pages_find_no_room_beside
 
     def load(model: Model) -> Runner:
         notes.append("loading")
-        return FACTORIES["transformers"](model)
+        return Runners.installed().load(model)
 
     source = a_mistral(tmp_path)  # 36.9 MB of pages, 8 kB of weights
-    factories = {"fake": lambda _: Noted(memory_bytes=20_000_000), "transformers": load}
-    with closing(BatchingEngine(factories, memory_bytes=50_000_000)) as engine:
+    runners = Runners.of({"fake": lambda _: Noted(memory_bytes=20_000_000)})
+    runners = runners.register("transformers", replace(TRANSFORMERS, load=load))
+    with closing(BatchingEngine(runners, memory_bytes=50_000_000)) as engine:
         engine.load(Model(**{**a_model(source).model_dump(), "name": "other", "runner": "fake"}), check=lambda: None)
         engine.load(texts(source), check=lambda: None)
         assert notes == ["the other is gone", "loading"]

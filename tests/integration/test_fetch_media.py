@@ -8,12 +8,12 @@ import pytest
 
 from penstock.config import Settings
 from penstock.errors import MediaChanged, MediaNotFound, MediaRefused, MediaTooLarge
-from penstock.storage.base import ObjectStore
-from penstock.storage.guard import GuardedClient
-from penstock.storage.media import LocalMedia, fetch_media, upload_key
-from penstock.storage.objects import open_store
-from tests.ceph import Ceph
-from tests.web import Server, reply
+from penstock.intake.guard import GuardedClient
+from penstock.intake.media import LocalMedia, fetch_media, upload_key
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_store
+from tests.support.ceph import Ceph
+from tests.support.web_server import Server, reply
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from penstock.errors import (
     MediaUnreadable,
     PenstockError,
 )
-from penstock.storage.guard import GuardedClient, Patience
-from penstock.workers.webhooks import signed_headers
-from tests.integration.guarded import LIMIT, SHORT, Names, client, url
-from tests.web import Server, reply
+from penstock.intake.guard import GuardedClient, TimeLimits
+from penstock.workers.keeper.webhooks import signed_headers
+from tests.support.guards import LIMIT, SHORT, Names, client, url
+from tests.support.web_server import Server, reply
 
 #: Loopback, but nobody else's: the usual port 8080 of it is free for servers that nobody may reach.
 FORBIDDEN = "127.9.8.7"
@@ -321,7 +321,7 @@ class TestPost:
         with Server(wait) as server:
             began = time.monotonic()
             with pytest.raises(FetchFailed):
-                client(server, patience=Patience()).post(url(server), b"{}", {}, 0.3)
+                client(server, patience=TimeLimits()).post(url(server), b"{}", {}, 0.3)
             assert time.monotonic() - began < 3
 
 

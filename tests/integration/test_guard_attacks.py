@@ -18,14 +18,14 @@ import trustme
 
 from penstock.config import Settings
 from penstock.errors import Canceled, FetchFailed, MediaRefused, MediaTooLarge, PenstockError
-from penstock.storage.guard import GuardedClient, Patience
-from tests.canary import Canary, canary
-from tests.integration.guarded import LIMIT, SHORT, Names, client, url
-from tests.unit.test_addresses import NOT_PUBLIC, REFUSED
-from tests.web import Server, reply
+from penstock.intake.guard import GuardedClient, TimeLimits
+from tests.support.canary import Canary, canary
+from tests.support.guards import LIMIT, SHORT, Names, client, url
+from tests.support.web_server import Server, reply
+from tests.unit.intake.test_addresses import NOT_PUBLIC, REFUSED
 
 #: Idle times are long: only the total can end what drips.
-PATIENT = Patience(connect_s=60, idle_s=60, total_s=1)
+PATIENT = TimeLimits(connect_s=60, idle_s=60, total_s=1)
 
 Ask = Callable[[GuardedClient, str, Path], object]
 
@@ -184,8 +184,8 @@ class TestWhyThereWasNoAnswer:
         with Server(lambda _: _wait(slow)) as slow, Server(b"SSH-2.0-OpenSSH_9.2\r\n") as liar, unknown:
             for server, scheme, why in (
                 (nobody, "http", "the connection was refused"),
-                (slow, "http", "the server did not answer in time"),
-                (liar, "http", "the server did not answer properly"),
+                (slow, "http", "the server did not respond in time"),
+                (liar, "http", "the server did not respond properly"),
                 (unknown, "https", "the TLS handshake failed"),
             ):
                 settings = Settings(allowed_hosts=(f"media.example:{server.port}",))
@@ -211,7 +211,7 @@ class TestWhyThereWasNoAnswer:
             told = {_said(guard, "http://gone.example/", path, ask) for guard in guards}
         finally:
             over.set()
-        assert told == {"the server did not answer properly in time"}
+        assert told == {"the server did not respond properly in time"}
 
 
 def _said(guard: GuardedClient, where: str, path: Path, ask: Ask) -> str:
@@ -305,7 +305,7 @@ class TestServersWithoutAnEnd:
                     sent += len(again)
 
         with Server(flood) as server, pytest.raises((FetchFailed, MediaTooLarge)):
-            client(server, patience=Patience()).fetch(url(server), path, LIMIT // 10)
+            client(server, patience=TimeLimits()).fetch(url(server), path, LIMIT // 10)
         assert sent < 20 * LIMIT  # with what lies in the sockets' buffers
         assert not path.exists()
 
@@ -322,7 +322,7 @@ class TestServersWithoutAnEnd:
             _drip(connection, server, b"")
 
         with Server(drip) as server, pytest.raises(Canceled):
-            client(server, patience=Patience()).fetch(url(server), path, LIMIT, check=check)
+            client(server, patience=TimeLimits()).fetch(url(server), path, LIMIT, check=check)
         assert not path.exists()
 
 

@@ -1,4 +1,4 @@
-"""Where the guard stands in the whole: before a job exists, while one runs, and before a webhook is sent."""
+"""The guard in the whole service: before a job exists, while one runs, and before a webhook is sent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.intake.guard import GuardedClient
 from penstock.jobs import State, Status, Webhook
-from penstock.storage import deliveries, journal, records
-from penstock.storage.guard import GuardedClient
-from penstock.workers.webhooks import Deliverer
-from tests.canary import canary
-from tests.integration.echo import open_bench
-from tests.integration.guarded import Names
-from tests.integration.service import serving
-from tests.unit.test_addresses import NOT_PUBLIC, REFUSED
-from tests.valkey import ValkeyProcess
-from tests.web import Server
+from penstock.storage.journal import journal
+from penstock.storage.redis import deliveries, records
+from penstock.workers.keeper.webhooks import Deliverer
+from tests.support.canary import canary
+from tests.support.echo_processor import open_bench
+from tests.support.guards import Names
+from tests.support.service import serving
+from tests.support.valkey import ValkeyProcess
+from tests.support.web_server import Server
+from tests.unit.intake.test_addresses import NOT_PUBLIC, REFUSED
 
 #: As far as they come through a JSON body: texts with NUL are refused before.
 URLS = [

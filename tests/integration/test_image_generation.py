@@ -18,18 +18,18 @@ import penstock
 from penstock.errors import InvalidInput
 from penstock.jobs import Phase, Progress
 from penstock.models import Model
-from penstock.processors.drawing.generation import ImageGeneration
+from penstock.processors.image_generation.generation import ImageGeneration
 from penstock.processors.testing import check_processor
 from penstock.workers.artifacts import Preview
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Processed, Work
 from penstock.workers.warmup import warm
-from tests.painters import a_dreamer, a_model, a_painter
+from tests.support.diffusion import a_dreamer, a_model, a_painter
 
-PROCESSOR = "penstock.processors.drawing.generation:ImageGeneration"
+PROCESSOR = "penstock.processors.image_generation.generation:ImageGeneration"
 WISH = {"prompt": "a cat and a hat", "negative_prompt": "and", "n": 2, "seed": 3, "steps": 6, "previews": 2}
 
 
@@ -40,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 

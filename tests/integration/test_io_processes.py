@@ -1,4 +1,4 @@
-"""What a decoder, a plugin or an attacker does in an IO process ends one attempt and nothing else."""
+"""A decoder, a plugin or an attacker in an IO process ends one attempt and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,19 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.errors import Canceled, Drained, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.errors import Canceled, Drained, MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
+from penstock.workers.io import sandbox
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Work
-from tests.waiting import wait_for
+from tests.support.polling import wait_for
 
 MIB = 2**20
-OPTIONS = ForkOptions(256 * MIB, processors={"probe": "tests.probe:Probe", "gone": "tests.no_such_module:Probe"})
+OPTIONS = ForkOptions(
+    256 * MIB, processors={"probe": "tests.support.probe_processor:Probe", "gone": "tests.no_such_module:Probe"}
+)
 MODEL = Model(
     name="probe", title="Probe", runner="fake", processor="probe", source=".", revision="1", io_timeout_s=60
 )  # fmt: skip
@@ -55,7 +58,7 @@ def pool(shared_pool: IOPool) -> Iterator[IOPool]:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
-    return Work(MODEL, {}, {}, tmp_path / "artifacts")
+    return Work(MODEL, {}, {}, tmp_path / "artifacts", room=tmp_path)
 
 
 def nothing() -> None:
@@ -78,7 +81,7 @@ def error_of(pool: IOPool, work: Work, **input: Any) -> PenstockError:  # noqa: 
 
 
 def files_of_memory() -> int:
-    """How many files of shared memory this process holds."""
+    """Return the number of shared-memory files that this process holds."""
     links = []
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the folder itself was open
@@ -86,6 +89,7 @@ def files_of_memory() -> int:
     return sum("memfd" in link for link in links)
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize("half", ["pre", "prompt", "post"])
 @pytest.mark.parametrize(
     ("deed", "kind", "words"),
@@ -96,7 +100,7 @@ def files_of_memory() -> int:
         ("killed", OutOfMemory, "was killed"),
         ("shut", ProcessorFailed, "closed its connection"),
         ("exit", ProcessorFailed, "SystemExit"),
-        ("hog", ProcessorFailed, "more memory for this input than the 256 MiB"),
+        ("hog", ProcessorFailed, "more memory for this input than the limit of 256 MiB"),
         ("claim_the_device", ProcessorFailed, "as if it were the engine"),
     ],
 )
@@ -123,7 +127,17 @@ def test_a_process_that_hangs_is_ended_after_its_models_time(
     hasty = replace(work, model=MODEL.model_copy(update={"io_timeout_s": 0.3}))
     error = error_of(pool, hasty, folder=str(tmp_path), **{half: "hang"})
     assert isinstance(error, ProcessorFailed)
-    assert "did nothing for 0.3 s" in error.detail
+    assert "did not respond for 0.3 s" in error.detail
+    assert run(pool, work)["sum"] == 12
+
+
+@pytest.mark.parametrize("half", ["pre", "prompt"])
+def test_a_decode_that_takes_too_long_for_its_file_is_ended_and_the_file_is_blamed(
+    pool: IOPool, work: Work, half: str
+) -> None:
+    error = error_of(pool, work, **{half: "decode_for_ever"})
+    assert isinstance(error, MediaUnreadable)
+    assert "takes far longer to decode" in error.detail
     assert run(pool, work)["sum"] == 12
 
 
@@ -142,12 +156,13 @@ def test_a_cancel_ends_a_process_that_hangs_at_once(pool: IOPool, work: Work, tm
     assert run(pool, work)["sum"] == 12
 
 
-@pytest.mark.parametrize("deed", ["garbage", "too_much", "lie", "loose", "hollow", "again"])
+@pytest.mark.breadth(every=2)
+@pytest.mark.parametrize("deed", ["garbage", "too_much", "lie", "nowhere", "descriptor", "again"])
 @pytest.mark.parametrize("half", ["pre", "post"])
 def test_nonsense_from_a_process_fails_its_job(pool: IOPool, work: Work, half: str, deed: str) -> None:
     error = error_of(pool, work, **{half: deed})
     assert isinstance(error, ProcessorFailed)
-    assert "nonsense" in error.detail
+    assert "invalid message" in error.detail
     assert run(pool, work)["sum"] == 12
 
 
@@ -158,7 +173,18 @@ def test_only_plain_files_of_the_jobs_folder_become_artifacts_and_checkpoints(
     (tmp_path / "secret").write_text("of somebody else")
     error = error_of(pool, work, post=deed, folder=str(tmp_path))
     assert isinstance(error, ProcessorFailed)
-    assert "artifact" in error.detail
+    assert ("what an IO process may not (PermissionError)" if deed == "link" else "artifact") in error.detail
+
+
+def test_a_file_that_the_sandbox_refuses_is_explained_in_words(pool: IOPool, work: Work) -> None:
+    error = error_of(pool, work, pre="peek", folder=str(Path(__file__).parents[2]))
+    assert isinstance(error, ProcessorFailed)
+    assert "may read libraries, the model's files and the job's media" in error.detail
+
+
+def test_without_landlock_a_link_is_made_and_still_becomes_no_artifact(work: Work, tmp_path: Path) -> None:
+    with closing(IOPool(1, replace(OPTIONS, lacking=["files"]))) as pool:
+        assert "not a plain file" in error_of(pool, work, post="link", folder=str(tmp_path)).detail
 
 
 def test_a_process_has_no_secrets_no_network_and_cannot_read_its_worker(
@@ -192,6 +218,73 @@ def test_the_folder_for_artifacts_is_there_before_a_process_begins(pool: IOPool,
 
 def test_the_same_process_runs_job_after_job(pool: IOPool, work: Work, tmp_path: Path) -> None:
     assert len({pid_of(pool, work, tmp_path) for _ in range(5)}) == 1
+
+
+def test_a_process_serves_one_tenant_only(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    pids = [pid_of(pool, replace(work, tenant=tenant), tmp_path) for tenant in ("a", "b", "a", "b")]
+    assert pids[:2] == pids[2:]
+    assert len(set(pids)) == 2
+
+
+def test_a_process_serves_one_model_only(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    other = replace(work, model=MODEL.model_copy(update={"revision": "2"}))
+    pids = [pid_of(pool, of, tmp_path) for of in (work, other, work, other)]
+    assert pids[:2] == pids[2:]
+    assert len(set(pids)) == 2
+
+
+def test_a_process_that_another_tenant_needs_no_more_gives_up_its_place(work: Work, tmp_path: Path) -> None:
+    with closing(IOPool(1, OPTIONS)) as pool:
+        first = pid_of(pool, replace(work, tenant="a"), tmp_path)
+        assert pid_of(pool, replace(work, tenant="b"), tmp_path) != first
+        assert not psutil.pid_exists(first)
+
+
+def test_a_process_ends_after_64_jobs(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    counted = replace(work, tenant="counted")
+    first = pid_of(pool, counted, tmp_path)
+    for _ in range(62):
+        run(pool, counted)
+    assert pid_of(pool, counted, tmp_path) == first
+    assert pid_of(pool, counted, tmp_path) != first
+
+
+@pytest.mark.parametrize("lacking", [[], ["system calls"]])
+def test_each_job_has_a_process_of_its_own_where_processes_are_not_used_again(
+    work: Work, tmp_path: Path, lacking: list[str]
+) -> None:
+    with closing(IOPool(2, replace(OPTIONS, reuse=bool(lacking), lacking=lacking))) as pool:
+        assert len({pid_of(pool, work, tmp_path) for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize("lacking", [[part] for part in sandbox.PARTS] + [list(sandbox.PARTS)], ids="-".join)
+def test_jobs_run_where_a_kernel_or_container_lacks_parts_of_the_sandbox(work: Work, lacking: list[str]) -> None:
+    with closing(IOPool(1, replace(OPTIONS, lacking=lacking))) as pool:
+        assert not pool.entry(MODEL).problem
+        assert not pool.server.parts & set(lacking)
+        assert [run(pool, work)["sum"] for _ in range(2)] == [12, 12]
+
+
+def test_a_processor_is_loaded_once_for_all_tenants(work: Work, tmp_path: Path) -> None:
+    noted = replace(work, model=MODEL.model_copy(update={"options": {"note": str(tmp_path / "loaded")}}))
+    with closing(IOPool(2, OPTIONS)) as pool:
+        for tenant in "abc":
+            run(pool, replace(noted, tenant=tenant))
+    assert (tmp_path / "loaded").read_text() == "x"
+
+
+def test_a_processor_may_take_longer_to_load_than_to_work_on_a_job(work: Work, tmp_path: Path) -> None:
+    slow = MODEL.model_copy(update={"io_timeout_s": 0.5, "options": {"load_s": 1.0}})
+    with closing(IOPool(2, OPTIONS)) as pool:
+        assert run(pool, replace(work, model=slow))["sum"] == 12
+        assert pool.dummy(slow, tmp_path / "dummy").model == slow
+
+
+def test_a_processor_with_threads_is_loaded_in_each_process(work: Work) -> None:
+    """A fork has no threads of its template: the processor would wait for them for ever."""
+    threaded = replace(work, model=MODEL.model_copy(update={"options": {"thread": True}}))
+    with closing(IOPool(2, OPTIONS)) as pool:
+        assert [run(pool, replace(threaded, tenant=tenant))["sum"] for tenant in "aab"] == [12, 12, 12]
 
 
 def test_a_bad_input_costs_no_process(pool: IOPool, work: Work, tmp_path: Path) -> None:
@@ -228,14 +321,12 @@ def test_a_process_that_died_while_it_was_idle_is_not_used(pool: IOPool, work: W
     assert pid_of(pool, work, tmp_path) != pid
 
 
-def test_a_lost_fork_server_is_replaced(work: Work, tmp_path: Path) -> None:
+@pytest.mark.parametrize("generations", [1, 2], ids=["template", "fork server"])
+def test_a_lost_template_or_fork_server_is_replaced(work: Work, tmp_path: Path, generations: int) -> None:
     pool = IOPool(1, OPTIONS)
     try:
         process = psutil.Process(pid_of(pool, work, tmp_path))
-        parent = process.parent()
-        assert parent is not None
-        parent.kill()
-        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        process.parents()[generations - 1].kill()
         wait_for(
             lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "its fork is still there"
         )
@@ -294,7 +385,7 @@ def test_a_plugin_that_crashes_when_it_is_imported_is_a_problem_of_its_model(
 
 def test_a_plugin_that_hangs_while_it_is_loaded_is_a_problem_of_its_model(pool: IOPool) -> None:
     hanging = MODEL.model_copy(update={"options": {"hang": True}, "io_timeout_s": 0.3})
-    assert "did nothing for 0.3 s" in (pool.entry(hanging).problem or "")
+    assert "did not respond for 0.3 s" in (pool.entry(hanging).problem or "")
 
 
 def test_the_check_of_a_plugin_that_hangs_can_be_ended(pool: IOPool) -> None:
@@ -308,32 +399,27 @@ def test_the_check_of_a_plugin_that_hangs_can_be_ended(pool: IOPool) -> None:
 
 
 def test_a_crash_while_a_processor_is_loaded_is_called_that(pool: IOPool, work: Work) -> None:
-    assert (pool.entry(CRASHING).problem or "").endswith("crashed (SIGSEGV) while the processor was loaded")
+    assert (pool.entry(CRASHING).problem or "").endswith("crashed (SIGSEGV) while loading the processor")
     error = error_of(pool, replace(work, model=CRASHING))
-    assert error.detail.endswith("crashed (SIGSEGV) while the processor was loaded")
+    assert error.detail.endswith("crashed (SIGSEGV) while loading the processor")
 
 
 @pytest.mark.parametrize("deed", ["fork", "fork_detached"])
-@pytest.mark.parametrize("then", ["idle", "abort", "closed"])
-def test_what_a_plugin_forked_ends_with_its_process(work: Work, tmp_path: Path, deed: str, then: str) -> None:
-    pool = IOPool(1, OPTIONS, idle_s=0.1 if then == "idle" else 60)
-    try:
+def test_where_processes_cannot_be_refused_they_end_with_the_job(work: Work, tmp_path: Path, deed: str) -> None:
+    with closing(IOPool(1, replace(OPTIONS, lacking=["system calls"]))) as pool:
         run(pool, work, pre=deed, folder=str(tmp_path))
-        forked = psutil.Process(int((tmp_path / "forked").read_text()))
-        if then == "abort":
-            error_of(pool, replace(work, model=CRASHING))
-        elif then == "closed":
-            pool.close()
-        forked.wait(20)
-    finally:
-        pool.close()
+        assert not psutil.pid_exists(int((tmp_path / "forked").read_text()))
 
 
-def test_a_plugin_that_kills_its_group_kills_itself_only(pool: IOPool, work: Work) -> None:
-    server = pool.server.pid
-    assert isinstance(error_of(pool, work, pre="kill_group"), OutOfMemory)
-    assert run(pool, work)["sum"] == 12
-    assert pool.server.pid == server
+@pytest.mark.parametrize(("lacking", "kind"), [([], ProcessorFailed), (["system calls"], OutOfMemory)])
+def test_a_plugin_that_kills_its_group_kills_itself_at_most(
+    work: Work, lacking: list[str], kind: type[PenstockError]
+) -> None:
+    with closing(IOPool(1, replace(OPTIONS, lacking=lacking))) as pool:
+        server = pool.server.pid
+        assert isinstance(error_of(pool, work, pre="kill_group"), kind)
+        assert run(pool, work)["sum"] == 12
+        assert pool.server.pid == server
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -342,7 +428,7 @@ def test_a_worker_that_is_killed_leaves_no_processes_even_hanging_ones(tmp_path:
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parents[2]) as worker:
         wait_for(lambda: (tmp_path / "hanging").exists(), "the job never began")
         family = psutil.Process(worker.pid).children(recursive=True)
-        assert len(family) == 2
+        assert len(family) == 3, "the fork server, the template, and the IO process"
         worker.send_signal(how)
         worker.wait(20)
     _, left = psutil.wait_procs(family, timeout=20)
@@ -350,7 +436,7 @@ def test_a_worker_that_is_killed_leaves_no_processes_even_hanging_ones(tmp_path:
 
 
 def hang_until_killed(folder: str) -> None:
-    work = Work(MODEL, {"pre": "hang", "folder": folder}, {}, Path(folder, "artifacts"))
+    work = Work(MODEL, {"pre": "hang", "folder": folder}, {}, Path(folder, "artifacts"), room=Path(folder))
     with IOPool(1, OPTIONS).open(work, check=nothing, say=print):
         raise AssertionError("a processor that hangs came back")
 

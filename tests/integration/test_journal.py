@@ -14,15 +14,17 @@ import pytest
 
 from penstock.errors import IdempotencyMismatch, InvalidInput, JobGone, ObjectStoreUnavailable, UnknownJob
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
-from penstock.storage import deliveries, journal, listing, records
-from penstock.storage.base import ObjectInfo
-from penstock.storage.journal import Flow, Journal
-from penstock.storage.local import LocalStore
-from penstock.storage.manifests import delete_objects
-from penstock.storage.records import Command, JobStore, Outcome, QueueLimits
-from penstock.workers.recover import recover, recover_if_emptied
-from tests.integration.fragile import Crashed, Fragile
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal import journal, manifests
+from penstock.storage.journal.journal import Flow, Journal
+from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import deliveries, listing, records
+from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits
+from penstock.workers.keeper.recovery import recover, recover_if_lost
+from penstock.workers.keeper.webhooks import body_of
+from tests.support.crashes import Crashed, Fragile
+from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
 KEY = JobKey("default", "a")
@@ -104,6 +106,23 @@ def crash_points(desk: Journal, flow: Callable[[], Flow[Any]], prepare: Callable
         else:
             assert steps > 2, "the flow has no steps to crash at"
             return
+
+
+def test_a_claim_after_the_proposed_end_leaves_no_trace_in_the_record(desk: Journal) -> None:
+    submit(desk)
+    proposal = desk.store.run(records.cancel(KEY)).proposal
+    assert proposal is not None
+    [held] = claim(desk)  # before the outcome is stored
+    stored = manifests.put_outcome(desk.objects, KEY, proposal)
+    desk.store.run(records.commit(KEY, stored.text))
+    before = read(desk)
+    assert desk.run(journal.complete(held, DONE)).answer == "fenced"
+    assert (before.state, before.attempt, before.started_s) == (State.CANCELED, 0, None)
+    assert before.completed_s is not None
+    assert before.created_s <= before.completed_s
+    flush(desk)
+    recover(desk.store, desk.objects)
+    assert replace(read(desk), revision=0) == replace(before, revision=0)
 
 
 def lose_lease(desk: Journal, times: int = 1) -> None:
@@ -218,7 +237,7 @@ class TestEnds:
             ended = desk.run(journal.complete(second, replace(DONE, text="second")))
             ends.append(read(desk).text)
             assert ended.visible is (read(desk).text == "second")
-            assert desk.run(journal.names(held[0])) is not ended.visible
+            assert desk.run(journal.shows_artifacts(held[0])) is not ended.visible
             assert due_events(desk) == [("msg_a_job.succeeded", "job.succeeded")]
         assert ends == ["second", "second", "hi"]
 
@@ -375,6 +394,33 @@ class TestLossOfRedis:
         assert after.job is not None
         assert after.job.delivery is Delivery.PENDING
 
+    def test_no_id_is_ever_told_with_two_bodies(self, desk: Journal) -> None:
+        """A receiver is told of a job before and after a loss of Redis, at once and late."""
+        told: dict[str, set[str]] = {}
+
+        def tell() -> None:
+            for task in desk.store.run(deliveries.due(10, 60)).tasks:
+                assert task.job is not None
+                told.setdefault(task.delivery.id, set()).add(body_of(task.delivery, task.job, "http://api"))
+
+        submit(desk, webhook=Webhook("http://h/", ("job.queued", "job.started", "job.succeeded")))
+        tell()
+        claim(desk)
+        tell()
+        flush(desk)
+        recover(desk.store, desk.objects)
+        tell()
+        [held] = claim(desk)
+        desk.run(journal.complete(held, DONE))
+        tell()
+        flush(desk)
+        recover(desk.store, desk.objects)
+        tell()
+        assert sorted(event.split("_")[2].split(".")[1] for event in told) == [
+            "queued", "started", "started", "succeeded",
+        ]  # fmt: skip
+        assert {event: len(bodies) for event, bodies in told.items()} == dict.fromkeys(told, 1)
+
     def test_an_event_that_was_not_told_yet_is_not_forgotten(self, desk: Journal) -> None:
         submit(desk, webhook=Webhook("http://h/", ("job.started", "job.succeeded")))
         desk.run(journal.complete(claim(desk)[0], DONE))
@@ -384,9 +430,9 @@ class TestLossOfRedis:
 
     def test_is_seen_by_the_marker_it_took_along(self, desk: Journal) -> None:
         submit(desk)
-        recover_if_emptied(desk.store, desk.objects)
+        recover_if_lost(desk.store, desk.objects)
         flush(desk)
-        recover_if_emptied(desk.store, desk.objects)
+        recover_if_lost(desk.store, desk.objects)
         assert read(desk).state is State.QUEUED
         desk.objects.delete_prefix("")
         assert desk.store.run(records.alive())

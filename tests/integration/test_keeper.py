@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,18 +16,23 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from penstock.errors import OutOfMemory
+from penstock.errors import JobGone, OutOfMemory
+from penstock.intake.guard import GuardedClient
 from penstock.jobs import Delivery, JobKey, State, Webhook
 from penstock.queue import HintSender, celery_queue
-from penstock.storage import deliveries, journal, listing, records
-from penstock.storage.guard import GuardedClient
-from penstock.storage.objects import tenant_webhook_secret
-from penstock.storage.records import Outcome
-from penstock.workers.keeper import Duty, Keeper, retire, sweep, top_up_hints
-from penstock.workers.tidy import Tidied, tidy
-from penstock.workers.webhooks import Deliverer
-from tests.integration.echo import Bench, open_bench
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal import journal
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.objects.opening import tenant_webhook_secret
+from penstock.storage.redis import deliveries, listing, records
+from penstock.storage.redis.counts import counts
+from penstock.storage.redis.records import Outcome
+from penstock.workers.keeper.keeper import TIDY_EVERY_S, Duty, Keeper, sweep, top_up_hints
+from penstock.workers.keeper.purge import STEP_JOBS, purge, retire
+from penstock.workers.keeper.retention import Leftovers, delete_leftovers, delete_leftovers_when_due
+from penstock.workers.keeper.webhooks import Deliverer
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 
 class Receiver:
@@ -142,6 +148,86 @@ def test_retention_deletes_the_objects_and_then_the_record(bench: Bench) -> None
     assert bench.store.run(listing.list_jobs("default")).jobs == ()
 
 
+class CountingStore(LocalStore):
+    """A store that counts deletions: each call is one request to S3."""
+
+    deletions: int
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self.deletions += 1
+        super().delete_many(keys)
+
+
+def over(bench: Bench, count: int) -> list[JobKey]:
+    """Return jobs that have ended and whose retention is over."""
+    upload = bench.upload("hi")
+    keys = [bench.submit(f"over-{number}", {"text": upload}) for number in range(count)]
+    for key in keys:
+        bench.journal.run(journal.cancel(key))
+    bench.store.client.zadd("penstock:finished", {str(key): number for number, key in enumerate(keys)})
+    return keys
+
+
+def test_the_keeper_purges_until_nothing_is_due_and_many_objects_at_once(bench: Bench, tmp_path: Path) -> None:
+    keys = over(bench, STEP_JOBS + 20)
+    assert bench.store.run(counts()).retention_lag_s > 1e9
+    objects = CountingStore(tmp_path / "objects")
+    objects.deletions = 0
+    steps: list[bool] = []
+    done = threading.Event()
+
+    def step() -> bool:
+        steps.append(more := retire(bench.store, objects))
+        if not more:
+            done.set()
+        return more
+
+    keeper = Keeper(bench.store, [Duty("retire", 3, step)])
+    thread = threading.Thread(target=keeper.run)
+    begun = time.monotonic()
+    thread.start()
+    assert done.wait(30)
+    assert time.monotonic() - begun < 3 + 3  # the second step does not wait for the next round
+    keeper.end()
+    thread.join(10)
+    assert steps == [True, False]
+    assert objects.deletions == 4
+    assert [key for key in keys if bench.keys(key.prefix)] == []
+    assert bench.store.run(counts()).retention_lag_s == 0
+    with pytest.raises(JobGone):
+        bench.store.run(records.read(keys[-1]))
+
+
+def test_a_job_that_is_not_over_keeps_no_other_from_its_purge(bench: Bench) -> None:
+    [key] = over(bench, 1)
+    live = bench.submit("live", {"text": bench.upload("hi")})
+    bench.store.client.zadd("penstock:finished", {"default/never": 0})
+    assert purge(bench.store, bench.objects, [key]) == ()
+    assert bench.store.run(records.purge([live, key, JobKey("default", "never")])) == (live, JobKey("default", "never"))
+    assert bench.store.run(records.retired()) == ()
+    assert bench.store.run(records.read(live)).state is State.QUEUED
+
+
+def test_leftovers_are_deleted_soon_after_a_start_and_not_again_at_the_next(bench: Bench) -> None:
+    orphan = "tenants/default/jobs/none/attempts/1/x"
+
+    def put() -> None:
+        bench.objects.put_bytes(orphan, b"x", content_type="text/plain")
+        os.utime(bench.settings.data / "objects" / orphan, (1, 1))
+
+    put()
+    delete_leftovers_when_due(bench.store, bench.objects, bench.settings)
+    assert bench.keys(orphan) == []
+    put()
+    delete_leftovers_when_due(bench.store, bench.objects, bench.settings)  # another keeper, soon afterwards
+    assert bench.keys(orphan) == [orphan]
+    bench.store.client.pexpire("penstock:tidied", 1)
+    wait_for(lambda: not bench.store.client.exists("penstock:tidied"), "the note does not expire")
+    delete_leftovers_when_due(bench.store, bench.objects, bench.settings)
+    assert bench.keys(orphan) == []
+    assert TIDY_EVERY_S <= 60
+
+
 def test_a_queue_with_waiting_jobs_always_has_a_hint(bench: Bench) -> None:
     hints = HintSender(bench.settings.redis_address)
     top_up_hints(bench.store, hints)
@@ -218,8 +304,8 @@ def test_what_nobody_names_is_deleted_after_a_day_and_nothing_else(bench: Bench)
         bench.objects.put_bytes(key, b"x", content_type="text/plain")
     kept = [*bench.keys("tenants/default/jobs/a/attempts/17"), *bench.keys("tenants/default/uploads/")]
     assert len(kept) == 3
-    assert tidy(bench.store, bench.objects, bench.settings) == Tidied(0, 0, 0)
-    assert tidy(bench.store, bench.objects, bench.settings, at=time.time() + 90_000) == Tidied(0, 0, 3)
+    assert delete_leftovers(bench.store, bench.objects, bench.settings) == Leftovers(0, 0, 0)
+    assert delete_leftovers(bench.store, bench.objects, bench.settings, at=time.time() + 90_000) == Leftovers(0, 0, 3)
     manifests = {f"{done.prefix}outcome.json", f"{done.prefix}request.json", f"{waiting.prefix}request.json"}
     assert set(bench.keys("")) == {*kept, *manifests}
-    assert tidy(bench.store, bench.objects, bench.settings, at=time.time() + 8 * 86_400).uploads == 1
+    assert delete_leftovers(bench.store, bench.objects, bench.settings, at=time.time() + 8 * 86_400).uploads == 1

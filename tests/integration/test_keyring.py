@@ -1,4 +1,4 @@
-"""How long a key is believed: revocation, a store that does not answer, and questions that never reach it."""
+"""The key ring's freshness: revocation, a store that does not answer, and requests that never reach it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from penstock.api.keyring import FRESH_S, RETRY_S, STALE_S, KeyRing
 from penstock.api_keys import KeyRecord, Scope, new_key
 from penstock.errors import ObjectStoreUnavailable
-from penstock.storage.api_keys import list_keys, put_key, read_key, revoke_key
-from penstock.storage.local import LocalStore
-from tests.integration.listening import listening
-from tests.integration.service import serving
+from penstock.storage.journal.api_keys import list_keys, put_key, read_key, revoke_key
+from penstock.storage.objects.local import LocalStore
 from tests.integration.test_access import ECHO
-from tests.valkey import ValkeyProcess
+from tests.support.api_server import listening
+from tests.support.service import serving
+from tests.support.valkey import ValkeyProcess
 
 SECRET = "of the tests"
 

@@ -1,4 +1,4 @@
-"""`penstock keys`, and what the client and the command line do with a key."""
+"""`penstock keys`, and the use of a key by the client and the command line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import pytest
 
 from penstock.client import AsyncClient, Client, ClientError
 from penstock.config import TenantLimits
-from penstock.storage.records import QueueLimits
-from tests.integration.listening import listening
-from tests.integration.service import Service, assert_problem, serving
-from tests.integration.shell import Done, Shell
-from tests.valkey import ValkeyProcess
-from tests.web import Server as Elsewhere
-from tests.web import reply
+from penstock.storage.redis.records import QueueLimits
+from tests.support.api_server import listening
+from tests.support.command_line import Done, Shell
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
+from tests.support.web_server import Server as Elsewhere
+from tests.support.web_server import reply
+
+pytestmark = pytest.mark.breadth
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def created(shell: Shell, *words: str) -> str:
 
 
 async def test_a_key_is_made_used_rotated_and_revoked(shell: Shell, service: Service) -> None:
-    assert "send a valid API key" in (await shell("list")).err
+    assert "send a valid one as `Authorization: Bearer KEY`" in (await shell("list")).err
     old = await created(shell, "--tenant", "acme", "--name", "ci")
     assert (await with_key(shell, old)("list")).code == 0
     new = await created(shell, "--tenant", "acme", "--name", "ci 2", "--expires", "90d")
@@ -59,7 +61,7 @@ async def test_a_key_is_made_used_rotated_and_revoked(shell: Shell, service: Ser
     # Two processes: the one that revokes tells the other nothing. It looks again after FRESH_S; this one forgets.
     assert (await shell("keys", "revoke", old)).code == 0
     assert service.app.state.services.keys is not None
-    service.app.state.services.keys._known.clear()
+    service.app.state.services.keys._cache.clear()
     done = await with_key(shell, old)("list")
     assert (done.code, done.out) == (3, "")
     assert (await with_key(shell, new)("list")).code == 0
@@ -85,7 +87,7 @@ async def test_the_text_stands_alone_on_standard_output(shell: Shell) -> None:
 async def test_settings_that_ask_for_no_keys_say_which_service_does(tmp_path: Path) -> None:
     done = await Shell({"PENSTOCK_DATA": str(tmp_path)}, tmp_path)("keys", "create")
     assert done.code == 0
-    assert "These settings do not ask for keys: only a service that was started as `penstock up --keys`" in done.err
+    assert "These settings do not require keys: only a service started with `penstock up --keys`" in done.err
     asking = {"PENSTOCK_DATA": str(tmp_path), "PENSTOCK_ACCESS": "keys"}
     assert "do not ask" not in (await Shell(asking, tmp_path)("keys", "create")).err
 
@@ -101,8 +103,8 @@ async def test_a_key_of_another_secret_is_shown_as_what_it_is(shell: Shell) -> N
     [
         (["create", "--scopes", "everything"], "read, submit, webhooks, monitor, events, admin"),
         (["create", "--scopes", ""], "read, submit, webhooks, monitor, events, admin"),
-        (["create", "--expires", "soon"], "90d, 12h, 30m or 2027-01-31"),
-        (["create", "--expires", "2020-01-01"], "that is over"),
+        (["create", "--expires", "soon"], "90d, 12h, 30m or a date like 2027-01-31"),
+        (["create", "--expires", "2020-01-01"], "lies in the past"),
         (["create", "--tenant", "../acme"], "a tenant's name"),
         (["create", "--name", "x" * 101], "at most 100 characters"),
         (["webhook-secret", "--tenant", "../../keys"], "a tenant's name"),
@@ -122,7 +124,7 @@ async def test_a_webhook_secret_that_was_made_now_is_told_so(shell: Shell) -> No
     first, again = [await shell("keys", "webhook-secret", "--tenant", "acme") for _ in range(2)]
     assert (first.out, again.err) == (again.out, "")
     assert first.out.startswith("whsec_")
-    assert first.err == "the secret was made now: tenant acme had none\n"
+    assert first.err == "the secret is new: tenant acme had none\n"
     typo = await shell("keys", "webhook-secret", "--tenant", "amce")
     assert "tenant amce had none" in typo.err
     assert "tenant amce has no API key" in typo.err
@@ -139,7 +141,7 @@ async def test_the_wrong_scope_is_said_with_the_right_one(shell: Shell) -> None:
     key = await created(shell, "--scopes", "read")
     done = await with_key(shell, key)("queues", "pause", "default")
     assert done.code == 3
-    assert "this needs the scope admin; the key has read" in done.err
+    assert "the route needs the scope admin; the key has read" in done.err
 
 
 async def test_doctor_says_how_one_gets_in(shell: Shell) -> None:
@@ -151,7 +153,7 @@ async def test_doctor_says_how_one_gets_in(shell: Shell) -> None:
     assert (await access(shell))["ok"] is False
     assert "penstock keys create" in str((await access(shell))["remedy"])
     narrow = await access(with_key(shell, await created(shell)))
-    assert "this needs the scope monitor" in str(narrow["detail"])
+    assert "the route needs the scope monitor" in str(narrow["detail"])
     wide = await access(with_key(shell, await created(shell, "--scopes", "read,monitor")))
     assert (wide["ok"], wide["detail"]) == (True, "by API keys")
 
@@ -239,5 +241,5 @@ async def test_any_name_of_the_machine_leads_to_a_service_with_keys(service: Ser
 
 async def test_an_open_service_says_that_keys_are_not_asked_for(tmp_path: Path) -> None:
     done = await Shell({"PENSTOCK_DATA": str(tmp_path)}, tmp_path)("keys", "create")
-    assert "do not ask for keys" in done.err
+    assert "do not require keys" in done.err
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0

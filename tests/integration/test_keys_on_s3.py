@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.api.keyring import FRESH_S
-from penstock.storage.api_keys import list_keys
-from tests.ceph import Ceph
-from tests.integration.listening import listening
-from tests.integration.service import Service, assert_problem, serving
-from tests.integration.shell import Shell
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from penstock.storage.journal.api_keys import list_keys
+from tests.support.api_server import listening
+from tests.support.ceph import Ceph
+from tests.support.command_line import Shell
+from tests.support.polling import wait_for
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,6 +34,7 @@ async def status(service: Service, key: str, tenant: str | None = None) -> int:
     return answer.status_code
 
 
+@pytest.mark.breadth
 async def test_a_key_is_made_used_listed_and_revoked(ceph: Ceph, valkey: ValkeyProcess, tmp_path: Path) -> None:
     assert ceph.s3.secret_access_key is not None
     store = f"s3://{ceph.bucket()}/some/prefix"
@@ -66,7 +67,7 @@ async def test_a_key_is_made_used_listed_and_revoked(ceph: Ceph, valkey: ValkeyP
             assert await status(service, new, "acme") == 200
         answer = await service.http.get("/v1/jobs", headers={"Authorization": f"Bearer {old}"})
         assert_problem(answer, 401, "unauthorized")
-        # What the bucket has of them lets nobody in.
+        # The records in the bucket are not valid keys.
         for record in list_keys(service.objects):
             kept = service.objects.get_bytes(f"keys/{record.id}.json", limit_bytes=10_000).decode()
             assert record.digest in kept

@@ -11,14 +11,14 @@ import pytest
 
 from penstock.errors import Canceled, Fenced
 from penstock.jobs import Claim, JobKey, Submission
-from penstock.storage import queues
+from penstock.storage.redis import queues
 from penstock.workers import app
 from penstock.workers.app import Worker
 from penstock.workers.attempts import Attempt
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.integration.echo import Bench, open_bench
-from tests.valkey import ValkeyProcess
+from penstock.workers.engine.runners import Runners
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def worker(bench: Bench) -> Iterator[Worker]:
-    engine = BatchingEngine(FACTORIES)
+    engine = BatchingEngine(Runners.installed())
     yield Worker(bench.settings, bench.slots, bench.pipeline.heartbeat, engine)
     engine.close()
 
@@ -110,11 +110,23 @@ def test_trouble_ends_the_process(worker: Worker) -> None:
     assert not killed.is_set()
 
 
+def test_a_worker_whose_machine_stalled_is_of_use(worker: Worker) -> None:
+    now = time.monotonic()
+    lost = attempt()
+    lost.stop(Fenced())
+    lost.stopped_at = now - app.STUCK_S - 5
+    with worker.heartbeat.watching(lost):
+        assert worker.trouble() == "attempt_stuck"
+        worker.stalls.tick(now - app.STUCK_S - 5)
+        worker.stalls.tick(now)  # the process got no processor time for all of it
+        assert worker.trouble() is None
+
+
 def test_a_device_that_does_not_come_back_is_trouble(bench: Bench) -> None:
     class Stuck(BatchingEngine):
         def stuck_s(self) -> float:
             return app.STUCK_S + 1
 
-    engine = Stuck(FACTORIES)
+    engine = Stuck(Runners.installed())
     assert Worker(bench.settings, bench.slots, bench.pipeline.heartbeat, engine).trouble() == "device_stuck"
     engine.close()

@@ -1,4 +1,4 @@
-"""What monitoring is told: counted once, whoever asks or repeats, with labels that nobody outside can make up."""
+"""Metrics: counted once, whoever asks or repeats, with labels that nobody outside can make up."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Delivery, JobKey, Phase, Progress, State, Webhook
-from penstock.storage import deliveries, drop_events, records, workers
-from penstock.storage.counts import Counts, counts
-from penstock.storage.deliveries import Attempt
-from penstock.storage.records import JobStore, Outcome
-from penstock.storage.workers import ServedModel, WorkerState
-from tests.integration.bare import LIMITS, claim, submission, submit
-from tests.integration.echo import open_bench
-from tests.integration.service import Service, serving
-from tests.valkey import ValkeyProcess, start_valkey
+from penstock.storage.redis import deliveries, drop_events, records, workers
+from penstock.storage.redis.counts import Counts, counts
+from penstock.storage.redis.deliveries import Attempt
+from penstock.storage.redis.records import JobStore, Outcome
+from penstock.storage.redis.workers import ServedModel, WorkerState
+from tests.support.bare_store import LIMITS, claim, submission, submit
+from tests.support.echo_processor import open_bench
+from tests.support.service import Service, serving
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
@@ -224,8 +224,8 @@ class TestTheRoute:
         (task,) = (await service.jobs.run(deliveries.due(5, 60))).tasks
         await service.jobs.run(deliveries.settle(task.delivery, Delivery.DELIVERED, Attempt(1, 0.0, 200, "x")))
         await service.jobs.run(drop_events.count(drop_events.HTTP, {drop_events.FOREIGN: 1}))
-        await service.jobs.run(workers.say("w", worker_with("echo", 512), alive_s=60))
-        await service.jobs.run(workers.say("v", worker_with("echo", 88), alive_s=60))
+        await service.jobs.run(workers.report("w", worker_with("echo", 512), alive_s=60))
+        await service.jobs.run(workers.report("v", worker_with("echo", 88), alive_s=60))
         families = await scrape(service)
         assert value(families, "penstock_encoder_cache_bytes", model="echo") == 600
         assert _rows(_told(families)) == _rows(_documented())
@@ -236,7 +236,7 @@ def test_the_reference_knows_every_phase_that_a_worker_tells(valkey: ValkeyProce
         bench.submit("a", {"text": bench.upload("hi")})
         assert bench.slots.work("default") == 1
         told = {phase for _, phase in bench.store.run(counts()).phases}
-    assert told == set(re.findall(r"`(\w+)`", PAGE.read_text().partition("Phases:")[2].partition("All but")[0]))
+    assert told == set(re.findall(r"`(\w+)`", PAGE.read_text().partition("Phases:")[2].partition("All phases but")[0]))
 
 
 def worker_with(model: str, kept_bytes: int) -> WorkerState:

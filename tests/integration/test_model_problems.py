@@ -1,4 +1,4 @@
-"""Jobs whose model no worker can run: they wait, because one may be mended, and say why."""
+"""Jobs whose model no worker can run: they wait for a usable worker and report the reason."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import httpx
 
-from penstock.api.events import LOOK_EVERY_S
+from penstock.api.routes.events import POLL_INTERVAL_S
 from penstock.errors import WorkerLost
 from penstock.jobs import JobKey, State
 from penstock.models import CatalogueEntry
-from penstock.storage import catalogues
-from penstock.storage.changes import CHANNEL
-from penstock.storage.records import Outcome
-from tests.integration.listening import listening
-from tests.integration.service import ECHO, Service
-from tests.integration.shell import Shell
+from penstock.storage.redis import catalogues
+from penstock.storage.redis.changes import CHANNEL
+from penstock.storage.redis.records import Outcome
 from tests.integration.test_api_events import messages
+from tests.support.api_server import listening
+from tests.support.command_line import Shell
+from tests.support.service import ECHO, Service
 
 PROBLEM = "its folder has no model.safetensors"
 SENTENCE = f"its model cannot be used at the moment: {PROBLEM}"
@@ -107,7 +107,7 @@ async def test_a_stream_has_another_snapshot_when_the_problem_comes_and_only_the
         stream = messages(response)
         assert [(await anext(stream)).event for _ in range(2)] == ["snapshot", "job.created"]
         await publish(service, ILL)
-        told = await asyncio.wait_for(anext(stream), LOOK_EVERY_S / 3)
+        told = await asyncio.wait_for(anext(stream), POLL_INTERVAL_S / 3)
         assert (told.event, told.id, told.data["model_problem"]) == ("snapshot", None, PROBLEM)
         await look(service, job)
         await publish(service, ECHO)
@@ -127,9 +127,9 @@ async def test_only_another_problem_wakes_who_waits_with_a_model(service: Servic
         heard = [message["data"] async for message in until_the_end(channel)]
     # It is ill, ill otherwise, well, gone, and back.
     assert [name for name in heard if name == "model:echo"] == ["model:echo"] * 5
-    async with service.jobs.changes(key, model="echo") as changes, asyncio.timeout(LOOK_EVERY_S):
+    async with service.jobs.changes(key, model="echo") as changes, asyncio.timeout(POLL_INTERVAL_S):
         await publish(service, ILL)
-        await changes.wait(LOOK_EVERY_S * 2)
+        await changes.wait(POLL_INTERVAL_S * 2)
 
 
 async def until_the_end(channel: Any) -> AsyncIterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Events by HTTP: who may send them, what becomes of them, and what Ceph's gateway really sends."""
+"""Object events over HTTP: access, outcomes, and the events of a real Ceph gateway."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import pytest
 from penstock.api_keys import new_key
 from penstock.config import DropRule
 from penstock.errors import Overloaded
-from penstock.storage import drop_events, listing
-from penstock.storage.api_keys import put_key
-from penstock.storage.counts import counts
-from penstock.storage.objects import open_store
-from penstock.storage.records import JobStore
-from penstock.workers.drop_watch import GIVE_UP_S, Watch
-from penstock.workers.drops import open_drops
-from tests.ceph import Ceph
-from tests.integration.echo import Bench, open_bench
-from tests.integration.listening import listening
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal.api_keys import put_key
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import drop_events, listing
+from penstock.storage.redis.counts import counts
+from penstock.storage.redis.records import JobStore
+from penstock.workers.keeper.drop_watch import GIVE_UP_S, DropWatch
+from penstock.workers.keeper.drops import open_drops
+from tests.support.api_server import listening
+from tests.support.ceph import Ceph
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 SECRET = "of the tests"
 
@@ -112,7 +112,7 @@ class TestWhoMay:
         both = {"Records": records("in/a.txt")["Records"] + records("in/a.txt", bucket="acmes")["Records"]}
         answer = await tell(waits, both, Authorization=f"Bearer {key(waits, 'acme')}")
         assert (answer.json()["queued"], answer.json()["foreign"]) == (1, 1)
-        [lent] = await waits.jobs.run(drop_events.take(10))
+        [lent] = await waits.jobs.run(drop_events.lease(10))
         assert lent.event.bucket == "acmes"
         nobody = await tell(waits, both, Authorization=f"Bearer {key(waits, 'other')}")
         assert_problem(nobody, 404, "events_not_awaited")
@@ -152,32 +152,32 @@ class TestTheQueue:
     """Objects that wait for the keeper, in Redis."""
 
     def told(self, store: JobStore, *keys: str) -> None:
-        store.run(drop_events.tell([drop_events.ObjectEvent("scenes", name) for name in keys]))
+        store.run(drop_events.add([drop_events.ObjectEvent("scenes", name) for name in keys]))
 
     def test_past_its_bound_it_asks_for_patience(self, store: JobStore) -> None:
         events = [drop_events.ObjectEvent("scenes", name) for name in "abc"]
         with pytest.raises(Overloaded) as refused:
-            store.run(drop_events.tell(events, limit=2))
+            store.run(drop_events.add(events, limit=2))
         assert refused.value.retry_after_s == 30
-        assert {each.event.key for each in store.run(drop_events.take(10))} == {"a", "b"}
+        assert {each.event.key for each in store.run(drop_events.lease(10))} == {"a", "b"}
 
     def test_what_is_lent_comes_again_unless_it_is_done(self, store: JobStore) -> None:
         self.told(store, "a", "b")
-        first, second = store.run(drop_events.take(10))
-        assert store.run(drop_events.take(10)) == ()
+        first, second = store.run(drop_events.lease(10))
+        assert store.run(drop_events.lease(10)) == ()
         assert store.run(drop_events.done([first])) == 1
         for object_ in store.client.zrange("penstock:drops:events", 0, -1):
             store.client.zadd("penstock:drops:events", {object_: 0})  # its lease is over
-        [again] = store.run(drop_events.take(10))
+        [again] = store.run(drop_events.lease(10))
         assert again.object == second.object
         assert again.age_s > 0
 
     def test_what_was_told_anew_since_is_not_done(self, store: JobStore) -> None:
         self.told(store, "a")
-        [old] = store.run(drop_events.take(10))
+        [old] = store.run(drop_events.lease(10))
         store.client.zadd("penstock:drops:events", {old.object: 5})
         assert store.run(drop_events.done([old])) == 0
-        assert len(store.run(drop_events.take(10))) == 1
+        assert len(store.run(drop_events.lease(10))) == 1
 
 
 @pytest.fixture
@@ -192,20 +192,20 @@ def jobs(bench: Bench) -> list[str]:
 
 
 class TestTheKeepersPart:
-    def tell(self, bench: Bench, *keys: str) -> Watch:
+    def tell(self, bench: Bench, *keys: str) -> DropWatch:
         [dropped] = bench.settings.drops
         bucket = dropped.bucket.removeprefix("s3://")
-        bench.store.run(drop_events.tell([drop_events.ObjectEvent(bucket, name) for name in keys]))
-        return Watch(open_drops(bench.settings, bench.store, bench.objects), bench.store)
+        bench.store.run(drop_events.add([drop_events.ObjectEvent(bucket, name) for name in keys]))
+        return DropWatch(open_drops(bench.settings, bench.store, bench.objects), bench.store)
 
     def test_an_event_makes_a_job_and_its_end_the_result_without_a_listing(self, bench: Bench) -> None:
         bucket = open_store(bench.settings.drops[0].bucket, bench.settings)
         bucket.put_bytes("in/ä b+c%2Fd.txt", b"hi", content_type="text/plain")
         watch = self.tell(bench, "in/ä b+c%2Fd.txt", "in/gone.txt")
-        watch.attend()
+        watch.check_waiting()
         assert len(jobs(bench)) == 1
         bench.slots.work("default")
-        watch.attend()
+        watch.check_waiting()
         marker = json.loads(bucket.get_bytes("out/ä b+c%2Fd.txt.done.json", limit_bytes=10_000))
         assert marker["id"] == jobs(bench)[0]
         found = bench.store.run(counts())
@@ -217,10 +217,10 @@ class TestTheKeepersPart:
         bucket = open_store(bench.settings.drops[0].bucket, bench.settings)
         bucket.put_bytes("in/a.txt", b"hi", content_type="text/plain")
         watch = self.tell(bench, "in/a.txt")
-        watch.attend()
+        watch.check_waiting()
         bench.slots.work("default")
         bucket.delete("in/a.txt")
-        watch.attend()
+        watch.check_waiting()
         assert list(bucket.list("out/")) == []
         assert bench.store.client.zcard("penstock:drops:ended") == 0
 
@@ -230,12 +230,12 @@ class TestTheKeepersPart:
         watch = self.tell(bench, "in/a.txt")
         [drop] = watch._drops.values()
         drop.rule = drop.rule.model_copy(update={"model": "nobodys"})
-        watch.attend()
+        watch.check_waiting()
         [waits] = bench.store.client.zrange("penstock:drops:events", 0, -1)
         assert bench.store.run(counts()).drop_events == {("webhook", "postponed"): 1}
         bench.store.client.zadd("penstock:drops:events", {waits: 0})
         bench.store.client.hincrby("penstock:drops:since", waits, -round((GIVE_UP_S + 1) * 1e6))
-        watch.attend()
+        watch.check_waiting()
         assert bench.store.run(counts()).waiting_drop_events == 0
 
 
@@ -267,7 +267,7 @@ class TestCeph:
             parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
             await asyncio.to_thread(s3.complete_multipart_upload, **where, MultipartUpload=parts)
             # Not persistent: the gateway has told before it answers the upload.
-            lent = await service.jobs.run(drop_events.take(10))
+            lent = await service.jobs.run(drop_events.lease(10))
             assert {each.event.key for each in lent} == {"in/ä b+c%2Fd&.txt", "in/parts.txt"}
             found = (await service.jobs.run(counts())).drop_events
             assert found == {("webhook", "ignored"): 1, ("webhook", "foreign"): 1}

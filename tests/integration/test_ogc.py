@@ -1,4 +1,4 @@
-"""OGC API - Processes under `/ogc`: what the standard asks of each answer, on real stores with a worker's moves."""
+"""OGC API - Processes under `/ogc`: the standard's requirements for each response, on real stores."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from jsonschema import Draft202012Validator
 
 from penstock.config import Settings
 from penstock.errors import InvalidInput
+from penstock.intake.guard import GuardedClient
 from penstock.jobs import State
-from penstock.storage.guard import GuardedClient
-from penstock.storage.records import JobStore, Outcome
-from penstock.workers.webhooks import Deliverer
-from tests.integration.hooks import receiving
-from tests.integration.ogc import (
+from penstock.storage.redis.records import JobStore, Outcome
+from penstock.workers.keeper.webhooks import Deliverer
+from tests.support.ogc_models import (
     EXCEPTIONS,
     HELLO,
     RELATIONS,
@@ -29,8 +28,9 @@ from tests.integration.ogc import (
     serve_maps,
     started,
 )
-from tests.integration.service import Service, assert_problem, serving
-from tests.valkey import ValkeyProcess
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
+from tests.support.webhook_receivers import receiving
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ async def test_a_filter_that_there_is_not_is_refused(ogc: Service, query: str, s
 
 async def test_an_unknown_input_is_answered_with_those_that_there_are(ogc: Service) -> None:
     problem = refused(await execute(ogc, {"inputs": {"text": "hi", "colour": "red"}}), 400, "InvalidParameterValue")
-    assert problem["errors"][0]["detail"].startswith("is no input of this process, which has text, ")
+    assert problem["errors"][0]["detail"].startswith("is not an input; known inputs: text, ")
 
 
 async def test_a_dismissed_job_is_canceled_and_can_be_seen(ogc: Service) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.api.facades.ogc_results import MAX_VALUE_BYTES
-from tests.ceph import Ceph
-from tests.integration.ogc import SCENE, mapped, serve_maps
-from tests.integration.service import Service, serving
-from tests.valkey import ValkeyProcess
+from penstock.api.facades.ogc.results import MAX_VALUE_BYTES
+from tests.support.ceph import Ceph
+from tests.support.ogc_models import SCENE, mapped, serve_maps
+from tests.support.service import Service, serving
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from pydantic import SecretStr
 
 from penstock.config import S3, DropRule
 from penstock.jobs import JobKey, State
-from penstock.storage import catalogues, listing, records
-from penstock.storage.objects import open_store
-from penstock.workers.drops import DONE, Drop, open_drops
-from tests.ceph import Ceph
-from tests.integration.echo import Bench, open_bench
-from tests.integration.service import MAX_SCENE_BYTES, serving
-from tests.valkey import ValkeyProcess
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import catalogues, listing, records
+from penstock.workers.keeper.drops import DONE, Drop, open_drops
+from tests.support.ceph import Ceph
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.service import MAX_SCENE_BYTES, serving
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture
@@ -114,9 +114,10 @@ def test_an_object_that_is_replaced_before_its_job_runs_is_not_taken_for_the_old
     assert drop.bucket.get_bytes("out/a.txt/echo.txt", limit_bytes=10) == b"new!"
 
 
-def test_a_store_that_does_not_answer_is_tried_again_later(valkey: ValkeyProcess, tmp_path: Path) -> None:
+def test_a_store_that_does_not_answer_for_too_long_is_tried_again_later(valkey: ValkeyProcess, tmp_path: Path) -> None:
     away = S3(endpoint_url="http://127.0.0.1:1", access_key_id="k", secret_access_key=SecretStr("s"))
-    with open_bench(valkey.url, tmp_path, object_store="s3://bucket", s3=away, durability="redis") as bench:
+    settings = {"object_store": "s3://bucket", "s3": away, "durability": "redis", "store_wait_s": 0.2}
+    with open_bench(valkey.url, tmp_path, **settings) as bench:
         key = bench.submit("a", {"text": "media://up/in.txt"})
         bench.slots.work("default")
         job = bench.store.run(records.read(key))

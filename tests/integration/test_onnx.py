@@ -16,10 +16,10 @@ from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, Proce
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import CHECKS, FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
-from tests.hub import an_image, finish
-from tests.onnx_files import a_model, conv, conv_weight, external, linear, load, save, value
+from tests.support.hub import an_image, finish
+from tests.support.onnx_files import a_model, conv, conv_weight, external, linear, load, save, value
 
 
 def answer(runner: Runner, *arrays: Any, **data: Any) -> list[Output]:
@@ -44,7 +44,7 @@ def test_a_dynamic_batch_axis_takes_several_prompts(tmp_path: Path) -> None:
 def test_a_batch_axis_of_one_takes_them_one_by_one(tmp_path: Path) -> None:
     model = a_model(conv(tmp_path / "net.onnx", batch=1), max_batch=8)
     sizes: list[int] = []
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         prompts = iter([Prompt({"pixels": an_image(6, 16, 16, seed=seed)}) for seed in range(3)])
         made = list(engine.run(model, prompts, check=lambda: None, on_batch=lambda prompts, _: sizes.append(prompts)))
     assert (len(made), sizes) == (3, [1, 1, 1])
@@ -161,7 +161,7 @@ def test_weights_outside_of_the_directory_are_refused(tmp_path: Path, place: str
     if place == "link.bin":
         (folder / place).unlink()
         (folder / place).symlink_to(tmp_path / "secret.bin")
-    for check in (FACTORIES["onnx"], CHECKS["onnx"]):
+    for check in (Runners.installed().load, Runners.installed().check):
         with pytest.raises(ModelUnavailable, match="outside of its directory"):
             check(a_model(path.parent))  # type: ignore[operator]
 
@@ -228,10 +228,10 @@ def test_a_directory_without_the_file_is_said(tmp_path: Path) -> None:
 def test_an_unknown_operator_or_opset_is_said(tmp_path: Path) -> None:
     ports = [value("pixels", ("n", "w"))], [value("y", ("n", "w"))]
     strange = helper.make_node("Frobnicate", ["pixels"], ["y"], domain="org.example")
-    with pytest.raises(ModelUnavailable, match=r"onnxruntime does not take op\.onnx.*(Frobnicate|org\.example)"):
+    with pytest.raises(ModelUnavailable, match=r"onnxruntime cannot load op\.onnx.*(Frobnicate|org\.example)"):
         load(save(tmp_path / "op.onnx", [strange], *ports, {}))
     plain = helper.make_node("Identity", ["pixels"], ["y"])
-    with pytest.raises(ModelUnavailable, match=r"does not take set\.onnx.*[Oo]pset"):
+    with pytest.raises(ModelUnavailable, match=r"cannot load set\.onnx.*[Oo]pset"):
         load(save(tmp_path / "set.onnx", [plain], *ports, {}, opset=999))
 
 
@@ -246,8 +246,8 @@ def test_a_fixed_batch_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"inputs": {"pixels": {"name": "image"}}}, "no input 'image'; there are: pixels"),
-        ({"outputs": {"mask": {}}}, "no output 'mask'; there are: logits"),
+        ({"inputs": {"pixels": {"name": "image"}}}, "no input 'image'; known inputs: pixels"),
+        ({"outputs": {"mask": {}}}, "no output 'mask'; known outputs: logits"),
         ({"inputs": {"pixels": {"layout": "HWC"}}}, r"onnx\.inputs\.pixels\.layout"),
         ({"file": "../net.onnx"}, "leads out"),
         ({"rows": True, "inputs": {"pixels": {"layout": "NHWC"}}}, "rows are no images"),

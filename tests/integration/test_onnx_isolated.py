@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from penstock import Engine
 from penstock.errors import InvalidInput, MediaUnreadable
-from tests.onnx_files import linear
+from tests.support.onnx_files import linear
 
 RECORDS = """
 [models.ocr]
@@ -116,6 +116,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.breadth
 def test_memory_does_not_grow_with_a_table(tmp_path: Path) -> None:
     peaks = []
     for rows in (600_000, 2_400_000):

@@ -17,14 +17,16 @@ import transformers
 from PIL import Image
 
 from penstock.models import Model, read_catalogue
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise
-from tests.hub import a_segformer, a_vit
-from tests.onnx_files import a_model
+from tests.support.hub import a_segformer, a_vit
+from tests.support.onnx_files import a_model
+
+pytestmark = pytest.mark.breadth
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 SCENE = DATA / "geo" / "l8_betsiboka_20200127_6b.tif"
@@ -34,7 +36,7 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data 
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -42,7 +44,7 @@ def run(
     engine: BatchingEngine, model: Model, request: Mapping[str, Any], files: Mapping[str, Path], **more: Any
 ) -> Finished:
     return check_processor(
-        Registry.installed().processor_for(model),
+        Registry.imported().processor_for(model),
         request,
         files,
         engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -95,7 +97,7 @@ def test_csmasks_own_file_maps_a_scene_as_our_torch_network_does(engine: Batchin
     made = []
     for changed in ({"options": options}, {"name": "own", "runner": "onnx", "options": hann | {"onnx": ports}}):
         model = torchs.model_copy(update={**changed, "device": "cpu", "max_batch": 1})
-        processor = Registry.installed().processor_for(model)
+        processor = Registry.imported().processor_for(model)
         made.append(finished(engine, model, processor, request, {"media://scene": SCENE}, tmp_path))
     ours, onnxs = (raster(tmp_path, artifacts["probability_float32.tif"]) for artifacts in made)
     np.testing.assert_array_equal(np.isnan(ours), np.isnan(onnxs))

@@ -1,4 +1,4 @@
-"""Transcriptions and translations by OpenAI's own client, with a worker's moves at hand."""
+"""Transcriptions and translations by OpenAI's client, with a simulated worker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from penstock.errors import MediaUnreadable
 from penstock.jobs import Claim, State
-from penstock.storage.records import Outcome
-from tests.integration.facing import Facing, facing
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis.records import Outcome
+from tests.support.facade_models import Facing, facing
+from tests.support.valkey import ValkeyProcess
 
 SOUND = ("Go forward.wav", b"RIFF....WAVE", "audio/wav")
 WORDS = [{"start": 0.1, "end": 0.5, "text": "Go"}, {"start": 0.5, "end": 1.42, "text": "forward"}]
@@ -115,7 +115,7 @@ async def test_what_cannot_be_is_refused_by_name(face: Facing) -> None:
         for fields, words in refused:
             with pytest.raises(openai.BadRequestError, match=words):
                 await client.audio.transcriptions.create(**{"model": "listener", "file": SOUND, **fields})
-        with pytest.raises(openai.NotFoundError, match="writer does no transcription; models that do: listener"):
+        with pytest.raises(openai.NotFoundError, match=r"not support transcription; models that do: listener"):
             await client.audio.transcriptions.create(model="writer", file=SOUND)
         with pytest.raises(openai.NotFoundError, match="known models"):
             await client.audio.transcriptions.create(model="whisper-1", file=SOUND)

@@ -1,4 +1,4 @@
-"""Chats, completions and embeddings by OpenAI's own client, with a worker's moves at hand."""
+"""Chats, completions and embeddings by OpenAI's client, with a simulated worker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.api_keys import Scope, new_key
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.jobs import State
 from penstock.reports import Issue
-from penstock.storage.api_keys import put_key
-from penstock.storage.records import Outcome
-from tests.integration.facing import Facing, facing
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from penstock.storage.journal.api_keys import put_key
+from penstock.storage.redis.records import Outcome
+from tests.support.facade_models import Facing, facing
+from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -220,7 +220,7 @@ async def test_what_a_model_cannot_is_refused_by_name(face: Facing) -> None:
         with pytest.raises(openai.BadRequestError, match="send text"):
             await client.embeddings.create(model="embedder", input=[1, 2, 3])
         for prompt, said in (
-            (["a", "b"], "has 2 texts: send one in a request"), ([1, 2], "send text"), ([[1]], "send text"),
+            (["a", "b"], "has 2 texts; send one text per request"), ([1, 2], "send text"), ([[1]], "send text"),
         ):  # fmt: skip
             with pytest.raises(openai.BadRequestError, match=said) as caught:
                 await client.completions.create(model="writer", prompt=prompt)
@@ -230,10 +230,10 @@ async def test_what_a_model_cannot_is_refused_by_name(face: Facing) -> None:
 async def test_a_wrong_base_url_is_told_the_right_one(face: Facing) -> None:
     for base in (face.url, f"{face.url}/v1", f"{face.url}/openai"):
         async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
-            with pytest.raises(openai.NotFoundError, match="below /openai/v1"):
+            with pytest.raises(openai.NotFoundError, match="is under /openai/v1"):
                 await client.chat.completions.create(model="writer", messages=HELLO)
         async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
-            with pytest.raises(openai.NotFoundError, match="below /openai/v1"):
+            with pytest.raises(openai.NotFoundError, match="is under /openai/v1"):
                 await client.responses.create(model="writer", input="Hello")
     unknown = await face.service.http.post("/v1/elsewhere")
     assert (unknown.status_code, unknown.json()["detail"]) == (404, "Not Found.")
@@ -246,7 +246,7 @@ async def test_a_route_that_there_is_not_is_answered_with_those_that_there_are(f
             client.moderations.create(model="writer", input="Hello"),
         ):
             with pytest.raises(
-                openai.NotFoundError, match=r"no such route; below /openai/v1 there are /models, "
+                openai.NotFoundError, match=r"no such route; the routes below /openai/v1 are /models, "
             ) as caught:
                 await ask
             assert (caught.value.type, caught.value.code) == ("invalid_request_error", "not_found")
@@ -273,9 +273,9 @@ async def test_a_model_that_does_not_do_this_is_404_with_those_that_do(face: Fac
             client.chat.completions.create(model="embedder", messages=HELLO),
             client.chat.completions.create(model="mapper", messages=HELLO),
         ):
-            with pytest.raises(openai.NotFoundError, match=r"does no chat; models that do: writer"):
+            with pytest.raises(openai.NotFoundError, match=r"does not support chat; models that do: writer"):
                 await ask
-        with pytest.raises(openai.NotFoundError, match="no text embedding; models that do: embedder"):
+        with pytest.raises(openai.NotFoundError, match="does not support text embedding; models that do: embedder"):
             await client.embeddings.create(model="writer", input="a")
         with pytest.raises(
             openai.NotFoundError, match=r"no model 'gpt-5' for text completion; known models: writer \("
@@ -283,10 +283,12 @@ async def test_a_model_that_does_not_do_this_is_404_with_those_that_do(face: Fac
             await client.completions.create(model="gpt-5", prompt="a")
         with pytest.raises(openai.NotFoundError, match="no model 'gpt-5'; known models: embedder"):
             await client.models.retrieve("gpt-5")
-        with pytest.raises(openai.NotFoundError, match="writer does no image generation; models that do: painter"):
+        with pytest.raises(
+            openai.NotFoundError, match="writer does not support image generation; models that do: painter"
+        ):
             await client.images.generate(model="writer", prompt="a cat")
         with pytest.raises(
-            openai.NotFoundError, match="writer does no transcription; models that do: listener"
+            openai.NotFoundError, match="writer does not support transcription; models that do: listener"
         ) as caught:
             await client.audio.transcriptions.create(model="writer", file=("a.wav", b"RIFF"))
         assert caught.value.code == "model_not_found"
@@ -329,14 +331,16 @@ async def test_a_text_that_had_to_be_cut_is_refused_unless_it_may_be(face: Facin
             if options:
                 assert len((await asked).data) == 2
             else:
-                with pytest.raises(openai.BadRequestError, match=r"input\[1\] is longer than embedder takes") as caught:
+                with pytest.raises(openai.BadRequestError, match=r"input\[1\] is longer than the context") as caught:
                     await asked
                 assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
 
 
 async def test_a_job_that_takes_too_long_is_504_and_goes_on(valkey: ValkeyProcess, tmp_path: Path) -> None:
     async with facing(valkey.url, tmp_path, facade_wait_s=0.01) as face, face.client(max_retries=2) as client:
-        with pytest.raises(openai.InternalServerError, match="goes on: GET /v1/jobs/") as caught:
+        with pytest.raises(
+            openai.InternalServerError, match="is still running; read its result with GET /v1/jobs/"
+        ) as caught:
             await client.chat.completions.create(model="writer", messages=HELLO)
         assert (caught.value.status_code, caught.value.code) == (504, "wait_over")
         [job] = (await face.service.http.get("/v1/jobs")).json()["jobs"]

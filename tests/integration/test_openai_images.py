@@ -1,4 +1,4 @@
-"""Images by OpenAI's own client, with a worker's moves at hand."""
+"""Images by OpenAI's client, with a simulated worker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from penstock.errors import OutOfMemory
 from penstock.jobs import Claim, State
-from penstock.storage.records import Outcome
-from tests.integration.facing import Facing, facing
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis.records import Outcome
+from tests.support.facade_models import Facing, facing
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture
@@ -87,7 +87,12 @@ async def test_images_come_as_base64_with_what_diffusers_know(face: Facing) -> N
         ({"quality": "high"}, openai.BadRequestError, "quality", "not supported"),
         ({"output_format": "jpeg"}, openai.BadRequestError, "output_format", "png"),
         ({"extra_body": {"num_inference_steps": 10**6}}, openai.BadRequestError, "num_inference_steps", "10000"),
-        ({"model": "writer"}, openai.NotFoundError, None, "writer does no image generation; models that do: painter"),
+        (
+            {"model": "writer"},
+            openai.NotFoundError,
+            None,
+            "writer does not support image generation; models that do: painter",
+        ),
         ({"model": "nobody"}, openai.NotFoundError, "model", "there is no such model"),
     ],
 )
@@ -117,6 +122,6 @@ async def test_images_that_are_too_large_for_base64_are_refused_by_name(face: Fa
         file = face.service.store_artifact(claim, "image-1.png", b"x" * 50_000_001, "image/png")
         data = {"images": [{"name": "image-1.png", "seed": 1}], "width": 64, "height": 64}
         await face.service.end(claim, Outcome(State.SUCCEEDED, data=data, artifacts=(file,)))
-        with pytest.raises(openai.BadRequestError, match="ask for their url") as caught:
+        with pytest.raises(openai.BadRequestError, match="request `url` instead") as caught:
             await asked
     assert caught.value.param == "response_format"

@@ -1,4 +1,4 @@
-"""What operators type, against a real API: exit codes, JSON alone on standard output, and words for people."""
+"""Operators' commands against a real API: exit codes, JSON alone on standard output, and words for people."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.storage.records import Outcome
-from tests.integration.listening import listening
-from tests.integration.service import Service
-from tests.integration.shell import Shell
+from penstock.storage.redis.records import Outcome
+from tests.support.api_server import listening
+from tests.support.command_line import Shell
+from tests.support.service import Service
+
+pytestmark = pytest.mark.breadth
 
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 HOOK = {"url": "http://files.test:80/hook"}
@@ -124,7 +126,7 @@ async def test_a_trace_says_that_redis_lost_what_was_before(service: Service, pe
     rows = (await penstock("trace", waiting["id"], "--json")).document()["timeline"]
     assert [row["event"] for row in rows] == ["request", "recovered"]
     assert rows[1]["after_s"] > 0
-    assert "made anew from its manifest" in (await penstock("trace", waiting["id"])).out
+    assert "restored from its manifest" in (await penstock("trace", waiting["id"])).out
 
 
 async def test_an_attempt_that_is_tried_again_tells_how_long_it_took(service: Service) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import UnknownDelivery, UnknownJob
 from penstock.jobs import Delivery, State, Webhook
-from penstock.storage import deliveries, records
-from penstock.storage.records import JobStore, Outcome
-from tests.integration.bare import claim, read, submit
+from penstock.storage.redis import deliveries, records
+from penstock.storage.redis.records import JobStore, Outcome
+from tests.support.bare_store import claim, read, submit
 
 
 def due(store: JobStore, n: int = 10) -> tuple[deliveries.Task, ...]:

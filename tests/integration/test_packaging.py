@@ -12,7 +12,7 @@ LINKED = ("api", "workers", "processors", "storage")
 
 
 def tracked() -> set[str]:
-    """What git knows of the package, under the names that the wheel has."""
+    """Return the package's files that git knows, under the names that the wheel has."""
     listed = subprocess.run(
         ["git", "ls-files", "src/penstock", *LINKED], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
@@ -31,7 +31,7 @@ def test_an_sdist_and_the_wheel_made_from_it_hold_the_whole_package(tmp_path: Pa
         packed = {name for name in archive.namelist() if name.startswith("penstock/")}
         entry_points = archive.read(next(n for n in archive.namelist() if n.endswith("entry_points.txt"))).decode()
     assert packed == tracked()
-    assert "penstock/storage/lua/common.lua" in packed
+    assert "penstock/storage/redis/lua/common.lua" in packed
     assert "penstock.io_processors" in entry_points
 
 

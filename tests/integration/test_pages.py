@@ -21,10 +21,10 @@ from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
 from penstock.workers.engine.base import Continue, Done
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import CHECKS, FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise, sha256_of
 from penstock.workers.engine.weights import locate
-from tests.onnx_files import a_model, conv
+from tests.support.onnx_files import a_model, conv
 
 PHOTOS = Path(__file__).parents[3] / "shared" / "data" / "photo"
 needs_photos = pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs ../shared/data/photo beside the checkout")
@@ -42,7 +42,7 @@ LAYOUT = a_model(
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -54,7 +54,7 @@ def library() -> Any:
 def run(engine: BatchingEngine, model: Model, files: Mapping[str, Path], folder: Path, **request: Any) -> Finished:
     model = localise(model, cache=folder)
     return check_processor(
-        Registry.installed().processor_for(model),
+        Registry.imported().processor_for(model),
         {"images": list(files), **request},
         files,
         engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -79,6 +79,7 @@ def letter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.breadth
 def test_text_is_what_the_library_reads(engine: BatchingEngine, library: Any, letter: Path, tmp_path: Path) -> None:
     done = run(engine, OCR, {"media://letter": letter}, tmp_path)
     [page] = (done.result.data or {})["pages"]
@@ -106,6 +107,7 @@ def test_a_picture_of_which_nothing_would_be_left_is_refused(
 
 
 @needs_photos
+@pytest.mark.breadth
 def test_a_real_page_and_a_picture_without_text(engine: BatchingEngine, tmp_path: Path) -> None:
     blank = tmp_path / "blank.png"
     Image.new("RGB", (200, 300), "white").save(blank)
@@ -121,8 +123,8 @@ def test_a_real_page_and_a_picture_without_text(engine: BatchingEngine, tmp_path
 
 
 def test_a_page_is_read_in_steps_that_others_go_between(letter: Path) -> None:
-    with closing(FACTORIES["rapidocr"](OCR)) as runner:
-        state = runner.admit(Prompt({"picture": np.asarray(Image.open(letter))}))
+    with closing(Runners.installed().load(OCR)) as runner:
+        state = runner.admit(Prompt({"image": np.asarray(Image.open(letter))}))
         steps = 0
         while isinstance(step := runner.step([state])[0], Continue):
             state, steps = step.state, steps + 1
@@ -133,34 +135,34 @@ def test_a_page_is_read_in_steps_that_others_go_between(letter: Path) -> None:
 
 @pytest.mark.parametrize("picture", [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)])
 def test_what_is_no_picture_is_refused(picture: Any) -> None:
-    with closing(FACTORIES["rapidocr"](OCR)) as runner, pytest.raises(ProcessorFailed, match="uint8 array"):
-        runner.admit(Prompt({"picture": picture}))
+    with closing(Runners.installed().load(OCR)) as runner, pytest.raises(ProcessorFailed, match="uint8 array"):
+        runner.admit(Prompt({"image": picture}))
 
 
 def test_the_files_of_the_reader_are_named_and_pinned(tmp_path: Path) -> None:
     with pytest.raises(
         ModelUnavailable, match="needs one ONNX file with `det` in its name, and its directory has: none"
     ):
-        CHECKS["rapidocr"](OCR.model_copy(update={"source": str(tmp_path)}))
+        Runners.installed().check(OCR.model_copy(update={"source": str(tmp_path)}))
     [path] = locate(OCR).glob("*rec*.onnx")
     with pytest.raises(ModelUnavailable, match="none of"):
-        FACTORIES["rapidocr"](OCR.model_copy(update={"files": {path.name: sha256_of(path)}}))
+        Runners.installed().load(OCR.model_copy(update={"files": {path.name: sha256_of(path)}}))
     with pytest.raises(ModelUnavailable, match="is not the catalogue's"):
-        FACTORIES["rapidocr"](OCR.model_copy(update={"files": {path.name: "0" * 64}}))
+        Runners.installed().load(OCR.model_copy(update={"files": {path.name: "0" * 64}}))
 
 
 def test_a_recogniser_without_characters_is_refused(tmp_path: Path) -> None:
     for word in ("det", "cls", "rec"):
         conv(tmp_path / f"my_{word}_net.onnx")
     with pytest.raises(ModelUnavailable, match="does not say which characters"):
-        FACTORIES["rapidocr"](OCR.model_copy(update={"source": str(tmp_path)}))
+        Runners.installed().load(OCR.model_copy(update={"source": str(tmp_path)}))
 
 
 def test_broken_pages_are_said(engine: BatchingEngine, tmp_path: Path) -> None:
     path = tmp_path / "broken.png"
     path.write_bytes(b"no picture at all")
     for model in (OCR, LAYOUT):
-        with pytest.raises(MediaUnreadable, match="no picture"):
+        with pytest.raises(MediaUnreadable, match="not an image in a supported format"):
             run(engine, model, {"media://broken": path}, tmp_path)
 
 
@@ -176,6 +178,7 @@ def a_turned_copy(path: Path, folder: Path) -> Path:
     return copy
 
 
+@pytest.mark.breadth
 def test_layout_is_what_the_library_finds(engine: BatchingEngine, letter: Path, tmp_path: Path) -> None:
     files = {"media://letter": letter, "media://turned": a_turned_copy(letter, tmp_path)}
     done = run(engine, LAYOUT, files, tmp_path, min_score=0.4)
@@ -195,13 +198,13 @@ def test_layout_needs_names_and_a_network_of_the_family(engine: BatchingEngine, 
     other = conv(tmp_path / "net.onnx", bands=3, sides=(800, 608), names=("image", "logits"))
     nameless = LAYOUT.model_copy(update={"source": str(other), "sha256": None, "name": "other"})
     with pytest.raises(ModelUnavailable, match=r"list them in options\.labels"):
-        Registry.installed().processor_for(nameless)
+        Registry.imported().processor_for(nameless)
     named = nameless.model_copy(update={"options": {"labels": ["a", "b"]}})
-    with pytest.raises(ProcessorFailed, match="none of the PP family with 2 labels"):
+    with pytest.raises(ProcessorFailed, match="not of the PP family or does not have 2 labels"):
         run(engine, named, {"media://letter": letter}, tmp_path)
 
 
 def test_an_answer_of_another_model_is_said() -> None:
-    processor = Registry.installed().processor_for(OCR)
-    with pytest.raises(ProcessorFailed, match="is its runner `rapidocr`"):
+    processor = Registry.imported().processor_for(OCR)
+    with pytest.raises(ProcessorFailed, match="its runner must be `rapidocr`"):
         processor.post_process(iter([Output({"logits": np.zeros(3)})]), None, None)  # type: ignore[arg-type]

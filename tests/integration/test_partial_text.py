@@ -11,12 +11,12 @@ import pytest
 
 from penstock.errors import RedisUnavailable
 from penstock.jobs import Claim, JobKey, Submission
-from penstock.storage import records
-from penstock.storage.records import Command, JobStore, QueueLimits
-from penstock.storage.scripts import T
+from penstock.storage.redis import records
+from penstock.storage.redis.records import Command, JobStore, QueueLimits
+from penstock.storage.redis.scripts import T
 from penstock.workers.artifacts import MAX_PREVIEW_BYTES, Preview
-from penstock.workers.attempts import MAX_SHOWN_BYTES, PIECE_CHARS, Attempt, Heartbeat
-from tests.valkey import ValkeyProcess
+from penstock.workers.attempts import MAX_PREVIEWS_BYTES, PART_CHARS, Attempt, Heartbeat
+from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3)
 KEY = JobKey("default", "a")
@@ -40,13 +40,13 @@ def claim(store: JobStore) -> Claim:
 
 
 def told(store: JobStore) -> list[tuple[int, int, str]]:
-    """What followers were told: attempt, place, piece."""
+    """Return the texts that followers got: attempt, place, token."""
     events = store.run(records.events(KEY))
     return [(e.data["attempt"], e.data["at"], e.data["text"]) for e in events if e.type == "job.text"]
 
 
 def shown(store: JobStore) -> list[tuple[int, str, str, bytes]]:
-    """What followers were shown: attempt, artifact, media type, picture."""
+    """Return the images that followers got: attempt, artifact, media type, image."""
     events = store.run(records.events(KEY))
     return [
         (e.data["attempt"], e.data["name"], e.data["content_type"], base64.b64decode(e.data["data"]))
@@ -65,19 +65,19 @@ def beating(store: records.Runs) -> Iterator[Heartbeat]:
 def test_a_piece_is_told_with_its_place_once(store: JobStore) -> None:
     held = claim(store)
     for at, piece in ((0, "Hello "), (0, "Hello "), (6, "wörld"), (6, "wörld")):  # replies that were lost
-        assert store.run(records.say(held, piece, at=at))
+        assert store.run(records.stream_text(held, piece, at=at))
     assert told(store) == [(1, 0, "Hello "), (1, 6, "wörld")]
 
 
 def test_an_attempt_that_lost_its_job_tells_nothing_and_the_next_begins_anew(store: JobStore) -> None:
     old = claim(store)
-    store.run(records.say(old, "Hello", at=0))
+    store.run(records.stream_text(old, "Hello", at=0))
     store.client.zadd("penstock:leases", {str(KEY): 0})
     store.run(records.sweep())
-    assert not store.run(records.say(old, " again", at=5))
+    assert not store.run(records.stream_text(old, " again", at=5))
     new = claim(store)
-    assert not store.run(records.say(old, " again", at=5))
-    assert store.run(records.say(new, "Howdy", at=0))
+    assert not store.run(records.stream_text(old, " again", at=5))
+    assert store.run(records.stream_text(new, "Howdy", at=0))
     assert told(store) == [(1, 0, "Hello"), (2, 0, "Howdy")]
 
 
@@ -87,7 +87,7 @@ def test_many_small_pieces_are_told_as_few(store: JobStore) -> None:
         with heartbeat.watching(attempt):
             for number in range(1000):
                 attempt.say(f"{number} ")
-            heartbeat.tell(attempt)
+            heartbeat.send_news(attempt)
     pieces = told(store)
     assert "".join(piece for _, _, piece in pieces) == "".join(f"{number} " for number in range(1000))
     assert [at for _, at, _ in pieces] == [sum(len(p) for _, _, p in pieces[:n]) for n in range(len(pieces))]
@@ -106,12 +106,12 @@ def test_the_heartbeat_tells_without_being_asked(store: JobStore) -> None:
 
 
 def test_a_long_piece_is_told_in_parts(store: JobStore) -> None:
-    text = "ab" * PIECE_CHARS
+    text = "ab" * PART_CHARS
     with beating(store) as heartbeat:
         attempt = Attempt(claim(store))
         attempt.say(text)
-        heartbeat.tell(attempt)
-    assert [at for _, at, _ in told(store)] == [0, PIECE_CHARS]
+        heartbeat.send_news(attempt)
+    assert [at for _, at, _ in told(store)] == [0, PART_CHARS]
     assert "".join(piece for _, _, piece in told(store)) == text
 
 
@@ -133,11 +133,11 @@ def test_what_redis_did_not_take_is_told_when_it_is_back(store: JobStore) -> Non
     with beating(away) as heartbeat:
         attempt = Attempt(held)
         attempt.say("first ")
-        heartbeat.tell(attempt)
+        heartbeat.send_news(attempt)
         assert told(store) == []
         away.answers = True
         attempt.say("second")
-        heartbeat.tell(attempt)
+        heartbeat.send_news(attempt)
     assert told(store) == [(1, 0, "first second")]
 
 
@@ -146,23 +146,23 @@ def test_of_pictures_that_come_quickly_the_latest_is_shown_by_the_attempt_that_h
         attempt = Attempt(claim(store))  # tells nobody that there is news: the test does
         for picture in (b"one", b"two"):
             attempt.show(Preview("a.png", "image/webp", picture))
-        heartbeat.tell(attempt)
-        heartbeat.tell(attempt)
+        heartbeat.send_news(attempt)
+        heartbeat.send_news(attempt)
         assert shown(store) == [(1, "a.png", "image/webp", b"two")]
         store.client.zadd("penstock:leases", {str(KEY): 0})
         store.run(records.sweep())
         attempt.show(Preview("a.png", "image/webp", b"late"))
-        heartbeat.tell(attempt)
+        heartbeat.send_news(attempt)
         again = Attempt(claim(store))
         again.show(Preview("a.png", "image/webp", b"three"))
-        heartbeat.tell(again)
+        heartbeat.send_news(again)
     assert shown(store) == [(1, "a.png", "image/webp", b"two"), (2, "a.png", "image/webp", b"three")]
 
 
 def test_what_is_shown_of_an_attempt_is_bounded(store: JobStore) -> None:
     with beating(store) as heartbeat:
         attempt = Attempt(claim(store))
-        for _ in range(MAX_SHOWN_BYTES // MAX_PREVIEW_BYTES + 5):
+        for _ in range(MAX_PREVIEWS_BYTES // MAX_PREVIEW_BYTES + 5):
             attempt.show(Preview("a.png", "image/webp", bytes(MAX_PREVIEW_BYTES)))
-            heartbeat.tell(attempt)
-    assert len(shown(store)) == MAX_SHOWN_BYTES // MAX_PREVIEW_BYTES
+            heartbeat.send_news(attempt)
+    assert len(shown(store)) == MAX_PREVIEWS_BYTES // MAX_PREVIEW_BYTES

@@ -18,25 +18,25 @@ from PIL import Image
 from safetensors.numpy import load as load_tensors
 
 from penstock.errors import InvalidInput, MediaUnreadable, ModelUnavailable, ProcessorFailed
+from penstock.intake.media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
-from penstock.storage.media import LocalMedia
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Work
-from tests import photos
-from tests.hub import a_model, a_segformer, an_image, finish, load
+from tests.support import vision
+from tests.support.hub import a_model, a_segformer, an_image, finish, load
 
 Make = Callable[[Path], Path]
 
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -44,8 +44,8 @@ def engine() -> Iterator[BatchingEngine]:
 def files(tmp_path: Path) -> dict[str, Path]:
     """Return a picture that EXIF turns upright, and a smaller one."""
     return {
-        "media://a": photos.a_picture(tmp_path / "a.png", rotated=True),
-        "media://b": photos.a_picture(tmp_path / "b.png", size=(90, 110)),
+        "media://a": vision.a_picture(tmp_path / "a.png", rotated=True),
+        "media://b": vision.a_picture(tmp_path / "b.png", size=(90, 110)),
     }
 
 
@@ -56,7 +56,7 @@ def check(engine: BatchingEngine, files: dict[str, Path]) -> Callable[..., Finis
     def check(model: Model, request: Mapping[str, Any], **other: Any) -> Finished:
         image = "images" if model.processor == "zero-shot-classification" else "image"
         return check_processor(
-            Registry.installed().processor_for(model),
+            Registry.imported().processor_for(model),
             {image: "media://a", **request},
             files,
             engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -79,14 +79,15 @@ def image_of(done: Finished, name: str) -> Any:
     return np.asarray(Image.open(io.BytesIO(content)))
 
 
-@pytest.mark.parametrize("make", [photos.a_depth_anything, photos.a_dpt, photos.a_glpn])
+@pytest.mark.breadth(every=3)
+@pytest.mark.parametrize("make", [vision.a_depth_anything, vision.a_dpt, vision.a_glpn])
 @torch.inference_mode()
 def test_depth_is_that_of_the_library_at_the_pictures_size(
     make: Make, check: Callable[..., Finished], files: dict[str, Path], tmp_path: Path
 ) -> None:
     model = a_model(make(tmp_path / "m"), processor="depth-estimation", max_batch=1)
     done = check(model, {"outputs": ["depth", "preview", "values"]})
-    expected = pipeline("depth-estimation", tmp_path / "m")(photos.as_seen(files["media://a"]))
+    expected = pipeline("depth-estimation", tmp_path / "m")(vision.as_seen(files["media://a"]))
     depth = expected["predicted_depth"].numpy()
     values = load_tensors(done.artifacts["values.safetensors"][1])["depth"]
     assert (values.shape, values.dtype) == ((180, 120), np.float32)
@@ -109,26 +110,27 @@ def test_depth_says_whether_it_is_in_metres(check: Callable[..., Finished], tmp_
         data = check(model, {"outputs": ["preview"]}).result.data or {}
         return data["kind"], data["unit"], data["nearer"], data["png"]["scale"]
 
-    metres = told(photos.a_glpn(tmp_path / "glpn"))
+    metres = told(vision.a_glpn(tmp_path / "glpn"))
     assert metres == ("metric", "m", "smaller", 0.001)
-    relative = photos.a_depth_anything(tmp_path / "relative")
+    relative = vision.a_depth_anything(tmp_path / "relative")
     assert told(relative)[:3] == ("relative", None, "larger")
-    trained = photos.a_depth_anything(tmp_path / "metric", depth_estimation_type="metric", max_depth=20)
+    trained = vision.a_depth_anything(tmp_path / "metric", depth_estimation_type="metric", max_depth=20)
     assert told(trained)[:3] == metres[:3]
     assert told(relative, depth="metric")[:3] == metres[:3]
 
 
+@pytest.mark.breadth(every=4)
 @pytest.mark.parametrize(
     "make",
     [
-        photos.a_conditional_detr,
-        photos.a_d_fine,
-        photos.a_dab_detr,
-        photos.a_deformable_detr,
-        photos.a_detr,
-        photos.a_table_transformer,
-        photos.a_yolos,
-        photos.an_rt_detr,
+        vision.a_conditional_detr,
+        vision.a_d_fine,
+        vision.a_dab_detr,
+        vision.a_deformable_detr,
+        vision.a_detr,
+        vision.a_table_transformer,
+        vision.a_yolos,
+        vision.an_rt_detr,
     ],
 )
 @torch.inference_mode()
@@ -139,7 +141,7 @@ def test_objects_are_those_of_the_library_in_pixels_of_the_picture_as_it_is_seen
     done = check(model, {"threshold": 0.25}, outputs=["annotated"])
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "m", backend="pil")
     network = transformers.AutoModelForObjectDetection.from_pretrained(tmp_path / "m").eval()
-    seen = photos.as_seen(files["media://a"])
+    seen = vision.as_seen(files["media://a"])
     inputs = {name: value for name, value in processor(seen, return_tensors="pt").items() if name != "labels"}
     if "yolos" in make.__name__:
         inputs.pop("pixel_mask")
@@ -158,18 +160,19 @@ def test_objects_are_those_of_the_library_in_pixels_of_the_picture_as_it_is_seen
             for label, box in zip(expected["labels"], expected["boxes"], strict=True)
         ]
     )
-    ours = np.array([(found["id"], *found["box"].values()) for found in data["objects"]])
+    ours = np.array([(found["label_id"], *found["box"].values()) for found in data["objects"]])
     # Not in an order: noise decides about scores, and sides, that are all but equal.
     apart = np.abs(ours[:, None] - theirs[None]).max(axis=2)
     assert apart.min(axis=0).max() <= 0.02
     assert apart.min(axis=1).max() <= 0.02
-    assert {found["label"] for found in data["objects"]} <= set(photos.LABELS.values())
+    assert {found["label"] for found in data["objects"]} <= set(vision.LABELS.values())
     assert json.loads(done.artifacts["boxes.json"][1]) == data
     changed = (image_of(done, "annotated.png") != np.asarray(seen)).any(axis=2)
     assert 0.01 < changed.mean() < 0.9
 
 
-@pytest.mark.parametrize("make", [photos.a_mask2former, photos.a_maskformer, photos.a_panoptic_detr])
+@pytest.mark.breadth(every=2)
+@pytest.mark.parametrize("make", [vision.a_mask2former, vision.a_maskformer, vision.a_panoptic_detr])
 @torch.inference_mode()
 def test_segments_are_those_of_the_library(
     make: Make, check: Callable[..., Finished], files: dict[str, Path], tmp_path: Path
@@ -177,7 +180,7 @@ def test_segments_are_those_of_the_library(
     model = a_model(make(tmp_path / "m"), processor="instance-segmentation", max_batch=1)
     asked = {"threshold": 0.2, "mask_threshold": 0.3}
     done = check(model, {**asked, "overlap_threshold": 0.05}, threshold=0.3)
-    seen = photos.as_seen(files["media://a"])
+    seen = vision.as_seen(files["media://a"])
     segments = pipeline("image-segmentation", tmp_path / "m")
     expected = segments(seen, subtask="panoptic", **asked, overlap_mask_area_threshold=0.05)
     assert len(expected) >= (1 if "detr" in make.__name__ else 3)
@@ -199,13 +202,13 @@ def test_segments_are_those_of_the_library(
 
 
 def test_a_picture_without_segments_has_an_empty_mask(check: Callable[..., Finished], tmp_path: Path) -> None:
-    model = a_model(photos.a_mask2former(tmp_path / "m"), processor="instance-segmentation", max_batch=1)
+    model = a_model(vision.a_mask2former(tmp_path / "m"), processor="instance-segmentation", max_batch=1)
     done = check(model, {"threshold": 1})
     assert (done.result.data or {})["segments"] == []
     assert not image_of(done, "mask.png").any()
 
 
-@pytest.mark.parametrize("make", [photos.a_clip, photos.a_siglip])
+@pytest.mark.parametrize("make", [vision.a_clip, vision.a_siglip])
 @torch.inference_mode()
 def test_labels_of_ones_own_get_the_scores_of_the_library(
     make: Make, check: Callable[..., Finished], files: dict[str, Path], tmp_path: Path
@@ -219,7 +222,7 @@ def test_labels_of_ones_own_get_the_scores_of_the_library(
     found = (done.result.data or {})["images"]
     assert len(found) == 2
     for ours, name in zip(found, "ab", strict=True):
-        seen = photos.as_seen(files[f"media://{name}"])
+        seen = vision.as_seen(files[f"media://{name}"])
         expected = classify(seen, candidate_labels=labels, hypothesis_template="photo of {}")
         scores = [one["score"] for one in expected]
         assert max(scores) - min(scores) > 0.001
@@ -229,26 +232,26 @@ def test_labels_of_ones_own_get_the_scores_of_the_library(
 
 
 def test_what_is_typed_as_a_label_is_text_and_no_special_token(tmp_path: Path) -> None:
-    processor = Registry.installed().processor_for(
-        a_model(photos.a_clip(tmp_path / "m"), processor="zero-shot-classification")
+    processor = Registry.imported().processor_for(
+        a_model(vision.a_clip(tmp_path / "m"), processor="zero-shot-classification")
     )
-    picture = {"media://a": photos.a_picture(tmp_path / "a.png")}
+    picture = {"media://a": vision.a_picture(tmp_path / "a.png")}
     request = {"images": "media://a", "labels": ["cat [end] dog"], "template": "{}"}
     prepared = processor.pre_process(processor.request.model_validate(request), LocalFiles(picture))
     ids = next(prepared.prompts).data["input_ids"].tolist()
-    end = len(photos.WORDS) + 2
+    end = len(vision.WORDS) + 2
     assert ids.count(end) == 1
     assert ids[-1] == end
 
 
 def test_a_label_that_is_too_long_is_refused_by_its_place(tmp_path: Path) -> None:
-    processor = Registry.installed().processor_for(
-        a_model(photos.a_clip(tmp_path / "m"), processor="zero-shot-classification")
+    processor = Registry.imported().processor_for(
+        a_model(vision.a_clip(tmp_path / "m"), processor="zero-shot-classification")
     )
-    picture = {"media://a": photos.a_picture(tmp_path / "a.png")}
+    picture = {"media://a": vision.a_picture(tmp_path / "a.png")}
     request = {"images": "media://a", "labels": ["cat", "old " * 20]}
     with pytest.raises(
-        InvalidInput, match=r"label 1 makes a text of 2. tokens; this model takes at most 12"
+        InvalidInput, match=r"label 1 makes a text of 2. tokens; this model accepts at most 12"
     ) as refusal:
         processor.pre_process(processor.request.model_validate(request), LocalFiles(picture))
     assert refusal.value.errors[0].pointer == "/input/labels/1"
@@ -256,18 +259,18 @@ def test_a_label_that_is_too_long_is_refused_by_its_place(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("template", ["no place", "{} and {}", "{0}", "{cat}"])
 def test_a_template_has_one_place_for_the_label(template: str, tmp_path: Path) -> None:
-    processor = Registry.installed().processor_for(
-        a_model(photos.a_siglip(tmp_path / "m"), processor="zero-shot-classification")
+    processor = Registry.imported().processor_for(
+        a_model(vision.a_siglip(tmp_path / "m"), processor="zero-shot-classification")
     )
     with pytest.raises(ValueError, match="template"):
         processor.request.model_validate({"images": "media://a", "labels": ["cat"], "template": template})
 
 
 MODELS: list[tuple[str, Make, dict[str, Any]]] = [
-    ("depth-estimation", photos.a_dpt, {}),
-    ("object-detection", photos.a_detr, {}),
-    ("instance-segmentation", photos.a_mask2former, {}),
-    ("zero-shot-classification", photos.a_clip, {"labels": ["cat"]}),
+    ("depth-estimation", vision.a_dpt, {}),
+    ("object-detection", vision.a_detr, {}),
+    ("instance-segmentation", vision.a_mask2former, {}),
+    ("zero-shot-classification", vision.a_clip, {"labels": ["cat"]}),
 ]
 
 
@@ -276,8 +279,8 @@ def test_a_broken_picture_is_refused_and_the_next_one_is_served(
     name: str, make: Make, request_: dict[str, Any], engine: BatchingEngine, tmp_path: Path
 ) -> None:
     model = a_model(make(tmp_path / "m"), processor=name)
-    processor = Registry.installed().processor_for(model)
-    (tmp_path / "cut.png").write_bytes(photos.a_picture(tmp_path / "a.png").read_bytes()[:2000])
+    processor = Registry.imported().processor_for(model)
+    (tmp_path / "cut.png").write_bytes(vision.a_picture(tmp_path / "a.png").read_bytes()[:2000])
     files = {"media://a": tmp_path / "a.png", "media://cut": tmp_path / "cut.png"}
     field = "images" if "images" in processor.request.model_fields else "image"
 
@@ -298,9 +301,9 @@ def test_a_picture_with_too_many_pixels_is_refused_unread(
     name: str, make: Make, request_: dict[str, Any], tmp_path: Path
 ) -> None:
     model = a_model(make(tmp_path / "m"), processor=name, limits=Limits(max_pixels=1000))
-    processor = Registry.installed().processor_for(model)
+    processor = Registry.imported().processor_for(model)
     field = "images" if "images" in processor.request.model_fields else "image"
-    files = {"media://a": photos.a_picture(tmp_path / "a.png")}
+    files = {"media://a": vision.a_picture(tmp_path / "a.png")}
     with pytest.raises(Exception, match="180 x 120 = 21600 pixels; at most 1000"):
         processor.pre_process(processor.request.model_validate({field: "media://a", **request_}), LocalFiles(files))
 
@@ -320,31 +323,37 @@ def change(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "fields", "options", "sentence"),
     [
-        ("depth-estimation", photos.a_dpt, {"image_processor_type": "ZoeDepthImageProcessor"}, {}, "'ZoeDepth.* known"),
         (
             "depth-estimation",
-            photos.a_dpt,
+            vision.a_dpt,
+            {"image_processor_type": "ZoeDepthImageProcessor"},
+            {},
+            "'ZoeDepth.* are not supported",
+        ),
+        (
+            "depth-estimation",
+            vision.a_dpt,
             {},
             {"depth": "feet"},
-            "options.depth is one of metric, relative, not 'feet'",
+            "options.depth must be one of metric, relative, not 'feet'",
         ),
-        ("depth-estimation", photos.a_dpt, {}, {"deep": 1}, "unknown options: deep; known are: .*depth"),
+        ("depth-estimation", vision.a_dpt, {}, {"deep": 1}, "unknown options: deep; known: .*depth"),
         (
             "object-detection",
-            photos.a_detr,
+            vision.a_detr,
             {"image_processor_type": "ViTImageProcessor", "do_pad": None},
             {},
-            "detectors with image processors of the kind 'ViT' answer is not known here; known are: ConditionalDetr",
+            "detectors with image processors of the kind 'ViT' are not supported; supported: ConditionalDetr",
         ),
-        ("object-detection", photos.a_detr, {"do_center_crop": True}, {}, "boxes would not fit"),
+        ("object-detection", vision.a_detr, {"do_center_crop": True}, {}, "boxes would not fit"),
         (
             "instance-segmentation",
-            photos.a_mask2former,
+            vision.a_mask2former,
             {"pad_size": {"height": 160, "width": 160}},
             {},
             "masks would not fit",
         ),
-        ("depth-estimation", photos.a_dpt, {"do_center_crop": True}, {}, "a depth map would not fit"),
+        ("depth-estimation", vision.a_dpt, {"do_center_crop": True}, {}, "a depth map would not fit"),
     ],
 )
 def test_a_directory_whose_pictures_cannot_be_prepared_says_why(
@@ -353,25 +362,23 @@ def test_a_directory_whose_pictures_cannot_be_prepared_says_why(
     source = make(tmp_path / "m")
     change(source, **fields)
     with pytest.raises(ModelUnavailable, match=sentence):
-        Registry.installed().processor_for(a_model(source, processor=name, options=options))
+        Registry.imported().processor_for(a_model(source, processor=name, options=options))
 
 
 @torch.inference_mode()
 def test_what_pads_a_picture_is_hidden_from_the_network(files: dict[str, Path], tmp_path: Path) -> None:
-    source = photos.a_detr(tmp_path / "m")
+    source = vision.a_detr(tmp_path / "m")
     change(source, pad_size={"height": 160, "width": 160})
-    processor = Registry.installed().processor_for(a_model(source, processor="object-detection"))
+    processor = Registry.imported().processor_for(a_model(source, processor="object-detection"))
     request = processor.request.model_validate({"image": "media://a"})
     [prompt] = processor.pre_process(request, LocalFiles(files)).prompts
     assert (prompt.data["pixels"].shape, prompt.data["shown"]) == ((3, 160, 160), [128, 85])
     with closing(load(source)) as runner:
         [output] = finish(runner, prompt)
-        with pytest.raises(
-            ProcessorFailed, match=r"`shown` is the \[height, width\] of the picture within \[160, 160\]"
-        ):
+        with pytest.raises(ProcessorFailed, match=r"`shown` is the \[height, width\] of the image within \[160, 160\]"):
             runner.admit(replace(prompt, data={**prompt.data, "shown": [161, 5]}))
     theirs = transformers.AutoImageProcessor.from_pretrained(source, backend="pil")
-    inputs = theirs(photos.as_seen(files["media://a"]), return_tensors="pt")
+    inputs = theirs(vision.as_seen(files["media://a"]), return_tensors="pt")
     network = transformers.AutoModelForObjectDetection.from_pretrained(source).eval()
     expected = network(**inputs).logits[0]
     plain = network(pixel_values=inputs["pixel_values"]).logits[0]
@@ -393,7 +400,7 @@ def test_a_prompt_for_segments_that_makes_no_sense_is_the_processors_fault(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
     good = {"size": [9, 9], "threshold": 0.5, "mask_threshold": 0.5, "overlap_threshold": 0.5}
-    with closing(load(photos.a_maskformer(tmp_path))) as runner:
+    with closing(load(vision.a_maskformer(tmp_path))) as runner:
         runner.admit(Prompt({"pixels": an_image(3, 64, 64), **good}))
         with pytest.raises(ProcessorFailed, match=r"`size` is the answer's|numbers from 0 to 1"):
             runner.admit(Prompt({"pixels": an_image(3, 64, 64), **good, **asked}))
@@ -405,7 +412,7 @@ def test_pictures_of_different_jobs_share_a_batch_whatever_they_ask(tmp_path: Pa
         Prompt({"pixels": pixels, "size": [side, 9], "threshold": 0.1, "mask_threshold": 0.3, "overlap_threshold": 0.0})
         for side in (30, 50)
     ]
-    with closing(load(photos.a_maskformer(tmp_path))) as runner:
+    with closing(load(vision.a_maskformer(tmp_path))) as runner:
         assert runner.bucket(prompts[0]) == runner.bucket(prompts[1])
         first, second = finish(runner, *prompts)
         assert (first.data["segments"].shape, second.data["segments"].shape) == ((30, 9), (50, 9))
@@ -413,7 +420,7 @@ def test_pictures_of_different_jobs_share_a_batch_whatever_they_ask(tmp_path: Pa
 
 
 def test_half_a_model_cannot_compare_pictures_with_texts(tmp_path: Path) -> None:
-    whole = transformers.CLIPModel.from_pretrained(photos.a_clip(tmp_path / "whole"))
+    whole = transformers.CLIPModel.from_pretrained(vision.a_clip(tmp_path / "whole"))
     whole.vision_model.save_pretrained(tmp_path / "half")
     with pytest.raises(ModelUnavailable, match="zero-shot-classification' does not fit model_type 'clip_vision_model'"):
         load(tmp_path / "half", processor="zero-shot-classification")
@@ -425,7 +432,7 @@ def test_pictures_are_looked_at_from_an_io_process(
 ) -> None:
     model = a_model(make(tmp_path / "m"), processor=name)
     field = "images" if name == "zero-shot-classification" else "image"
-    picture = photos.a_picture(tmp_path / "a.png")
+    picture = vision.a_picture(tmp_path / "a.png")
     request = {field: "media://a", **request_}
     work = Work(model, request, {"media://a": LocalMedia(picture)}, tmp_path / "artifacts")
     with (
@@ -433,7 +440,7 @@ def test_pictures_are_looked_at_from_an_io_process(
         pool.open(work, check=lambda: None, say=lambda _: None) as session,
     ):
         done = session.finish(engine.run(model, session.prompts, check=lambda: None))
-    processor = Registry.installed().processor_for(model)
+    processor = Registry.imported().processor_for(model)
     prepared = processor.pre_process(processor.request.model_validate(request), LocalFiles({"media://a": picture}))
     outputs, sink = engine.run(model, prepared.prompts, check=lambda: None), FolderSink(tmp_path)
     assert done.result == processor.post_process(outputs, prepared.context, sink)

@@ -19,13 +19,14 @@ from penstock import log
 from penstock.jobs import Job, JobKey, Progress, State, Status
 from penstock.processors.base import Output, Result
 from penstock.processors.registry import Registry
-from penstock.storage import journal, queues, records
+from penstock.storage.journal import journal
+from penstock.storage.redis import queues, records
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
 from penstock.workers.slots import Slots
-from tests.integration.echo import Bench, Echo, open_bench
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from tests.support.echo_processor import Bench, Echo, open_bench
+from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture(params=["manifest", "redis"])
@@ -88,7 +89,7 @@ def test_a_job_ends_with_its_text_its_artifact_and_its_manifest(bench: Bench) ->
     assert {"fetch_ms", "cold_start_ms", "inference_ms", "upload_ms"} <= set(job.metrics)
     assert job.metrics["input_bytes"] == 3
     assert job.metrics["batches"] * job.metrics["batch_size"] == 3
-    assert list(bench.pipeline.spool.iterdir()) == []
+    assert bench.scratch() == []
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_the_poll_finds_work_without_a_hint(valkey: ValkeyProcess, tmp_path: Pat
 
 def test_a_slot_that_leaves_jobs_waiting_passes_the_hint_on(bench: Bench) -> None:
     hints: SimpleQueue[str] = SimpleQueue()
-    slots = Slots(bench.settings, bench.store, bench.pipeline.shelf, bench.pipeline.run, hint=hints.put)
+    slots = Slots(bench.settings, bench.store, bench.pipeline.served, bench.pipeline.run, hint=hints.put)
     keys = [bench.submit(name, {"text": bench.upload("hi")}) for name in "ab"]
     bench.gate.shut()
     first = in_thread(lambda: slots.work("default"))
@@ -277,7 +278,7 @@ def test_an_outcome_that_cannot_be_told_fails_the_job_at_once(bench: Bench) -> N
     key = bench.submit("a", {"text": bench.upload("hi")})
     processing = LetsAllThrough(Registry().register("echo", Echo))
     pipeline = replace(bench.pipeline, processing=processing)
-    assert Slots(bench.settings, bench.store, pipeline.shelf, pipeline.run).work("default") == 1
+    assert Slots(bench.settings, bench.store, pipeline.served, pipeline.run).work("default") == 1
     job = read(bench, key)
     assert (job.state, job.attempt, job.error and job.error.code) == (State.FAILED, 1, "processor_failed")
     assert bench.artifacts(key) == []

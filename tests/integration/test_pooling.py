@@ -1,4 +1,4 @@
-"""`/pooling` as scripts for vLLM's IO processors use it, with a worker's moves at hand."""
+"""`/pooling` as scripts for vLLM's IO processors use it, with a simulated worker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 from penstock.errors import MissingBands
 from penstock.jobs import State
-from penstock.storage.records import Outcome
-from tests.integration.facing import ALIAS, Facing, facing
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from penstock.storage.redis.records import Outcome
+from tests.support.facade_models import ALIAS, Facing, facing
+from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 URL = "http://files.test:80/valencia_example_2024-10-26.tiff"
 
@@ -90,8 +90,8 @@ async def test_a_scene_in_the_request_becomes_an_upload(face: Facing, written: C
 @pytest.mark.parametrize(
     ("data", "param", "said"),
     [
-        ({"data_format": "path", "data": "/etc/passwd"}, "data.data_format", "names a file of the server"),
-        ({"out_data_format": "path"}, "data.out_data_format", "would leave a file on the server"),
+        ({"data_format": "path", "data": "/etc/passwd"}, "data.data_format", "refers to a file on the server"),
+        ({"out_data_format": "path"}, "data.out_data_format", "would write a file on the server"),
         ({"data": {"S1": URL, "S2": URL}}, "data.data", "must be a valid string"),
         ({"data": "§", "data_format": "b64_json"}, "data.data", "is not base64"),
         ({"data": "", "data_format": "b64_json"}, "data.data", ""),
@@ -111,7 +111,7 @@ async def test_what_cannot_be_is_refused_in_vllms_words(
 
 
 async def test_a_model_that_is_not_there_or_makes_no_rasters_is_404(face: Facing) -> None:
-    for model, said in (("nobody/knows", "known models: "), ("writer", "does no pooling of scenes")):
+    for model, said in (("nobody/knows", "known models: "), ("writer", "does not support pooling of scenes")):
         answer = await post(face, payload() | {"model": model})
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "NotFoundError")
         assert said in answer.json()["error"]["message"]
@@ -125,7 +125,7 @@ async def test_text_is_sent_to_where_its_embeddings_are(face: Facing, text: dict
     answer = await post(face, {"model": "embedder", **text})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "data")
-    assert error["message"].startswith("this route runs models on scenes, which come in `data`; ")
+    assert error["message"].startswith("this route runs models on scenes and needs `data`; ")
     assert "/openai/v1/embeddings" in error["message"]
 
 

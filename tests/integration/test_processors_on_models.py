@@ -19,13 +19,13 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from penstock.models import Model
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.registry import GROUP, Registry
 from penstock.processors.testing import Finished, check_processor, check_request_module
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import STORIES, a_model, a_segformer, a_vit, a_vit_backbone, minilm, needs_stories
+from penstock.workers.engine.runners import Runners
+from tests.support.hub import STORIES, a_model, a_segformer, a_vit, a_vit_backbone, minilm, needs_stories
 
 PHOTOS = Path(__file__).parents[3] / "shared" / "data" / "photo"
 needs_photos = pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs ../shared/data/photo beside the checkout")
@@ -36,7 +36,7 @@ Check = Callable[..., Finished]
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -45,7 +45,7 @@ def check(engine: BatchingEngine) -> Check:
     """Return the conformance test on the real engine. One prompt a batch: neighbours change the last bits."""
 
     def check(model: Model, request: Mapping[str, Any], other: Mapping[str, Any], **options: Any) -> Finished:
-        processor = Registry.installed().processor_for(model)
+        processor = Registry.imported().processor_for(model)
         files = options.pop("files", FILES)
         return check_processor(
             processor,
@@ -65,8 +65,8 @@ def picture(name: str) -> Image.Image:
 
 
 def test_every_installed_processor_has_a_light_request() -> None:
-    installed = Registry.installed()
-    assert installed.problems == {}
+    registry = Registry.imported()
+    assert registry.problems == {}
     ours = {point.name for point in entry_points(group=GROUP) if point.value.startswith("penstock.")}
     assert ours == {
         "audio-classification",
@@ -93,7 +93,7 @@ def test_every_installed_processor_has_a_light_request() -> None:
         "zero-shot-classification",
     }
     for name in ours:
-        check_request_module(installed.processors[name])
+        check_request_module(registry.processors[name])
 
 
 @needs_photos
@@ -180,7 +180,7 @@ def test_text_generation_with_a_trained_model(check: Check, options: dict[str, s
     assert done.result.text.startswith(", there was a little girl named Lily.")
 
 
-#: What stands in a `models.toml` for a SegFormer with six channels.
+#: A `models.toml` record of a SegFormer with six channels.
 RECORD = """
 [models.land-cover]
 title = "Five classes of land cover from six bands (SegFormer)"

@@ -15,22 +15,22 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.intake.media import LocalMedia, upload_key
 from penstock.models import CatalogueEntry, tensor_places
 from penstock.processors.base import Prompt
 from penstock.processors.language.generation import TextGeneration
 from penstock.processors.registry import Registry, export
-from penstock.storage import catalogues
-from penstock.storage.media import LocalMedia, upload_key
+from penstock.storage.redis import catalogues
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Processed, Work
-from tests.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
-from tests.integration.service import Service, assert_problem, serving
-from tests.unit.engine_jobs import never
-from tests.valkey import ValkeyProcess
+from tests.support.engine_jobs import never
+from tests.support.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 STORY = a_model(STORIES, processor="text-generation")
 
@@ -133,7 +133,7 @@ def test_through_an_io_process_the_text_is_that_of_the_prompt(tmp_path: Path) ->
     options = ForkOptions(
         2**30, processors={"text-generation": f"{TextGeneration.__module__}:{TextGeneration.__name__}"}
     )
-    with closing(IOPool(1, options)) as pool, closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(IOPool(1, options)) as pool, closing(BatchingEngine(Runners.installed())) as engine:
         with pytest.raises(InvalidInput, match=r"\(tokens, 64\), not float32 \(3, 65\)"):
             run(pool, engine, tmp_path / "a", tmp_path / "wrong.npy", prompt_embeds="media://e")
         first = run(pool, engine, tmp_path / "b", None, prompt=text, max_new_tokens=30).result
@@ -147,7 +147,7 @@ def test_through_an_io_process_the_text_is_that_of_the_prompt(tmp_path: Path) ->
 
 @pytest.fixture
 def entry() -> CatalogueEntry:
-    return export(Registry.installed(), STORY)
+    return export(Registry.imported(), STORY)
 
 
 @needs_stories

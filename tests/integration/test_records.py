@@ -22,10 +22,10 @@ from penstock.errors import (
 )
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, State, Status, Webhook
 from penstock.reports import Issue
-from penstock.storage import deliveries, listing, records
-from penstock.storage.records import JobStore, Outcome
-from tests.integration.bare import LIMITS, claim, read, submission, submit, sweep_until
-from tests.valkey import ValkeyProcess
+from penstock.storage.redis import deliveries, listing, records
+from penstock.storage.redis.records import JobStore, Outcome
+from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
+from tests.support.valkey import ValkeyProcess
 
 OOM = OutOfMemory().report()
 
@@ -194,7 +194,7 @@ class TestProgressOverAttempts:
         return claim(store)[0]
 
     def told(self, store: JobStore, key: JobKey) -> list[tuple[Any, Any]]:
-        """What was said of the progress, in the order in which it was said."""
+        """Return the reports of progress, in their order."""
         found = store.run(records.events(key))
         return [(event.data["done"], event.data["total"]) for event in found if event.type == "job.progress"]
 

@@ -14,9 +14,9 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.remembering import RememberingRunner
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_bert, a_model, a_vit_backbone, an_image, load
-from tests.unit.engine_jobs import never
+from penstock.workers.engine.runners import Runners
+from tests.support.engine_jobs import never
+from tests.support.hub import a_bert, a_model, a_vit_backbone, an_image, load
 
 
 @dataclass
@@ -36,7 +36,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     model = a_model(a_vit_backbone(tmp_path), options={"encoder_cache_bytes": 100_000})
 
     def loaded(model: Model) -> RememberingRunner:
-        runner = FACTORIES["transformers"](model)
+        runner = Runners.installed().load(model)
         assert isinstance(runner, RememberingRunner)
         runner.runner.network.register_forward_hook(  # type: ignore[attr-defined]
             lambda _module, _args, kwargs, _out: note(len(kwargs["pixel_values"])), with_kwargs=True
@@ -46,7 +46,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     def note(pictures: int) -> None:
         watched.seen += pictures
 
-    watched = Watched(BatchingEngine({"transformers": loaded}), model)
+    watched = Watched(BatchingEngine(Runners.of({"transformers": loaded})), model)
     yield watched
     watched.engine.close()
 

@@ -11,19 +11,21 @@ from typing import Any
 
 import pytest
 
+from penstock.intake.media import LocalMedia, upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.models import Model
-from penstock.storage import journal, records
-from penstock.storage.manifests import delete_objects
-from penstock.storage.media import LocalMedia, upload_key
+from penstock.storage.journal import journal
+from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.redis import records
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import load_fake
-from penstock.workers.results import mark_of
-from penstock.workers.serving import Serving, Shelf
+from penstock.workers.engine.runners import Runners
+from penstock.workers.result_cache import fingerprint_of
+from penstock.workers.served_models import RunnableModel, ServedModels
 from penstock.workers.slots import Slots
-from tests.integration.echo import Bench, open_bench
-from tests.valkey import ValkeyProcess
+from tests.support.echo_processor import Bench, open_bench
+from tests.support.valkey import ValkeyProcess
 
 WAIT_S = 30
 
@@ -62,10 +64,10 @@ class Caching:
         return self.bench.objects.get_bytes(artifact.key, limit_bytes=1000)
 
     def slots(self) -> Slots:
-        shelf = Shelf()
-        shelf.put(self.model, self.bench.entry)
-        pipeline = replace(self.bench.pipeline, shelf=shelf, engine=self.engine)
-        return Slots(self.bench.settings, self.bench.store, shelf, pipeline.run)
+        served = ServedModels()
+        served.put(self.model, self.bench.entry)
+        pipeline = replace(self.bench.pipeline, served=served, engine=self.engine)
+        return Slots(self.bench.settings, self.bench.store, served, pipeline.run)
 
     def load(self, model: Model) -> Runner:
         def count(states: object) -> None:  # noqa: ARG001
@@ -79,10 +81,10 @@ class Caching:
 @contextmanager
 def opened(url: str, folder: Path, **changes: Any) -> Iterator[Caching]:
     with open_bench(url, folder, **changes) as bench:
-        model = bench.pipeline.shelf.serving()["echo"].model
+        model = bench.pipeline.served.runnable()["echo"].model
         caching = Caching(bench, model.model_copy(update={"cache": True, "options": {}}))
         caching.hold.set()
-        caching.engine = BatchingEngine({"fake": caching.load})
+        caching.engine = BatchingEngine(Runners.of({"fake": caching.load}))
         try:
             yield caching
         finally:
@@ -214,13 +216,13 @@ def test_a_text_that_looks_like_a_reference_is_not_taken_for_its_medium(tmp_path
     file = tmp_path / "media.txt"
     file.write_text("hi")
     schema = {"properties": {"media": {"format": "media"}, "note": {"type": "string"}}}
-    serving = Serving(Model(name="m", title="M", runner="fake", processor="p", source="-", revision="1"), schema)
+    serving = RunnableModel(Model(name="m", title="M", runner="fake", processor="p", source="-", revision="1"), schema)
 
     def mark(reference: str, note: str) -> str:
         asked = {"media": reference, "note": note}
         wanted = Submission(JobKey("t", "j"), model="m", queue="q", fingerprint="f", input=asked)
         claim = Claim(wanted, attempt=1, crashes=0, fence=1, claimed_s=0, lease_s=1)
-        return mark_of(claim, serving, {reference: LocalMedia(file)}, check=lambda: None)
+        return fingerprint_of(claim, serving, {reference: LocalMedia(file)}, check=lambda: None)
 
     assert mark("media://a/x.txt", "same") == mark("media://b/x.txt", "same")
     assert mark("media://a/x.txt", "media://a/x.txt") != mark("media://b/x.txt", "media://b/x.txt")

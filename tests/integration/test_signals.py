@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tests.valkey import ValkeyProcess
-from tests.waiting import wait_for
+from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 ROOT = Path(__file__).parents[2]
 BURST = 20

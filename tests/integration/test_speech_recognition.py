@@ -22,8 +22,9 @@ from penstock.processors.registry import Registry
 from penstock.processors.speech.passages import Loudness
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_model, a_whisper
+from penstock.workers.engine.runners import Runners
+from tests.support.hub import a_model, a_whisper
+from tests.support.recordings import film
 
 RATE_HZ = 16_000
 SOUNDS = Path(__file__).parents[3] / "shared" / "data" / "audio"
@@ -32,7 +33,7 @@ needs_sounds = pytest.mark.skipif(not SOUNDS.is_dir(), reason="needs ../shared/d
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -45,7 +46,7 @@ def check(
     engine: BatchingEngine, model: Model, request: Mapping[str, Any], other: Mapping[str, Any], **files: Path
 ) -> Finished:
     return check_processor(
-        Registry.installed().processor_for(model),
+        Registry.imported().processor_for(model),
         request,
         {f"media://{name}": path for name, path in files.items()},
         engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -107,7 +108,7 @@ def data_of(done: Finished) -> Mapping[str, Any]:
 
 def transcribed(engine: BatchingEngine, model: Model, path: Path, **request: Any) -> Finished:
     """Return what is made of a recording."""
-    processor = Registry.installed().processor_for(model)
+    processor = Registry.imported().processor_for(model)
     wanted = processor.request.model_validate({"audio": "media://a", "language": "de", **request})
     prepared = processor.pre_process(wanted, LocalFiles({"media://a": path}, {}))
     with TemporaryDirectory() as folder:
@@ -169,7 +170,7 @@ def test_words_of_long_recordings_are_those_of_their_passages(
     recording = write(tmp_path / "a.wav", samples)
     model = a_model(source, processor="speech-recognition", max_batch=4)
     loudness = Loudness(RATE_HZ)
-    loudness.hear(samples_of(recording))
+    loudness.add(samples_of(recording))
     expected, at = [], 0
     for number, length in enumerate(loudness.passages(2)):
         alone = write(tmp_path / f"{number}.wav", samples[at : at + length])
@@ -191,7 +192,7 @@ def test_long_recordings_are_their_passages_one_after_another(
     model = a_model(source, processor="speech-recognition", max_batch=1)
     done = transcribed(engine, model, recording)
     loudness = Loudness(RATE_HZ)
-    loudness.hear(samples_of(recording))
+    loudness.add(samples_of(recording))
     lengths = loudness.passages(2)
     assert 4 <= len(lengths) <= 6
     expected, at = [], 0
@@ -206,9 +207,30 @@ def test_long_recordings_are_their_passages_one_after_another(
     assert data_of(done)["duration"] == 7
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "flac"), ("a.mkv", "pcm_s16le")])
+def test_a_late_sound_has_the_times_of_its_film(
+    engine: BatchingEngine, source: Path, tmp_path: Path, name: str, codec: str
+) -> None:
+    samples = a_tune(4, seed=4)
+    model = a_model(source, processor="speech-recognition", max_batch=1)
+    request = {"timestamps": "word", "outputs": ["json", "srt"]}
+    alone = transcribed(engine, model, write(tmp_path / "a.wav", samples), **request)
+    late = transcribed(engine, model, film(tmp_path / name, codec, samples, sound_s=2.5), **request)
+    assert late.result.text == alone.result.text
+    assert data_of(alone)["segments"]
+    assert data_of(alone)["words"]
+    for part in ("segments", "words"):
+        for one in data_of(alone)[part]:
+            one["start"], one["end"] = pytest.approx(one["start"] + 2.5), pytest.approx(one["end"] + 2.5)
+    assert data_of(late) == {**data_of(alone), "duration": 6.5}
+    first = f"{data_of(late)['segments'][0]['start']:06.3f}".replace(".", ",")
+    assert late.artifacts["transcript.srt"][1].decode().startswith(f"1\n00:00:{first}")
+
+
 def test_words_are_told_while_they_are_written(source: Path, tmp_path: Path) -> None:
     model = a_model(source, processor="speech-recognition")
-    processor = Registry.installed().processor_for(model)
+    processor = Registry.imported().processor_for(model)
     recording = write(tmp_path / "a.wav", a_tune(4))
     prepared = processor.pre_process(processor.request(audio="media://a"), LocalFiles({"media://a": recording}, {}))
     assert prepared.count == 3
@@ -273,4 +295,4 @@ def test_a_directory_that_lacks_something_is_no_speech_model(
     source = a_whisper(tmp_path)
     (source / file).unlink() if content is None else (source / file).write_text(content)
     with pytest.raises(ModelUnavailable, match=words):
-        Registry.installed().processor_for(a_model(source, processor="speech-recognition"))
+        Registry.imported().processor_for(a_model(source, processor="speech-recognition"))

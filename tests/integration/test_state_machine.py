@@ -28,20 +28,21 @@ from hypothesis.stateful import (
 
 from penstock.errors import IdempotencyMismatch, JobGone, StateConflict, UnknownJob
 from penstock.jobs import JobKey, Phase, Progress, Submission, Webhook
-from penstock.storage import deliveries, journal, records
-from penstock.storage.journal import Journal
-from penstock.storage.local import LocalStore
-from penstock.storage.manifests import delete_objects
-from penstock.storage.records import JobStore, QueueLimits
-from penstock.workers.recover import recover
-from tests.integration.fragile import Crashed, Fragile
-from tests.integration.model import ENDS, WAITING, Expected, Hold, outcome
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import deliveries, records
+from penstock.storage.redis.records import JobStore, QueueLimits
+from penstock.workers.keeper.recovery import recover
+from tests.support.crashes import Crashed, Fragile
+from tests.support.job_rules import ENDS, WAITING, Expected, Hold, outcome
+from tests.support.valkey import ValkeyProcess
 
 NAMES = ("a", "b", "c")
 MAX_ATTEMPTS = 3
 MAX_CRASHES = 2
-#: Of the everyday run; the nightly profile has more.
+#: Examples of the everyday run; the nightly profile has more.
 EXAMPLES = 25
 
 names = st.sampled_from(NAMES)
@@ -276,7 +277,7 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.holds)
     @rule(data=st.data())
     def adopt(self, data: st.DataObject) -> None:
-        """What a worker does first with a job that has a crash behind it."""
+        """Adopt the outcome of a job that has a crash behind it, as a worker does first."""
         hold, job = self.hold(data)
         found = self.desk.run(journal.adopt(hold.claim.key)) if job is not None else None
         assert (found is not None) is (job is not None and job.stored is not None)
@@ -375,6 +376,8 @@ class Jobs(RuleBasedStateMachine):
         for name, job in self.jobs.items():
             found = self.store.run(records.read(JobKey("default", name)))
             assert found.state.value == job.state, name
+            times = [found.created_s, found.started_s, found.completed_s]
+            assert (known := [at_s for at_s in times if at_s is not None]) == sorted(known)
             if job.over:
                 assert found.text == job.text
                 rows = self.store.run(deliveries.deliveries(found.key))

@@ -12,11 +12,11 @@ import pytest
 from penstock.jobs import Progress, State
 from penstock.processors.base import Media, Prepared
 from penstock.processors.registry import Registry
-from penstock.storage import records
+from penstock.storage.redis import records
 from penstock.workers.processing import InThread
 from penstock.workers.slots import Slots
-from tests.integration.echo import Bench, Echo, EchoRequest, open_bench
-from tests.valkey import ValkeyProcess
+from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
+from tests.support.valkey import ValkeyProcess
 
 STEPS = 5
 
@@ -31,12 +31,12 @@ class StepwiseEcho(Echo):
 @pytest.fixture
 def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
     with open_bench(valkey.url, tmp_path) as bench:
-        serving = bench.pipeline.shelf.serving()["echo"]
+        serving = bench.pipeline.served.runnable()["echo"]
         model = serving.model.model_copy(update={"options": {**serving.model.options, "steps": STEPS}, "max_batch": 2})
-        bench.pipeline.shelf.put(model, bench.entry)
+        bench.pipeline.served.put(model, bench.entry)
         processing = InThread(Registry().register("echo", StepwiseEcho))
         pipeline = replace(bench.pipeline, processing=processing)
-        slots = Slots(bench.settings, bench.store, pipeline.shelf, pipeline.run)
+        slots = Slots(bench.settings, bench.store, pipeline.served, pipeline.run)
         yield replace(bench, pipeline=pipeline, slots=slots)
 
 
@@ -48,9 +48,9 @@ def test_a_job_of_two_prompts_in_one_batch_advances_step_by_step(bench: Bench) -
         [attempt] = heartbeat._running()
         seen.append(attempt.progress)
 
-    serving = bench.pipeline.shelf.serving()["echo"]
+    serving = bench.pipeline.served.runnable()["echo"]
     model = serving.model.model_copy(update={"options": {**serving.model.options, "on_step": look}})
-    bench.pipeline.shelf.put(model, bench.entry)
+    bench.pipeline.served.put(model, bench.entry)
     key = bench.submit("a", {"text": bench.upload("hi "), "times": 2})
     assert bench.slots.work("default") == 1
     job = bench.store.run(records.read(key))

@@ -21,10 +21,10 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Step, shapes_of
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from penstock.workers.engine.torch_device import Sent, TorchDevice, arrays_of, weights_bytes
-from tests.hub import STORIES, needs_stories
-from tests.hub import a_model as a_hub_model
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from tests.support.hub import STORIES, needs_stories
+from tests.support.hub import a_model as a_hub_model
 
 STEPS, SIDE = 20, 16
 WAIT_S = 60
@@ -127,7 +127,7 @@ class Notes:
         self.batches.append(sorted(steps))
 
     def engine(self) -> BatchingEngine:
-        return BatchingEngine({"diffuser": lambda model: Diffuser(TorchDevice.of(model), self)})
+        return BatchingEngine(Runners.of({"diffuser": lambda model: Diffuser(TorchDevice.of(model), self)}))
 
 
 MODEL = Model(
@@ -234,7 +234,9 @@ def test_memory_that_runs_out_between_steps_makes_batches_smaller_and_the_images
             raise OutOfMemory
 
     notes = Notes()
-    with closing(BatchingEngine({"diffuser": lambda model: Diffuser(TorchDevice.of(model), too_large)})) as engine:
+    with closing(
+        BatchingEngine(Runners.of({"diffuser": lambda model: Diffuser(TorchDevice.of(model), too_large)}))
+    ) as engine:
         found = images(engine.run(MODEL, prompts(1, 2, 3, 4), check=never))
     for seed, image in zip((1, 2, 3, 4), found, strict=True):
         np.testing.assert_allclose(image, alone(noise(seed)), rtol=1e-3, atol=1e-4)
@@ -252,7 +254,7 @@ def test_a_story_is_told_token_by_token_and_a_cancel_ends_it_between_two() -> No
             raise Canceled
 
     heard: list[list[int]] = []
-    with closing(BatchingEngine(FACTORIES)) as engine, ThreadPoolExecutor(1) as jobs:
+    with closing(BatchingEngine(Runners.installed())) as engine, ThreadPoolExecutor(1) as jobs:
         outputs = engine.run(model, iter([begin]), check=check)
         for output in outputs:
             assert output.partial

@@ -29,11 +29,12 @@ from penstock.errors import (
 from penstock.models import Limits, Model
 from penstock.processors.base import Output
 from penstock.processors.registry import Registry
+from penstock.processors.tables.reading import open_table
 from penstock.processors.testing import Finished, check_processor
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
-from tests.onnx_files import a_model, linear, save, value
+from tests.support.onnx_files import a_model, linear, save, value
 
 #: Two columns to one number: 2 a - b + 0.5.
 WEIGHT, BIAS = np.array([[2.0], [-1.0]], np.float32), np.array([0.5], np.float32)
@@ -43,7 +44,7 @@ PREDICTIONS = [{"output": "values", "columns": ["yield"]}]
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -60,7 +61,7 @@ def a_table_model(source: Path, **options: Any) -> Model:
 
 def run(engine: BatchingEngine, model: Model, table: Path, **request: Any) -> Finished:
     return check_processor(
-        Registry.installed().processor_for(model),
+        Registry.imported().processor_for(model),
         {"table": "media://table", **request},
         {"media://table": table},
         engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -128,7 +129,7 @@ def test_parquet_in_with_types_and_groups(engine: BatchingEngine, net: Path, tmp
     assert made["tags"] == [["x"] * (n % 3) for n in range(count)]
     alone = run(engine, a_table_model(net), path, keep_columns=False)
     assert rows(alone) == {"yield": made["yield"]}
-    with pytest.raises(InvalidInput, match=r"'tags' holds list.*ask for Parquet"):
+    with pytest.raises(InvalidInput, match=r"'tags' holds list.*request parquet"):
         run(engine, a_table_model(net), path, outputs=["csv"])
 
 
@@ -196,13 +197,13 @@ def test_a_column_each_with_words_and_whole_numbers(engine: BatchingEngine, tmp_
     made = rows(run(engine, model, table, keep_columns=False))
     assert made["class"] == ["none", "much", "some"]
     assert made["p_none"] == [2.0, 0.0, 0.0]
-    with pytest.raises(InvalidInput, match="column 'soil' is 'peat', and the model knows: clay, loam, sand in row 2"):
+    with pytest.raises(InvalidInput, match="column 'soil' in row 2 is 'peat'; known categories: clay, loam, sand"):
         run(engine, model, write(tmp_path / "bad.csv", "soil,rain,wet\nsand,0,true\npeat,1,true\n"))
 
 
 def test_rows_without_a_number(engine: BatchingEngine, net: Path, tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", "a,b\n1,1\n,2\n3,nan\n4,4\n5,5\n")
-    with pytest.raises(InvalidInput, match="column 'a' is empty in row 2"):
+    with pytest.raises(InvalidInput, match="column 'a' in row 2 is empty"):
         run(engine, a_table_model(net), table)
     skipped = run(engine, a_table_model(net, missing="skip"), table)
     assert rows(skipped)["yield"] == [1.5, None, None, 4.5, 5.5]
@@ -228,18 +229,18 @@ def _filling(folder: Path) -> Path:
         ("a,c\n1,2\n", InvalidInput, r"lacks the column 'b'; it has: 'a', 'c' "),
         ("a;b\n1;2\n", InvalidInput, "lacks the columns 'a', 'b'.*Is its delimiter ','"),
         ("a,b,a\n1,2,3\n", InvalidInput, "'a' more than once"),
-        ("a,b,yield\n1,2,3\n", InvalidInput, "has a column 'yield' already"),
+        ("a,b,yield\n1,2,3\n", InvalidInput, "already has a column 'yield'"),
         ("a,b\n1,2\n3,many\n", InvalidInput, "In column 'b': row 2: CSV conversion error to double: .*'many'"),
         (
             "a;b\n1,5;2\n",
             MediaUnreadable,
-            "row 1: Expected 1 columns.* Is its delimiter ','. There is ';' in its first",
+            "row 1: Expected 1 columns.* Is its delimiter ','. Its first line contains ';'",
         ),
-        ("a,b\n1,2\n3,1e300\n", InvalidInput, "column 'b' is too large for float32 in row 2"),
-        ("a,b\n1,2\n3,-inf\n", InvalidInput, "column 'b' is infinite in row 2"),
+        ("a,b\n1,2\n3,1e300\n", InvalidInput, "column 'b' in row 2 is too large for float32"),
+        ("a,b\n1,2\n3,-inf\n", InvalidInput, "column 'b' in row 2 is infinite"),
         ("a,b\n1,2\n3\n", MediaUnreadable, "row 2: Expected 2 columns, got 1"),
         ("", MediaUnreadable, "Empty CSV file"),
-        ("a,b\n1,\0\0\n", MediaUnreadable, "no table that is taken"),
+        ("a,b\n1,\0\0\n", MediaUnreadable, "not a table in a supported format"),
         ("PAR1 and no more", MediaUnreadable, "cannot be read"),
         ('a,b\n1,"' + "1" * 9_000_000 + '"\n', MediaUnreadable, "a row has more than 4194304 bytes"),
     ],
@@ -282,23 +283,23 @@ def test_rows_are_limited(engine: BatchingEngine, net: Path, tmp_path: Path) -> 
     ("options", "said"),
     [
         ({"columns": []}, "columns: must have at least 1 item"),
-        ({"columns": [*COLUMNS, {"name": "a"}]}, "the column 'a' stands there twice"),
-        ({"columns": [{"name": "a"}, {"name": "b", "dtype": "int64"}]}, 'inputs = "columns" takes several'),
+        ({"columns": [*COLUMNS, {"name": "a"}]}, "the column 'a' is listed twice"),
+        ({"columns": [{"name": "a"}, {"name": "b", "dtype": "int64"}]}, 'for several use inputs = "columns"'),
         ({"columns": [{"name": "a", "dtype": "int64"}], "missing": "nan"}, "needs columns of float32"),
         ({"speed": 1}, "speed: is not known"),
     ],
 )
 def test_wrong_options_are_said(net: Path, options: Any, said: str) -> None:
     with pytest.raises((ConfigError, ModelUnavailable), match=said):
-        Registry.installed().processor_for(a_table_model(net, **options))
+        Registry.imported().processor_for(a_table_model(net, **options))
 
 
 @pytest.mark.parametrize(
     ("predictions", "said"),
     [
-        ([{"output": "other", "columns": ["y"]}], "no output 'other'; there are: 'values'"),
+        ([{"output": "other", "columns": ["y"]}], "no output 'other'; its outputs: 'values'"),
         ([{"output": "values", "columns": ["y", "z"]}], r"float32 \(2, 1\); expected \(2, 2\)"),
-        ([{"output": "values", "columns": ["y"], "labels": ["no", "yes"]}], r"class 2\.5 and 2 labels"),
+        ([{"output": "values", "columns": ["y"], "labels": ["no", "yes"]}], r"class 2\.5, but there are 2 labels"),
     ],
 )
 def test_another_networks_answers_are_said(
@@ -313,10 +314,24 @@ def test_nan_from_the_network_is_no_prediction(net: Path, tmp_path: Path) -> Non
     from penstock.processors.testing import FolderSink, LocalFiles
 
     table = write(tmp_path / "t.csv", "a,b\n2,2\n1,0\n")
-    processor = Registry.installed().processor_for(a_table_model(net))
+    processor = Registry.imported().processor_for(a_table_model(net))
     request = processor.request.model_validate({"table": "media://t"})
     prepared = processor.pre_process(request, LocalFiles({"media://t": table}))
     answers = (Output({"values": np.array([np.nan, 1.0], np.float32)}) for _ in prepared.prompts)
     result = processor.post_process(answers, prepared.context, FolderSink(tmp_path))
     assert result.data == {"rows": 2, "without_prediction": 1, "columns": ["yield"]}
     assert pyarrow.parquet.read_table(tmp_path / "predictions.parquet")["yield"].to_pylist() == [None, 1.0]
+
+
+def test_a_cell_that_is_far_larger_than_its_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(pa.table({"a": ["x" * (80 * 2**20)]}), path, compression="zstd")
+    assert path.stat().st_size < 200_000
+    with pytest.raises(MediaTooLarge, match="column 'a' takes"):
+        open_table(path, ",")
+
+
+def test_a_long_column_of_equal_texts_is_no_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "equal.parquet"
+    pyarrow.parquet.write_table(pa.table({"a": ["the same text in each row"] * 3_000_000}), path)
+    assert open_table(path, ",").rows == 3_000_000

@@ -17,23 +17,23 @@ from torch import Tensor, nn
 
 from penstock.config import Settings
 from penstock.errors import InvalidInput
+from penstock.intake.media import LocalMedia, upload_key
 from penstock.jobs import JobKey, State
 from penstock.models import CatalogueEntry, Model, media_references, tensor_places
 from penstock.processors.registry import Registry, export
 from penstock.processors.tensors.processor import Tensors
-from penstock.storage import catalogues, records
-from penstock.storage.media import LocalMedia, upload_key
+from penstock.storage.redis import catalogues, records
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import InThread, Processed, Work
-from penstock.workers.serving import Shelf
+from penstock.workers.served_models import ServedModels
 from penstock.workers.slots import Slots
-from tests.integration.echo import open_bench
-from tests.integration.service import Service, assert_problem, serving
-from tests.unit.engine_jobs import never
-from tests.valkey import ValkeyProcess
+from tests.support.echo_processor import open_bench
+from tests.support.engine_jobs import never
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
 
 DESCRIPTION = """
 [inputs.x]
@@ -91,7 +91,7 @@ def pool() -> Iterator[IOPool]:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -184,16 +184,19 @@ def test_the_setting_is_for_all_and_a_tenant_s_own_comes_first(tmp_path: Path) -
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_worker_looks_again(valkey: ValkeyProcess, tmp_path: Path, model: Model, allowed: bool) -> None:
-    with open_bench(valkey.url, tmp_path, raw_tensors=allowed) as bench, closing(BatchingEngine(FACTORIES)) as engine:
-        processing, shelf = InThread(Registry().register("tensor", Tensors)), Shelf()
-        shelf.put(model, processing.entry(model))
+    with (
+        open_bench(valkey.url, tmp_path, raw_tensors=allowed) as bench,
+        closing(BatchingEngine(Runners.installed())) as engine,
+    ):
+        processing, served = InThread(Registry().register("tensor", Tensors)), ServedModels()
+        served.put(model, processing.entry(model))
         save_file(inputs(), tmp_path / "in.safetensors")
         bench.objects.put_file(
             upload_key("default", "up", "in.safetensors"), tmp_path / "in.safetensors", content_type="x/y"
         )
-        pipeline = replace(bench.pipeline, shelf=shelf, processing=processing, engine=engine)
+        pipeline = replace(bench.pipeline, served=served, processing=processing, engine=engine)
         key = bench.submit("a", {"file": "media://up/in.safetensors"}, model="toy")
-        assert Slots(bench.settings, bench.store, shelf, pipeline.run).work("default") == 1
+        assert Slots(bench.settings, bench.store, served, pipeline.run).work("default") == 1
         job = bench.store.run(records.read(JobKey("default", "a")))
     assert job.key == key
     assert job.state is (State.SUCCEEDED if allowed else State.FAILED)

@@ -16,8 +16,8 @@ import transformers
 from penstock.errors import ModelUnavailable
 from penstock.processors.base import Prompt
 from penstock.workers.engine.transformers.loading import check_transformers
-from tests.hub import a_model, finish, load, save, tokens
-from tests.pictured import a_llava
+from tests.support.hub import a_model, finish, load, save, tokens
+from tests.support.multimodal import a_llava
 
 #: PEFT 0.21 asks transformers 5.23 for what it calls otherwise now.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

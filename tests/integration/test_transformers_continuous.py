@@ -22,11 +22,11 @@ from penstock.errors import InvalidInput, ModelUnavailable, OutOfMemory, Process
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import CHECKS, FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.continuous import ContinuousRunner, PagedText, shares
-from tests.hub import STORIES, a_model, a_vit, finish, load, needs_stories, save, tokens
-from tests.stories import a_gpt2, a_mistral, a_prompt, generated, new, spoken
-from tests.waiting import wait_for
+from tests.support.hub import STORIES, a_model, a_vit, finish, load, needs_stories, save, tokens
+from tests.support.language import a_gpt2, a_mistral, a_prompt, generated, new, spoken
+from tests.support.polling import wait_for
 
 BEGINNINGS = ("", "Tom had a dog", "The sun was", "Lily", "A big box of toys fell", "One day", "He", "She ran to the")
 CONTINUOUS = {"batching": "continuous"}
@@ -118,7 +118,7 @@ def test_through_the_engine_one_job_leaves_and_the_others_do_not_notice() -> Non
     expected = [generated(prompt, do_sample=False) for prompt in asked]
     together = threading.Barrier(len(asked))
     kept = Keeping()
-    with closing(BatchingEngine({"transformers": kept})) as engine:
+    with closing(BatchingEngine(Runners.of({"transformers": kept}))) as engine:
         engine.load(model, check=lambda: None)
 
         def job(at: int) -> list[int]:
@@ -137,7 +137,7 @@ def test_through_the_engine_one_job_leaves_and_the_others_do_not_notice() -> Non
 def test_a_text_that_is_left_gives_its_pages_back_though_nothing_else_runs() -> None:
     kept = Keeping()
     model = a_model(STORIES, options=CONTINUOUS)
-    with closing(BatchingEngine({"transformers": kept})) as engine:
+    with closing(BatchingEngine(Runners.of({"transformers": kept}))) as engine:
         with closing(engine.run(model, iter([a_prompt(max_new_tokens=400)]), check=lambda: None)) as outputs:
             assert next(outputs).partial
         wait_for(lambda: kept.runner.pages.free_share == 1, "pages of nobody's text are not free")
@@ -149,7 +149,7 @@ class Keeping:
     runner: ContinuousRunner
 
     def __call__(self, model: Any) -> Runner:
-        loaded = FACTORIES["transformers"](model)
+        loaded = Runners.installed().load(model)
         assert isinstance(loaded, ContinuousRunner)
         self.runner = loaded
         return loaded
@@ -297,7 +297,7 @@ class Failing:
 def test_where_memory_runs_out_batches_are_halved_and_the_stories_are_the_same() -> None:
     asked = [a_prompt(text, max_new_tokens=12) for text in BEGINNINGS]
     kept = Keeping()
-    with closing(BatchingEngine({"transformers": kept})) as engine:
+    with closing(BatchingEngine(Runners.of({"transformers": kept}))) as engine:
         model = a_model(STORIES, max_batch=8, options=CONTINUOUS)
         engine.load(model, check=lambda: None)
 
@@ -316,7 +316,7 @@ def test_a_text_whose_numbers_are_none_fails_alone(tmp_path: Path) -> None:
     directory, kept = a_llama(tmp_path), Keeping()
     asked = [Prompt({"input_ids": tokens(*range(3, 4 + n)), "max_new_tokens": 12}) for n in range(6)]
     asked[2] = Prompt({"input_ids": tokens(1, 58, 7), "max_new_tokens": 12})
-    with closing(BatchingEngine({"transformers": kept})) as engine:
+    with closing(BatchingEngine(Runners.of({"transformers": kept}))) as engine:
         model = a_model(directory, max_batch=8, options=CONTINUOUS)
         engine.load(model, check=lambda: None)
         kept.runner.network.model.embed_tokens.weight.data[58] = float("nan")
@@ -353,7 +353,7 @@ def test_pages_count_as_the_model_s_memory_and_go_with_it() -> None:
 def test_pages_that_the_budget_does_not_hold_are_refused() -> None:
     model = a_model(STORIES, options={**CONTINUOUS, "cache_tokens": 8192})
     with (
-        closing(BatchingEngine(FACTORIES, memory_bytes=5 * 2**20)) as engine,
+        closing(BatchingEngine(Runners.installed(), memory_bytes=5 * 2**20)) as engine,
         pytest.raises(ModelUnavailable, match="bytes of memory, and models may take 5,242,880 here"),
     ):
         engine.load(model, check=lambda: None)
@@ -375,7 +375,7 @@ def test_in_bfloat16_the_story_begins_the_same() -> None:
 def test_a_network_that_ignores_pages_is_refused(tmp_path: Path) -> None:
     config = transformers.BloomConfig(vocab_size=60, hidden_size=16, n_layer=2, n_head=2, initializer_range=0.5)
     directory = save(transformers.BloomForCausalLM(config), tmp_path)
-    with pytest.raises(ModelUnavailable, match="BloomForCausalLM answers otherwise where texts share"):
+    with pytest.raises(ModelUnavailable, match="BloomForCausalLM computes other logits where texts share"):
         load_continuous(directory)
     load(directory).close()
 
@@ -399,18 +399,18 @@ def test_a_network_that_the_library_cannot_batch_is_refused(tmp_path: Path) -> N
 )
 def test_options_are_checked_before_weights_are_read(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
-        CHECKS["transformers"](a_model(a_llama(tmp_path), options=options))
+        Runners.installed().check(a_model(a_llama(tmp_path), options=options))
 
 
 def test_an_older_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "penstock.workers.engine.transformers.continuous", None)
-    with pytest.raises(ModelUnavailable, match=f"since 5.23, and {transformers.__version__} is installed"):
+    with pytest.raises(ModelUnavailable, match=f"5.23 or later, and {transformers.__version__} is installed"):
         load(a_llama(tmp_path), options=CONTINUOUS)
 
 
 def test_only_texts_that_go_on_are_batched_so(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="is for the task text-generation, not image-classification"):
-        CHECKS["transformers"](a_model(a_vit(tmp_path), options=CONTINUOUS))
+        Runners.installed().check(a_model(a_vit(tmp_path), options=CONTINUOUS))
 
 
 def test_growing_texts_always_go_and_prompts_share_what_is_left() -> None:

@@ -26,9 +26,18 @@ from penstock.processors.multimodal.chat import ImageTextToText
 from penstock.processors.testing import Finished, LocalFiles, check_processor
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_model, finish, load
-from tests.pictured import IMAGE, MADE, TEMPLATE, a_granite_vision, a_llava, a_llava_next, a_qwen2_vl, siglip_tower
+from penstock.workers.engine.runners import Runners
+from tests.support.hub import a_model, finish, load
+from tests.support.multimodal import (
+    IMAGE,
+    MADE,
+    TEMPLATE,
+    a_granite_vision,
+    a_llava,
+    a_llava_next,
+    a_qwen2_vl,
+    siglip_tower,
+)
 
 SHAPES = [(50, 120), (90, 40), (32, 32)]
 NEW = 24
@@ -211,14 +220,14 @@ def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
 ) -> None:
     state = eyes.admit(prompt_of(tmp_path / "eyes", files))
     steps = [eyes.step([state])[0] for _ in range(2)]
-    assert all(isinstance(step, Continue) and step.state.opening.pictures is None for step in steps)
+    assert all(isinstance(step, Continue) and step.state.opening.images is None for step in steps)
     assert steps[0].state.new == steps[1].state.new  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("change", "kind", "sentence"),
     [
-        ({"image_0": None}, ProcessorFailed, "with a picture `image_N`, a float32 array"),
+        ({"image_0": None}, ProcessorFailed, "with an image `image_N`, a float32 array"),
         ({"image_0": np.zeros((1, 3, 32, 32))}, ProcessorFailed, "a float32 array"),
         ({"image_0": np.zeros((3, 36, 36), np.float32)}, InvalidInput, r"shape \(any, 3, 36, 36\), not \(3, 36, 36\)"),
         ({"image_0": np.zeros((2, 3, 36, 31), np.float32)}, InvalidInput, r"not \(2, 3, 36, 31\)"),
@@ -242,8 +251,8 @@ def test_places_that_do_not_fit_fail_alone(tmp_path: Path, files: dict[str, Path
     ids = good.data["input_ids"]
     bad = Prompt({**good.data, "input_ids": np.delete(ids, int(np.flatnonzero(ids == 256)[0]))})
     model = a_model(directory, processor="image-text-to-text")
-    with closing(BatchingEngine(FACTORIES)) as engine:
-        with pytest.raises(InvalidInput, match="and they make"):
+    with closing(BatchingEngine(Runners.installed())) as engine:
+        with pytest.raises(InvalidInput, match="and the images make"):
             list(engine.run(model, iter([bad]), check=lambda: None))
         answers = [out for out in engine.run(model, iter([good]), check=lambda: None) if not out.partial]
     with closing(load(directory, processor="image-text-to-text")) as runner:
@@ -255,8 +264,8 @@ def test_a_grid_that_does_not_fit_is_refused_before_the_engine(tmp_path: Path, f
     prompt = prompt_of(directory, files)
     with closing(load(directory, processor="image-text-to-text")) as runner:
         for layouts, sentence in (
-            ([[1, 60, 60], *prompt.data["layouts"][1:]], "a picture makes 900 tokens, and the prompt has fewer"),
-            (prompt.data["layouts"][:2], "places for more pictures than there are"),
+            ([[1, 60, 60], *prompt.data["layouts"][1:]], "an image makes 900 tokens, and the prompt has fewer"),
+            (prompt.data["layouts"][:2], "places for more images than there are"),
         ):
             with pytest.raises(InvalidInput, match=sentence):
                 runner.admit(Prompt({**prompt.data, "layouts": layouts}))
@@ -285,7 +294,7 @@ def test_several_feature_layers_of_a_llava(tmp_path: Path, files: dict[str, Path
 @pytest.fixture
 def check() -> Iterator[Callable[..., Finished]]:
     """Return the conformance test on the real engine."""
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
 
         def check(directory: Path, request: Any, other: Any, files: dict[str, Path]) -> Finished:
             model = a_model(directory, processor="image-text-to-text", max_batch=1)
@@ -312,13 +321,16 @@ def test_the_processor_keeps_its_contract(check: Any, directory: Path, files: di
     [
         (
             {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "blip"},
-            "'blip' is not known to image",
+            "does not support the model_type 'blip'",
         ),
-        ({"vision_config": {"model_type": "pixtral"}}, "the vision tower 'pixtral' is not known here"),
-        ({"vision_config": {"model_type": "siglip_vision_model", "image_size": 48}}, "multiples of the tower's 48 px"),
+        ({"vision_config": {"model_type": "pixtral"}}, "the vision tower 'pixtral' is not supported"),
+        (
+            {"vision_config": {"model_type": "siglip_vision_model", "image_size": 48}},
+            "multiples of the vision tower's 48 px",
+        ),
         ({"image_grid_pinpoints": [[64, 64]]}, "different image_grid_pinpoints"),
-        ({"vision_feature_select_strategy": "default"}, "leave tiles that are no square"),
-        ({"image_token_index": 299}, "has no token 299, which config.json calls the pictures'"),
+        ({"vision_feature_select_strategy": "default"}, "do not give square tiles"),
+        ({"image_token_index": 299}, "lacks the image_token_id of config.json, 299"),
     ],
 )
 def test_a_directory_that_does_not_go_together_is_refused(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
@@ -335,7 +347,7 @@ def test_pictures_of_another_size_than_the_network_s_are_refused(tmp_path: Path,
     directory = made(tmp_path)
     path = directory / "preprocessor_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "crop_size": 40, "patch_size": 10}))
-    with pytest.raises(ModelUnavailable, match=r"do not come out at the 32 px|different sizes of patches"):
+    with pytest.raises(ModelUnavailable, match=r"does not make images of the network's 32 px|different patch sizes"):
         ImageTextToText(a_model(directory, processor="image-text-to-text"))
 
 
@@ -359,8 +371,8 @@ def test_a_template_may_want_one_text(tmp_path: Path, files: dict[str, Path]) ->
     ("template", "sentence"),
     [
         (None, r"lacks a chat template: the file chat_template\.jinja"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}", f"no place for a picture: it must write {IMAGE} once"),
-        (TEMPLATE.replace(IMAGE, IMAGE * 2), "no place for a picture"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", f"no placeholder for images: it must write {IMAGE} once"),
+        (TEMPLATE.replace(IMAGE, IMAGE * 2), "no placeholder for images"),
     ],
 )
 def test_a_template_without_places_is_refused(tmp_path: Path, template: str | None, sentence: str) -> None:

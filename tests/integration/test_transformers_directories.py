@@ -17,7 +17,7 @@ from penstock.errors import ModelUnavailable
 from penstock.processors.base import Prompt
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.tasks import Task
-from tests.hub import (
+from tests.support.hub import (
     STORIES,
     a_bert,
     a_model,
@@ -95,15 +95,19 @@ def spoil_nothing(_: Path) -> None:
         (
             lambda d: configure(d, architectures=["ViTForMaskedImageModeling"]),
             {},
-            "architectures ViTForMaskedImageModeling, which no task is known for; model_type 'vit' can do: image-class",
+            "architectures ViTForMaskedImageModeling, without a known task; model_type 'vit' can do: image-class",
         ),
-        (lambda d: configure(d, architectures=None), {}, "architectures none, which no task is known for"),
+        (lambda d: configure(d, architectures=None), {}, "architectures none, without a known task"),
         (
             spoil_nothing,
             {"options": {"task": "text-generation"}},
             "task 'text-generation' does not fit model_type 'vit', which can do: image-classification, image-embedding",
         ),
-        (spoil_nothing, {"options": {"task": "magic"}}, "there is no task 'magic'; there are: image-classification, "),
+        (
+            spoil_nothing,
+            {"options": {"task": "magic"}},
+            "there is no task 'magic'; known tasks: image-classification, ",
+        ),
         (
             spoil_nothing,
             {"options": {"task": "image-embedding", "pooling": "best"}},

@@ -18,10 +18,10 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Continue, Done, Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.sampling import Sampling
-from tests.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
-from tests.stories import a_gpt2, a_mistral, a_prompt, generated, new, spoken
+from tests.support.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
+from tests.support.language import a_gpt2, a_mistral, a_prompt, generated, new, spoken
 
 BEGINNING = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
@@ -119,7 +119,7 @@ def test_a_seed_tells_the_same_story_every_time_and_another_one_another(stories:
 def test_through_the_engine_stories_of_many_jobs_are_those_told_alone() -> None:
     model = a_model(STORIES, max_batch=4)
     asked = [a_prompt(text, max_new_tokens=20) for text in ("", "Tom had a dog", "The sun", "Lily", "A big box")]
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         outputs = [out for out in engine.run(model, iter(asked), check=lambda: None) if not out.partial]
     with closing(load(STORIES)) as runner:
         assert [new(output) for output in outputs] == [new(finish(runner, prompt)[0]) for prompt in asked]

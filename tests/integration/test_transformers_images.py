@@ -14,9 +14,9 @@ import transformers
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Prompt
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.images import best_classes
-from tests.hub import a_model, a_segformer, a_vit, a_vit_backbone, an_image, finish, load, save
+from tests.support.hub import a_model, a_segformer, a_vit, a_vit_backbone, an_image, finish, load, save
 
 
 def own(auto_class: Any, directory: Path) -> Any:
@@ -100,10 +100,10 @@ def test_the_best_class_is_found_a_few_classes_at_a_time(count: int, dtype: torc
 def test_tiles_of_different_scenes_do_not_depend_on_each_other_on_a_cpu(tmp_path: Path) -> None:
     model = a_model(a_segformer(tmp_path, num_channels=6))
     prompts = [Prompt({"pixels": an_image(6, 64, 64, seed=seed)}) for seed in range(4)]
-    with closing(FACTORIES["transformers"](model)) as runner:
+    with closing(Runners.installed().load(model)) as runner:
         assert runner.max_batch == 1
         alone = [finish(runner, prompt)[0].data["probability"] for prompt in prompts]
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         outputs = [output.data["probability"] for output in engine.run(model, iter(prompts), check=lambda: None)]
     assert all(np.array_equal(*pair) for pair in zip(outputs, alone, strict=True))
 

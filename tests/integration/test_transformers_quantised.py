@@ -18,14 +18,15 @@ import transformers
 from penstock.errors import ModelUnavailable
 from penstock.processors.base import Prompt
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.memory import expected_bytes
-from penstock.workers.engine.runners import FACTORIES
-from penstock.workers.engine.torch_device import weights_bytes
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.torch.device import weights_bytes
 from penstock.workers.engine.transformers.loading import check_transformers
-from tests.hub import a_model, a_vit, an_image, finish, load, needs_stories, save, tokens
-from tests.pictured import a_llava, clip_tower
-from tests.quantised import CHAT, PICTURE, TEXT, a_llama, declared, in_fp8, in_int8, in_nf4, in_packed_int4
-from tests.stories import STORIES, a_prompt, new, spoken
+from tests.support.hub import a_model, a_vit, an_image, finish, load, needs_stories, save, tokens
+from tests.support.language import STORIES, a_prompt, new, spoken
+from tests.support.multimodal import a_llava, clip_tower
+from tests.support.quantisation import CHAT, PICTURE, TEXT, a_llama, declared, in_fp8, in_int8, in_nf4, in_packed_int4
+
+pytestmark = pytest.mark.breadth
 
 PROMPTS = [Prompt({"input_ids": tokens(*ids), "max_new_tokens": 12}) for ids in ((3, 4, 5), (6, 7), range(8, 20))]
 CONTINUOUS = {"batching": "continuous", "cache_tokens": 1024}
@@ -109,7 +110,7 @@ def test_weights_stay_quantised_and_count_as_such(tmp_path: Path, made: str) -> 
         rest = whole - 4 * layers
         assert runner.memory_bytes < rest + layers * (1.1 if made == "int8" else 0.8)
         # Their scales count, too: the file has all of it, and its own head.
-        assert runner.memory_bytes == pytest.approx(expected_bytes(a_model(folder)), rel=0.2)
+        assert runner.memory_bytes == pytest.approx(Runners.installed().expected_bytes(a_model(folder)), rel=0.2)
         assert weights_bytes(network) < 1.05 * runner.memory_bytes, "a pass made it larger"
 
 
@@ -157,7 +158,7 @@ def test_what_is_unpacked_has_the_record_s_dtype(tmp_path: Path) -> None:
 
 def test_a_classifier_of_halves_needs_a_record_that_says_so(tmp_path: Path) -> None:
     folder = in_int8(a_wide_vit(tmp_path / "plain", torch.bfloat16), tmp_path / "quantised", PICTURE)
-    with pytest.raises(ModelUnavailable, match=r"quantised of its weights is bfloat16 .* `dtype = \"bfloat16\"`"):
+    with pytest.raises(ModelUnavailable, match=r"unquantised part of its weights is bfloat16 .* `dtype = .bfloat16"):
         load(folder, processor="image-classification")
     pixels = an_image(3, 32, 32)
     with closing(load(folder, processor="image-classification", dtype="bfloat16")) as runner:
@@ -210,7 +211,10 @@ def check(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        ({"quant_method": "awq", "bits": 4}, r"by 'awq', which needs what is not installed: pip install gptqmodel$"),
+        (
+            {"quant_method": "awq", "bits": 4},
+            r"by 'awq', which needs packages that are not installed: pip install gptqmodel$",
+        ),
         ({"quant_method": "higgs"}, r"by 'higgs', cannot be loaded here: .*(GPU|flute|hadamard)"),
         ({"quant_method": "guessed"}, r"by 'guessed', which this version of transformers lacks"),
         ({"bits": 4}, r"by 'None', cannot be loaded here: .* no `quant_method`"),
@@ -251,7 +255,7 @@ def test_a_part_that_is_quantised_counts(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_loaded_keeps_no_other_from_serving(tmp_path: Path) -> None:
     ill = a_model(declared(a_llama(tmp_path / "ill"), {"quant_method": "awq", "bits": 4}))
     well = a_model(in_nf4(a_llama(tmp_path / "plain"), tmp_path / "well")).model_copy(update={"name": "well"})
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         for model in (ill, well, ill, well):
             running = engine.run(model, iter(PROMPTS[:1]), check=lambda: None)
             if model is ill:

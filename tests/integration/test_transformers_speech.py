@@ -20,9 +20,9 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.alignment import first_steps
-from tests.hub import a_model, a_whisper, finish, load
+from tests.support.hub import a_model, a_whisper, finish, load
 
 Segments = list[list[Any]]
 
@@ -239,7 +239,7 @@ def again(seed: int) -> Prompt:
 
 def test_through_the_engine_recordings_of_a_job_are_those_heard_alone(source: Path, whisper: Runner) -> None:
     asked = [a_recording(frames=20 + 90 * seed, seed=seed) for seed in range(5)]
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         model = a_model(source, max_batch=4)
         outputs = [out for out in engine.run(model, iter(asked), check=lambda: None) if not out.partial]
     assert outputs == [finish(whisper, prompt)[0] for prompt in asked]
@@ -268,8 +268,8 @@ def test_a_network_of_one_language_is_asked_nothing(tmp_path: Path) -> None:
         ({"language": "xx"}, InvalidInput, "does not know the language 'xx'; it knows: de, en, fr"),
         ({"task": "sing"}, InvalidInput, "`task` is one of transcribe, translate"),
         ({"temperature": -1}, InvalidInput, "`temperature` is a number"),
-        ({"frames": 0}, ProcessorFailed, "`frames` is how many"),
-        ({"frames": 201}, ProcessorFailed, "`frames` is how many of the 200"),
+        ({"frames": 0}, ProcessorFailed, "`frames` is the number of frames with audio"),
+        ({"frames": 201}, ProcessorFailed, "`frames` is the number of frames with audio, from 1 to 200"),
         ({"features": np.zeros((128, 200), np.float32)}, InvalidInput, "features of 80 bands, the prompt has 128"),
         ({"features": np.zeros((80, 200))}, ProcessorFailed, "float32 array"),
     ],
@@ -287,7 +287,7 @@ def test_a_model_that_knows_no_timestamps_is_refused_before_it_is_asked(tmp_path
     known = json.loads(path.read_text())
     del known["no_timestamps_token_id"]
     path.write_text(json.dumps(known))
-    with pytest.raises(ModelUnavailable, match=r"generation_config\.json lacks what tells times"):
+    with pytest.raises(ModelUnavailable, match=r"generation_config\.json lacks the tokens of times"):
         load(source)
 
 

@@ -19,8 +19,8 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_bert, a_model, finish, load, minilm, save, tokens
+from penstock.workers.engine.runners import Runners
+from tests.support.hub import a_bert, a_model, finish, load, minilm, save, tokens
 
 TEXTS = ("A cat sleeps on the sofa.", "A kitten naps on the couch.", "The car needs new tyres.", "Hi", "word " * 60)
 
@@ -73,7 +73,7 @@ def test_texts_of_nearly_one_length_share_a_batch(sentences: Runner) -> None:
 def test_through_the_engine_every_text_gets_its_own_embedding() -> None:
     model = a_model(minilm(), max_batch=8)
     asked = prompts() * 3
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         found = np.stack([output.data["embedding"] for output in engine.run(model, iter(asked), check=lambda: None)])
     with closing(load(minilm())) as runner:
         alone = np.concatenate([embeddings(runner, [prompt]) for prompt in asked])
@@ -162,7 +162,7 @@ def test_both_ways_of_sentence_transformers_to_say_the_pooling_are_read(
         (
             ("Transformer", "Pooling", "Dense"),
             {},
-            "modules.json has the modules Transformer, Pooling, Dense; known are",
+            "modules.json has the modules Transformer, Pooling, Dense; known modules:",
         ),
         (("Transformer", "Pooling"), {"pooling_mode_weightedmean_tokens": True}, "pooling .* is not one of mean, cls"),
         (("Transformer", "Pooling"), {}, "pooling .* is not one of mean, cls"),

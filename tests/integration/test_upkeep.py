@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from penstock.storage import catalogues, queues, records
-from tests.integration.listening import listening
-from tests.integration.service import ECHO, Service, serving
-from tests.integration.shell import Done, Shell
-from tests.valkey import ValkeyProcess, start_valkey
+from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis.records import JobStore
+from penstock.workers.keeper.keeper import report_newer
+from tests.support.api_server import listening
+from tests.support.command_line import Done, Shell
+from tests.support.service import ECHO, Service, serving
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -43,6 +46,21 @@ async def test_a_healthy_service_is_told_with_its_keeper_its_hints_and_its_sandb
     assert findings["keeper"]["detail"] == "a-keeper is active"
     assert findings["visibility timeout"]["detail"].endswith("(csmask)")
     assert "processors" in findings["io processes"]["detail"]
+
+
+async def test_jobs_that_wait_for_a_newer_release_are_told(service: Service, valkey: ValkeyProcess) -> None:
+    job = await service.submit()
+    shell = Shell({"PENSTOCK_REDIS_URL": valkey.url})
+    command = ("doctor", "--data", str(service.settings.data), "--url", NOWHERE, "--json")
+    assert found(await shell(*command))["formats"]["ok"]
+    await service.jobs.client.hset(f"penstock:tenant:default:job:{job['id']}", "version", 2)  # type: ignore[misc]
+    finding = found(await shell(*command))["formats"]
+    assert (finding["ok"], "1 waiting jobs need a newer one (format 2)" in finding["detail"]) == (False, True)
+    store = JobStore.open(valkey.url)
+    with capture_logs() as logged:
+        report_newer(store)
+    store.close()
+    assert [(entry["event"], entry["jobs"], entry["version"]) for entry in logged] == [("jobs.newer", 1, 2)]
 
 
 async def test_a_service_without_a_keeper_is_told(valkey: ValkeyProcess, tmp_path: Path) -> None:

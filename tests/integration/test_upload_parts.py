@@ -1,4 +1,4 @@
-"""Uploads in parts through the API and the client, on the local store and on a real S3 server."""
+"""Multipart uploads through the API and the client, on the local store and on a real S3 server."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import httpx
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientError, PenstockAPIError, Unreachable
-from penstock.parts import MIN_PART_BYTES
-from penstock.storage.media import upload_key
-from tests.acceptance.stack import free_port
-from tests.integration.listening import listening
-from tests.integration.service import Service, assert_problem, serving
-from tests.integration.shell import Shell
-from tests.valkey import ValkeyProcess
+from penstock.intake.media import upload_key
+from penstock.multipart import MIN_PART_BYTES
+from tests.support.api_server import listening
+from tests.support.command_line import Shell
+from tests.support.service import Service, assert_problem, serving
+from tests.support.stack import free_port
+from tests.support.valkey import ValkeyProcess
 
 PARTS = 7
 SIZE = (PARTS - 1) * MIN_PART_BYTES + 12_345
@@ -104,7 +104,7 @@ async def test_only_the_file_that_is_meant_is_complete(service: Service) -> None
     ]
     assert (await send(service, address, 2, b"small")).status_code == 200
     small = await service.http.post(complete, json={"size_bytes": MIN_PART_BYTES + 8})
-    assert "that is not the last" in assert_problem(small, 422, "invalid_request")["detail"]
+    assert "each part except the last" in assert_problem(small, 422, "invalid_request")["detail"]
     assert (await send(service, address, 2, first)).status_code == 200
     wrong = {"size_bytes": 2 * MIN_PART_BYTES + 3, "etag": "0" * 32 + "-3"}
     assert_problem(await service.http.post(complete, json=wrong), 422, "invalid_request")

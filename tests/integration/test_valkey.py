@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from tests.valkey import ValkeyProcess
+from tests.support.valkey import ValkeyProcess
 
 
 def test_an_answered_write_survives_sigkill(valkey: ValkeyProcess) -> None:

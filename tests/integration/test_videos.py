@@ -21,19 +21,19 @@ from penstock.errors import InputError, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits, Model
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
-from penstock.processors.video.film import open_film
-from penstock.processors.video.making import film_maker
+from penstock.processors.video.reading import open_video
 from penstock.processors.video.request import VideoRequest
+from penstock.processors.video.writing import open_video_writer
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import FACTORIES
-from tests.hub import a_model, a_segformer, a_vit
+from penstock.workers.engine.runners import Runners
+from tests.support.hub import a_model, a_segformer, a_vit
 
 VIDEO = "media://video"
 
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    with closing(BatchingEngine(FACTORIES)) as engine:
+    with closing(BatchingEngine(Runners.installed())) as engine:
         yield engine
 
 
@@ -44,11 +44,11 @@ def video(tmp_path: Path) -> Path:
 
 
 def a_video(path: Path, *, frames: int = 30, fps: float = 10, shape: tuple[int, int] = (48, 64)) -> Path:
-    with film_maker(path, shape, fps) as reel:
+    with open_video_writer(path, shape, fps) as writer:
         for number in range(frames):
             pixels = np.full((*shape, 3), (20, 60, 20 + 5 * number), np.uint8)
             pixels[8:24, number : number + 16] = 255
-            reel.add(pixels)
+            writer.add(pixels)
     return path
 
 
@@ -56,7 +56,7 @@ def check(
     engine: BatchingEngine, model: Model, request: Mapping[str, Any], other: Mapping[str, Any], video: Path
 ) -> Finished:
     return check_processor(
-        Registry.installed().processor_for(model),
+        Registry.imported().processor_for(model),
         request,
         {VIDEO: video},
         engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
@@ -70,11 +70,15 @@ def check(
 )
 def test_half_a_video_is_no_shorter_video(tmp_path: Path, name: str, codec: str) -> None:
     path = noise_of(tmp_path / name, codec)
-    assert len(stills(path)) == 6
+    assert len(frames(path)) == 6
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    said = "cannot be decoded" if name == "a.mp4" else r"is cut off: it says 6\.0 s and has about [23]\.\d s\."
+    said = (
+        "cannot be decoded"
+        if name == "a.mp4"
+        else r"is cut off: its header declares 6\.0 s and the file holds about [23]\.\d s\."
+    )
     with pytest.raises(MediaUnreadable, match=said):
-        stills(path)
+        frames(path)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +92,10 @@ def test_a_live_video_is_not_cut_through_a_frame(
     tmp_path: Path, name: str, codec: str, options: dict[str, str]
 ) -> None:
     path = noise_of(tmp_path / name, codec, options)
-    assert len(stills(path)) == 6
+    assert len(frames(path)) == 6
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(MediaUnreadable, match=r"The video is cut off: its last (element|box) is not whole\."):
-        stills(path)
+    with pytest.raises(MediaUnreadable, match=r"The video is cut off: its last (element|box) is incomplete\."):
+        frames(path)
 
 
 def noise_of(path: Path, codec: str, options: dict[str, str] | None = None) -> Path:
@@ -111,18 +115,16 @@ def decoded(path: Path) -> list[Image.Image]:
         return [Image.fromarray(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
 
 
-def stills(path: Path, *, limits: Limits | None = None, **request: Any) -> list[float]:
+def frames(path: Path, *, limits: Limits | None = None, **request: Any) -> list[float]:
     limits = limits or Limits()
-    film = open_film(path, VideoRequest(video=VIDEO, **request), limits)
-    times = [still.time_s for still in film.stills(limits)]
-    assert len(times) == film.count
+    video = open_video(path, VideoRequest(video=VIDEO, **request), limits)
+    times = [frame.time_s for frame in video.frames(limits)]
+    assert len(times) == video.count
     return times
 
 
 @torch.inference_mode()
-def test_the_frames_of_a_video_have_the_classes_of_pictures(
-    engine: BatchingEngine, video: Path, tmp_path: Path
-) -> None:
+def test_the_frames_of_a_video_have_the_classes_of_images(engine: BatchingEngine, video: Path, tmp_path: Path) -> None:
     source = a_vit(tmp_path / "vit", id2label={0: "cat", 1: "coffee", 2: "rocket", 3: "page"})
     theirs = ViTImageProcessorPil(size={"height": 32, "width": 32})
     theirs.save_pretrained(source)
@@ -132,19 +134,17 @@ def test_the_frames_of_a_video_have_the_classes_of_pictures(
     found = done.result.data or {}
     assert [frame["time"] for frame in found["frames"]] == [0, 0.5, 1, 1.5, 2, 2.5]
     assert found["duration"] == 2.9
-    pictures = decoded(video)
+    images = decoded(video)
     means = dict.fromkeys(("cat", "coffee", "rocket", "page"), 0.0)
     for frame, number in zip(found["frames"], range(0, 30, 5), strict=True):
-        expected = {label["label"]: label["score"] for label in classify(pictures[number], top_k=4)}
+        expected = {label["label"]: label["score"] for label in classify(images[number], top_k=4)}
         assert {label["label"]: label["score"] for label in frame["labels"]} == pytest.approx(expected, abs=1e-5)
         means = {label: mean + expected[label] / 6 for label, mean in means.items()}
     assert {label["label"]: label["score"] for label in found["labels"]} == pytest.approx(means, abs=1e-5)
 
 
 @torch.inference_mode()
-def test_the_frames_of_a_video_are_segmented_as_pictures_are(
-    engine: BatchingEngine, video: Path, tmp_path: Path
-) -> None:
+def test_the_frames_of_a_video_are_segmented_as_images_are(engine: BatchingEngine, video: Path, tmp_path: Path) -> None:
     source = a_segformer(tmp_path / "segformer")
     theirs = SegformerImageProcessorPil(size={"height": 64, "width": 64})
     theirs.save_pretrained(source)
@@ -155,8 +155,8 @@ def test_the_frames_of_a_video_are_segmented_as_pictures_are(
         masks = [frame.to_ndarray(format="gray") for frame in container.decode(video=0)]
     network = transformers.SegformerForSemanticSegmentation.from_pretrained(source).eval()
     assert len(masks) == 3
-    for mask, picture in zip(masks, decoded(video)[::10], strict=True):
-        answer = network(**theirs(picture, return_tensors="pt"))
+    for mask, image in zip(masks, decoded(video)[::10], strict=True):
+        answer = network(**theirs(image, return_tensors="pt"))
         [expected] = theirs.post_process_semantic_segmentation(answer, target_sizes=[(48, 64)])
         assert (mask == expected.numpy()).mean() > 0.999
     found = (done.result.data or {})["frames"]
@@ -173,14 +173,14 @@ def test_the_frames_of_a_video_are_segmented_as_pictures_are(
 
 
 def test_frames_are_spread_over_a_video_that_has_more_than_are_taken(video: Path) -> None:
-    assert stills(video, fps=120) == [number / 10 for number in range(30)]
-    assert stills(video, fps=120, max_frames=3) == [0, 1, 2]
-    assert stills(video, fps=120, limits=Limits(max_items=2)) == [0, 1.5]
+    assert frames(video, fps=120) == [number / 10 for number in range(30)]
+    assert frames(video, fps=120, max_frames=3) == [0, 1, 2]
+    assert frames(video, fps=120, limits=Limits(max_items=2)) == [0, 1.5]
 
 
 @pytest.mark.parametrize("name", ["a.mkv", "a.avi", "a.mov"])
 def test_other_files_have_the_same_frames(tmp_path: Path, name: str) -> None:
-    assert stills(a_video(tmp_path / name), fps=2) == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5], abs=0.11)
+    assert frames(a_video(tmp_path / name), fps=2) == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5], abs=0.11)
 
 
 def test_a_video_that_was_taken_upright_is_shown_upright(tmp_path: Path) -> None:
@@ -193,10 +193,10 @@ def test_a_video_that_was_taken_upright_is_shown_upright(tmp_path: Path) -> None
     zero, minus = bytes(4), (-(1 << 16) & 0xFFFFFFFF).to_bytes(4, "big")
     quarter = zero + one + zero + minus + zero * 2 + zero * 2 + data[at + 32 : at + 36]
     path.write_bytes(data[:at] + quarter + data[at + 36 :])
-    film = open_film(path, VideoRequest(video=VIDEO), Limits())
-    picture = next(film.stills(Limits())).picture
-    assert (film.shape, picture.shape) == ((64, 48), (64, 48, 3))
-    bright = np.argwhere(picture[..., 0] > 128)
+    video = open_video(path, VideoRequest(video=VIDEO), Limits())
+    image = next(video.frames(Limits())).image
+    assert (video.shape, image.shape) == ((64, 48), (64, 48, 3))
+    bright = np.argwhere(image[..., 0] > 128)
     assert bright.min(axis=0).tolist() == pytest.approx([0, 24], abs=2), "the square is at the top, to the right"
 
 
@@ -210,21 +210,26 @@ def test_what_is_no_video_or_too_much_of_one_is_refused(video: Path, tmp_path: P
     refused: list[tuple[Path, Limits, type[InputError], str]] = [
         (video, Limits(max_seconds=2), MediaTooLarge, "longer than 2 seconds"),
         (video, Limits(max_pixels=64 * 47), MediaTooLarge, "64 x 48 = 3072 pixels; at most 3008"),
-        (write(tmp_path / "a.txt", b"no video at all"), Limits(), MediaUnreadable, "no video that is taken here: MP4"),
+        (
+            write(tmp_path / "a.txt", b"no video at all"),
+            Limits(),
+            MediaUnreadable,
+            "not a supported video: supported are MP4",
+        ),
         (write(tmp_path / "b.mp4", whole[:200]), Limits(), MediaUnreadable, "cannot be decoded: it is damaged"),
-        (write(tmp_path / "c.wav", sound()), Limits(), MediaUnreadable, "The file has no pictures"),
+        (write(tmp_path / "c.wav", sound()), Limits(), MediaUnreadable, "The file has no video track"),
     ]
     for path, limits, error, words in refused:
         with pytest.raises(error, match=words):
-            stills(path, limits=limits)
+            frames(path, limits=limits)
 
 
-def test_a_video_whose_pictures_are_damaged_fails_with_a_reason(video: Path, tmp_path: Path) -> None:
+def test_a_video_whose_frames_are_damaged_fails_with_a_reason(video: Path, tmp_path: Path) -> None:
     whole = bytearray(video.read_bytes())
     at = whole.index(b"mdat") + 4
     whole[at : at + 900] = bytes(900)
-    with pytest.raises(MediaUnreadable, match=r"cannot be decoded|no frame that can be shown"):
-        stills(write(tmp_path / "broken.mp4", bytes(whole)))
+    with pytest.raises(MediaUnreadable, match=r"cannot be decoded|no frame that can be decoded"):
+        frames(write(tmp_path / "broken.mp4", bytes(whole)))
 
 
 def sound() -> bytes:

@@ -13,17 +13,19 @@ import pytest
 import torch
 
 from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.intake.media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Prompt
-from penstock.processors.vllm.crossing import taken_apart
-from penstock.storage.media import LocalMedia
+from penstock.processors.vllm.serialization import serialize
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import CHECKS, FACTORIES
-from penstock.workers.engine.vllm_runner import EngineDied, Started
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.vllm.runner import EngineDied, Started
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Processed, Processing, Work
-from tests.processors.plugins import FILES, a_directory, a_model, vllm_double
+from tests.support.vllm_plugins import FILES, a_directory, a_model, vllm_double
+
+pytestmark = pytest.mark.breadth
 
 MIB = 2**20
 
@@ -43,7 +45,7 @@ def pool(double: Path) -> Iterator[Processing]:  # noqa: ARG001  (its path is in
 
 @pytest.fixture
 def engine() -> Iterator[BatchingEngine]:
-    engine = BatchingEngine(FACTORIES)
+    engine = BatchingEngine(Runners.installed())
     yield engine
     engine.close()
 
@@ -74,8 +76,8 @@ def test_a_plugins_job_goes_through_an_io_process_and_the_engine(
 ) -> None:
     model = a_model(source)
     done = run(pool, engine, model, 1, 2, 4, times=2)
-    assert done.result.data == {"data": {"name": "double", "total": 42.0, "pictures": [{"artifact": "pictures-0.png"}]}}
-    assert done.files["pictures-0.png"].path.read_bytes().startswith(b"\x89PNG")
+    assert done.result.data == {"data": {"name": "double", "total": 42.0, "images": [{"artifact": "images-0.png"}]}}
+    assert done.files["images-0.png"].path.read_bytes().startswith(b"\x89PNG")
     told = started().started[-1]
     assert (told["runner"], told["max_num_seqs"], told["model_impl"]) == ("pooling", 4, "terratorch")
     assert told["hf_overrides"] == {"io_processor_plugin": None}  # the engine itself runs no plugin
@@ -154,7 +156,7 @@ def test_tensors_come_in_the_dtype_that_the_engine_computes_in(
 
 def prompt(image: Any) -> Prompt:
     tree = {"prompt_token_ids": [1], "multi_modal_data": {"image": image}}
-    return Prompt({**taken_apart("prompt", tree), **taken_apart("params", {"task": "plugin"})})
+    return Prompt({**serialize("prompt", tree), **serialize("params", {"task": "plugin"})})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def prompt(image: Any) -> Prompt:
 def test_what_would_kill_the_engine_does_not_reach_it(
     source: Path, image: Any, error: type[PenstockError], said: str
 ) -> None:
-    runner = FACTORIES["vllm"](a_model(source))
+    runner = Runners.installed().load(a_model(source))
     with pytest.raises(error, match=said):
         runner.admit(prompt(image))
     runner.close()
@@ -178,7 +180,7 @@ def test_what_would_kill_the_engine_does_not_reach_it(
 
 @pytest.mark.parametrize("data", [{}, {"prompt": 1}, {"input_ids": np.zeros(0, np.int64)}, {"input_ids": [1]}])
 def test_prompts_of_others_are_refused(source: Path, data: dict[str, Any]) -> None:
-    runner = FACTORIES["vllm"](a_model(source))
+    runner = Runners.installed().load(a_model(source))
     with pytest.raises(ProcessorFailed):
         runner.admit(Prompt(data))
     runner.close()
@@ -186,7 +188,7 @@ def test_prompts_of_others_are_refused(source: Path, data: dict[str, Any]) -> No
 
 def test_token_ids_become_embeddings(tmp_path: Path) -> None:
     model = a_model(a_directory(tmp_path / "model"))
-    runner = FACTORIES["vllm"](model)
+    runner = Runners.installed().load(model)
     prompts = [Prompt({"input_ids": np.array(ids)}) for ids in ([1, 2], [3, 4, 5])]
     assert {runner.bucket(one) for one in prompts} == {"texts"}
     steps: Any = runner.step([runner.admit(one) for one in prompts])
@@ -210,9 +212,9 @@ def test_a_record_that_cannot_work_is_said_before_anything_is_loaded(
         update={"source": fields.get("source", str(source))}
     )
     with pytest.raises(ModelUnavailable, match=said):
-        CHECKS["vllm"](model)
+        Runners.installed().check(model)
 
 
 def test_an_engine_that_does_not_start_says_why(source: Path) -> None:
     with pytest.raises(ModelUnavailable, match="does not start: TypeError: EngineArgs got unexpected"):
-        FACTORIES["vllm"](a_model(source, options={"engine": {"colour": "red"}}))
+        Runners.installed().load(a_model(source, options={"engine": {"colour": "red"}}))

@@ -24,19 +24,21 @@ import pytest
 
 from penstock.api_keys import Scope, new_key
 from penstock.jobs import Phase, Progress
-from penstock.storage import records, workers
-from penstock.storage.api_keys import put_key
-from penstock.storage.workers import ServedModel, WorkerState
-from tests.integration.listening import Server, listening
-from tests.integration.service import Service, serving
-from tests.integration.shell import Shell
-from tests.valkey import ValkeyProcess
+from penstock.storage.journal.api_keys import put_key
+from penstock.storage.redis import records, workers
+from penstock.storage.redis.workers import ServedModel, WorkerState
+from tests.support.api_server import Server, listening
+from tests.support.command_line import Shell
+from tests.support.service import Service, serving
+from tests.support.valkey import ValkeyProcess
+
+pytestmark = pytest.mark.breadth
 
 STATE = WorkerState(
     host="gpu-1", started_s=time.time() - 7300, queues=("default",), slots=2, device="NVIDIA H100", draining=False,
     models=(ServedModel("echo", ready=True, loaded=True, batch_size=16),),
 )  # fmt: skip
-#: What a screen is waited for at most.
+#: Seconds to wait for a screen at most.
 PATIENCE_S = 60
 
 
@@ -104,7 +106,7 @@ async def server(service: Service) -> AsyncIterator[Server]:
 
 async def busy(service: Service, jobs: int = 1) -> list[str]:
     """Let a worker `w` live and run jobs, of which it has done 3 of 8 prompts each; one more waits."""
-    await service.jobs.run(workers.say("w", STATE, alive_s=600))
+    await service.jobs.run(workers.report("w", STATE, alive_s=600))
     made = [(await service.submit())["id"] for _ in range(jobs)]
     for _ in range(jobs):
         claim = await service.claim()
@@ -127,7 +129,7 @@ async def test_a_worker_says_what_it_is_and_the_store_how_much_it_runs(service: 
             {"name": "echo", "ready": True, "loaded": True, "batch_size": 16, "encoder_cache_bytes": None}
         ],
     }  # fmt: skip
-    await service.jobs.run(workers.say("w", STATE, alive_s=0))
+    await service.jobs.run(workers.report("w", STATE, alive_s=0))
     assert (await service.http.get("/v1/workers")).json() == {"workers": []}
 
 
@@ -193,7 +195,9 @@ async def test_a_queue_in_which_nobody_waits_is_not_said_to_be_empty_soon(servic
     await service.submit()
     await service.claim()
     shell = Shell({"PENSTOCK_URL": server.url}, Path())
-    assert "0:00" not in (await shell("watch", "--once")).out.partition("running job")[0]
+    above = (await shell("watch", "--once")).out.partition("running job")[0]
+    [watched] = [line for line in above.splitlines() if "default" in line]
+    assert "0:00" not in watched
     [queue] = [line for line in (await shell("queues", "list")).out.splitlines() if line.startswith("default")]
     assert queue.split() == ["default", "open", "0", "1", "0", "0", "s", "0"]  # its oldest is said, its end is not
 
@@ -239,4 +243,4 @@ async def test_a_key_without_the_scope_sees_its_jobs_alone(valkey: ValkeyProcess
         assert (told["queues"], told["workers"], told["jobs"]) == (None, None, [])
         done = await shell("watch")
         assert done.code == 0
-        assert "queues: this needs the scope monitor" in done.out
+        assert "queues: the route needs the scope monitor" in done.out

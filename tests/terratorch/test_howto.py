@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import Shell, blocks
+from tests.support.doc_pages import Shell, blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

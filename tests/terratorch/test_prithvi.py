@@ -19,19 +19,19 @@ from penstock.config import Settings
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Prompt
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
-from penstock.workers.engine.base import Runner
+from penstock.workers.engine.base import Runner, RunnerSpec
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.runners import CHECKS, FACTORIES
-from tests.geo.in_memory import mapped, plan_of
+from penstock.workers.engine.runners import Runners
+from tests.support.geo.in_memory import mapped, plan_of
 from tests.terratorch.tiny import SIDE, answer, model_args, network, normalised, record, save, scene
 
 TIMES = ["2019-03-01T10:00:00Z", "2019-12-31T23:59:59Z", "2020-12-31T10:00:00Z"]
 DAYS = [[2019, 59], [2019, 364], [2020, 365]]
 NECKS = model_args()["necks"]
-#: What the same numbers may differ by that were added in another order.
+#: Greatest difference of the same numbers added in another order.
 NOISE = {"atol": 2e-6, "rtol": 1e-5}
 
 
@@ -50,10 +50,10 @@ class Watched:
     def __init__(self) -> None:
         #: (pixels, what else was given) of each forward pass.
         self.seen: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
-        self.engine = BatchingEngine({**FACTORIES, "terratorch": self._load})
+        self.engine = BatchingEngine(Runners.installed().register("terratorch", RunnerSpec(self._load)))
 
     def _load(self, model: Model) -> Runner:
-        runner = FACTORIES["terratorch"](model)
+        runner = Runners.installed().load(model)
         module: torch.nn.Module = runner._module  # type: ignore[attr-defined]
 
         def note(_: torch.nn.Module, args: tuple[torch.Tensor], kwargs: dict[str, torch.Tensor]) -> None:
@@ -67,7 +67,7 @@ class Watched:
         parts = request.get("dates", [request])
         files = {part["scene"]: Path(part["scene"].removeprefix("media://")) for part in parts}
         return check_processor(
-            Registry.installed().processor_for(model),
+            Registry.imported().processor_for(model),
             request,
             files,
             engine=lambda prompts: self.engine.run(model, prompts, check=lambda: None),
@@ -202,7 +202,7 @@ def test_a_training_checkpoint_of_torchs_own_is_the_same_network(make: Make, tmp
     torch.save({"epoch": 9, "state_dict": weights | other, "hyper_parameters": {"lr": 0.1}}, folder / "Tiny.pt")
     (folder / "model.safetensors").unlink()
     path = scene(tmp_path / "s.tif")
-    with closing(FACTORIES["terratorch"](model)) as runner:
+    with closing(Runners.installed().load(model)) as runner:
         (done,) = runner.step([runner.admit(Prompt({"pixels": normalised(path)[0].numpy()}))])
     np.testing.assert_allclose(done.output.data["probability"], softmax(answer(built, normalised(path))), **NOISE)
 
@@ -220,7 +220,7 @@ def test_a_job_runs_in_io_processes_after_a_warm_up(make: Make, tmp_path: Path) 
         result = engine.run("tiny", scene=scene(tmp_path / "s.tif", height=130, width=70), datetime=TIMES[0])
         assert result.data is not None
         assert sum(one["pixels"] for one in result.data["classes"]) == 130 * 70
-        with pytest.raises(InvalidInput, match="takes no location"):
+        with pytest.raises(InvalidInput, match="does not use a location"):
             engine.run("tiny", scene=tmp_path / "s.tif", location={"lat": 1, "lon": 1})
         assert engine.run("tiny", scene=tmp_path / "s.tif", outputs=["stats"]).data
 
@@ -238,7 +238,7 @@ def test_a_network_without_an_encoding_cannot_be_told_of_it(make: Make) -> None:
     model, _ = make(2)
     options = {**model.options, "coordinates": {"location": "optional"}}
     with pytest.raises(ModelUnavailable, match=r"'tiny' .*options.coordinates.location .* takes no location"):
-        FACTORIES["terratorch"](model.model_copy(update={"options": options}))
+        Runners.installed().load(model.model_copy(update={"options": options}))
 
 
 @pytest.mark.parametrize(
@@ -261,16 +261,16 @@ def test_a_config_that_does_not_fit_its_weights_says_how(changed: dict[str, Any]
     content = json.loads(path.read_text())
     content["pretrained_cfg"]["model"]["init_args"]["model_args"] |= changed
     path.write_text(json.dumps(content))
-    CHECKS["terratorch"](model)
+    Runners.installed().check(model)
     with pytest.raises(ModelUnavailable, match=sentence):
-        FACTORIES["terratorch"](model)
+        Runners.installed().load(model)
 
 
 def test_prompts_that_do_not_fit_are_refused_and_the_next_is_answered(make: Make) -> None:
     model, _ = make(2, dates=3, told=("time", "location"))
     good = np.zeros((18, SIDE, SIDE), np.float32)
     when, where = np.array(DAYS, np.float32), np.array([1, 2], np.float32)
-    with closing(FACTORIES["terratorch"](model)) as runner:
+    with closing(Runners.installed().load(model)) as runner:
         for data, error in [
             ({}, ProcessorFailed),
             ({"pixels": good.astype(np.float64)}, ProcessorFailed),

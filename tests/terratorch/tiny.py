@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.models import Model
-from penstock.processors.geo.gdal import rasterio
+from penstock.processors.geo.read.gdal import rasterio
 
 BANDS = ("BLUE", "GREEN", "RED", "NIR_NARROW", "SWIR_1", "SWIR_2")
 #: Statistics of Prithvi-EO-2.0, in units of 1e-4.

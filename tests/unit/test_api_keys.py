@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api_keys import KeyRecord, Scope, admits, id_in, is_signed, new_key, parse, secret_mark
+from penstock.api_keys import KeyRecord, Scope, admits, id_in, is_signed, new_key, parse, secret_fingerprint
 
 SECRET = "of the service"
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -78,7 +78,7 @@ def test_what_another_service_made_is_not_ours() -> None:
 def test_a_lost_secret_ends_every_key() -> None:
     record, text = a_key()
     assert not is_admitted(record, text, secret="a new one")
-    assert record.secret_mark == secret_mark(SECRET) != secret_mark("a new one")
+    assert record.secret_mark == secret_fingerprint(SECRET) != secret_fingerprint("a new one")
 
 
 def test_a_key_opens_no_other_record() -> None:

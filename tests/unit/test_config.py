@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from penstock.config import S3, DropRule, Settings, TenantLimits, is_loopback, load_settings, require_safe_access
 from penstock.errors import ConfigError
-from penstock.up import check, up
+from penstock.up.supervisor import check, up
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,14 @@ from penstock.up import check, up
         (b"port = 8080\nhost 1\n", "penstock: penstock.toml line 2: Expected '='"),
         (b'host = "x', "penstock: penstock.toml: Unterminated string"),
         (b"host = '\xff'\n", "penstock: penstock.toml is not UTF-8"),
-        (b"port = 70000\n", "penstock: wrong settings: port: must be less than or equal to 65535\n"),
-        (b"nothing = 1\n", "penstock: wrong settings: nothing: is not known\n"),
-        (b'object_store = "disk"\n', "penstock: wrong settings: object_store: 'disk' is neither s3://bucket nor"),
+        (b"port = 70000\n", "penstock: the settings are invalid: port: must be less than or equal to 65535\n"),
+        (b"nothing = 1\n", "penstock: the settings are invalid: nothing: is not known\n"),
+        (
+            b'object_store = "disk"\n',
+            "penstock: the settings are invalid: object_store: 'disk' is neither s3://bucket nor",
+        ),
         (b'host = "0.0.0.0"\naccess = "open"\n', "penstock: host is 0.0.0.0, but without API keys"),
-        (b'host = "0.0.0.0"\n', "penstock: host is 0.0.0.0, every address of this machine: say in public_url"),
+        (b'host = "0.0.0.0"\n', "penstock: host is 0.0.0.0, every address of this machine: set public_url"),
         (b'models = ["none.toml"]\n', "penstock: cannot read the catalogue none.toml"),
     ],
 )
@@ -55,7 +58,7 @@ def test_a_variable_that_should_be_json_is_named(tmp_path: Path) -> None:
         ("inf", "input: radiometry.0.scale is too large a number (drop rule 'inbox')"),
         ("-inf", "input: radiometry.0.scale is too large a number (drop rule 'inbox')"),
         ("1_000_000_000_000_000_000_000", "input: radiometry.0.scale is too large a number (drop rule 'inbox')"),
-        ("2026-11-22", "input: radiometry.0.scale is a date, which JSON has not: a text in quotes is meant"),
+        ("2026-11-22", "input: radiometry.0.scale is a date, which JSON does not have: write a text in quotes"),
         ('"\\u0000"', "input: radiometry.0.scale holds a character that is not text (drop rule"),
     ],
 )
@@ -69,7 +72,7 @@ def test_an_input_of_a_rule_that_no_job_could_have_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:
         load_settings()
-    assert refused.value.detail.startswith(f"wrong settings: drops.0.{said}")
+    assert refused.value.detail.startswith(f"the settings are invalid: drops.0.{said}")
 
 
 def test_an_input_of_a_rule_may_hold_whatever_json_holds() -> None:

@@ -1,4 +1,4 @@
-"""Whose object it is, and which rules get into each other's way."""
+"""Drop rules: the rule of an object, and rules that get into each other's way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.config import DropRule, Settings, load_settings
-from penstock.drop_rules import Place, conflicts, key_of, owner, place, require_own_outputs
+from penstock.drop_rules import ObjectPlace, conflicts, key_of, owner, place, require_own_outputs
 from penstock.errors import ConfigError
 from penstock.storage.sqs import region_of
 
@@ -23,21 +23,23 @@ def rule(name: str = "a", **changes: Any) -> DropRule:
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("s3://scenes", Place("scenes", "in/a.tif")),
-        ("s3://scenes/", Place("scenes", "in/a.tif")),
-        ("s3://scenes/team/one", Place("scenes", "team/one/in/a.tif")),
-        ("file:///srv/my%20scenes/", Place("", "/srv/my scenes/in/a.tif")),
-        ("file:///srv/scenes", Place("", "/srv/scenes/in/a.tif")),
+        ("s3://scenes", ObjectPlace("scenes", "in/a.tif")),
+        ("s3://scenes/", ObjectPlace("scenes", "in/a.tif")),
+        ("s3://scenes/team/one", ObjectPlace("scenes", "team/one/in/a.tif")),
+        ("file:///srv/my%20scenes/", ObjectPlace("", "/srv/my scenes/in/a.tif")),
+        ("file:///srv/scenes", ObjectPlace("", "/srv/scenes/in/a.tif")),
     ],
 )
-def test_where_an_object_lies_and_back(address: str, expected: Place) -> None:
+def test_where_an_object_lies_and_back(address: str, expected: ObjectPlace) -> None:
     made = rule(bucket=address)
     assert place(made, "in/a.tif") == expected
     assert key_of(made, expected) == "in/a.tif"
 
 
-@pytest.mark.parametrize("found", [Place("other", "team/in/a.tif"), Place("scenes", "in/a.tif"), Place("", "team/a")])
-def test_an_object_elsewhere_is_none_of_the_rules_store(found: Place) -> None:
+@pytest.mark.parametrize(
+    "found", [ObjectPlace("other", "team/in/a.tif"), ObjectPlace("scenes", "in/a.tif"), ObjectPlace("", "team/a")]
+)
+def test_an_object_elsewhere_is_none_of_the_rules_store(found: ObjectPlace) -> None:
     assert key_of(rule(bucket="s3://scenes/team"), found) is None
 
 
@@ -45,7 +47,7 @@ def test_an_object_is_the_first_rules_that_wants_it() -> None:
     rules = [rule("small", prefix="in/small/"), rule("all"), rule("jp2", suffixes=(".jp2",))]
 
     def names(key: str) -> str | None:
-        found = owner(rules, Place("scenes", key))
+        found = owner(rules, ObjectPlace("scenes", key))
         return found[0].name if found else None
 
     assert names("in/small/a.tif") == "small"
@@ -53,13 +55,13 @@ def test_an_object_is_the_first_rules_that_wants_it() -> None:
     assert names("in/small/a.jp2") == "jp2"
     assert names("in/a.tif.json") is None
     assert names("elsewhere/a.tif") is None
-    assert owner(rules, Place("other", "in/a.tif")) is None
+    assert owner(rules, ObjectPlace("other", "in/a.tif")) is None
 
 
 def test_no_rules_output_is_anybodys_object() -> None:
     rules = [rule("first"), rule("second", prefix="out/", output_prefix="more/"), rule("back", prefix="more/")]
     for key in ("out/a.tif/classes.tif", "more/a.tif/classes.tif"):
-        assert owner(rules, Place("scenes", key)) is None
+        assert owner(rules, ObjectPlace("scenes", key)) is None
 
 
 def test_which_rules_get_into_each_others_way() -> None:
@@ -141,7 +143,7 @@ def test_one_pair_of_brackets_is_not_enough(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two rules are named 'a'"):
+    with pytest.raises(ValueError, match="two rules have the name 'a'"):
         Settings(drops=(rule(), rule(prefix="in2/")))
 
 

@@ -1,4 +1,4 @@
-"""What gets into the log, and what does not."""
+"""Contents of the log: fields that get in, and secrets that do not."""
 
 from __future__ import annotations
 

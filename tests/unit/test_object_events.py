@@ -1,4 +1,4 @@
-"""What object stores send, literally, and what is made of it."""
+"""Messages of object stores, literally, and the events made of them."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_which_of_two_events_of_a_key_is_older(sequencer: str | None, latest: st
 
 @pytest.mark.parametrize("payload", [None, 3, "a", [], {}, {"Records": {}}, {"Type": "Notification"}, {"Event": "x"}])
 def test_what_is_no_notification_is_refused(payload: Any) -> None:
-    with pytest.raises(InvalidRequest, match="no notification"):
+    with pytest.raises(InvalidRequest, match="not a notification"):
         read_notification(payload)
 
 

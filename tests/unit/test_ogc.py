@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from penstock import ogc
-from penstock.api.facades import ogc_processes
-from penstock.api.facades.ogc import patience
+from penstock.api.facades.ogc import processes
+from penstock.api.facades.ogc.routes import wait_preference
 from penstock.jobs import Artifact, Job, JobKey, Progress, State, Status, Submission
 from penstock.models import CatalogueEntry, Output
-from penstock.ogc import Asked, Wanted
+from penstock.ogc import RequestedAnswer, RequestedOutput
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.language.request import TextEmbeddingRequest
 
 BASE = "http://h"
 KEY = JobKey("default", "01999999-0000-7000-8000-000000000001")
-#: What `schema.yaml` of the standard knows, which is OpenAPI 3.0.
+#: Keywords of the standard's `schema.yaml`, which is OpenAPI 3.0.
 WORDS = {
     "title", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength",
     "pattern", "maxItems", "minItems", "uniqueItems", "maxProperties", "minProperties", "required", "enum", "type",
@@ -62,7 +62,7 @@ def test_a_word_of_the_standard_may_stand_for_several_statuses() -> None:
 
 @pytest.mark.parametrize("request_model", [SegmentationRequest, TextEmbeddingRequest])
 def test_inputs_are_described_in_the_standards_dialect(request_model: Any) -> None:
-    described = ogc_processes.description(an_entry(request_model), BASE)
+    described = processes.description(an_entry(request_model), BASE)
     assert set(described.inputs) == set(request_model.model_fields)
     for found in described.inputs.values():
         for schema in schemas_in(found.schema_):
@@ -73,7 +73,7 @@ def test_inputs_are_described_in_the_standards_dialect(request_model: Any) -> No
 
 
 def test_lists_are_inputs_that_occur_several_times() -> None:
-    found = ogc_processes.description(an_entry(SegmentationRequest), BASE).inputs
+    found = processes.description(an_entry(SegmentationRequest), BASE).inputs
     assert {name: (found[name].minOccurs, found[name].maxOccurs) for name in ("scene", "files", "bands")} == {
         "scene": (0, 1), "files": (0, 100), "bands": (0, 1000)
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_lists_are_inputs_that_occur_several_times() -> None:
 
 def test_a_schema_that_holds_itself_has_an_end() -> None:
     root = {"$defs": {"Tree": {"type": "object", "properties": {"left": {"$ref": "#/$defs/Tree"}}}}}
-    found = ogc_processes.openapi_schema(root, {"$ref": "#/$defs/Tree"})
+    found = processes.openapi_schema(root, {"$ref": "#/$defs/Tree"})
     depth = 0
     while found:
         found, depth = found.get("properties", {}).get("left", {}), depth + 1
@@ -93,9 +93,9 @@ def test_a_schema_that_holds_itself_has_an_end() -> None:
 def test_the_outputs_parameter_stands_for_the_models_own() -> None:
     names = ("json", "safetensors")
     outputs = tuple(Output(name=name, media_type="application/json", description="") for name in names)
-    assert "outputs" not in ogc_processes.input_names(an_entry(TextEmbeddingRequest, *outputs))
+    assert "outputs" not in processes.input_names(an_entry(TextEmbeddingRequest, *outputs))
     other = Output(name="other", media_type="text/plain", description="")
-    assert "outputs" in ogc_processes.input_names(an_entry(TextEmbeddingRequest, other))
+    assert "outputs" in processes.input_names(an_entry(TextEmbeddingRequest, other))
 
 
 TIFF, PNG = "image/tiff; application=geotiff", "image/png"
@@ -114,14 +114,16 @@ FGB, GEOJSON = "application/vnd.flatgeobuf", "application/geo+json"
     ],
 )  # fmt: skip
 def test_an_output_is_the_files_that_are_called_as_it_is(wanted: tuple[str, str], job: Job, files: list[str]) -> None:
-    found = ogc.pieces(job, [Wanted(*wanted)], BASE)
+    found = ogc.output_parts(job, [RequestedOutput(*wanted)], BASE)
     assert [piece.file.name for piece in found if piece.file] == files
     assert [piece.href for piece in found] == [f"{BASE}/v1/jobs/{KEY.id}/artifacts/{name}" for name in files]
 
 
 def test_an_output_without_a_file_is_the_jobs_own() -> None:
     job = a_job(("embeddings.bin", "a/b"), text="words", data={"n": 1})
-    numbers, words = ogc.pieces(job, [Wanted("json", "application/json"), Wanted("text", "text/plain")], BASE)
+    numbers, words = ogc.output_parts(
+        job, [RequestedOutput("json", "application/json"), RequestedOutput("text", "text/plain")], BASE
+    )
     assert (numbers.data, words.data) == (b'{"n":1}', b"words")
     assert words.href == f"{BASE}/ogc/jobs/{KEY.id}/results/text"
 
@@ -160,7 +162,7 @@ def test_progress_is_a_percentage_that_is_100_only_at_the_end() -> None:
 
 
 def test_a_callback_is_the_results_or_how_the_job_stands() -> None:
-    asked = Asked("raw", (Wanted("classes", TIFF), Wanted("text", "text/plain")))
+    asked = RequestedAnswer("raw", (RequestedOutput("classes", TIFF), RequestedOutput("text", "text/plain")))
     wanted = replace(a_job().submission, facade=json.loads(json.dumps(asked.to_facade())))
     job = a_job(("classes.tif", TIFF), text="words" * 100, submission=wanted)
     told = json.loads(ogc.callback(job, "job.succeeded", BASE, 20_000) or "")
@@ -186,4 +188,4 @@ def test_a_callback_is_the_results_or_how_the_job_stands() -> None:
     ],
 )
 def test_preferences_say_how_long_to_wait(prefer: str | None, wait_s: float, applied: str | None) -> None:
-    assert patience(prefer) == (wait_s, applied)
+    assert wait_preference(prefer) == (wait_s, applied)

@@ -15,7 +15,7 @@ from penstock.times import Time
 TIMES: TypeAdapter[datetime] = TypeAdapter(Time)
 SCHEMA = Draft202012Validator(TIMES.json_schema())
 
-NO_TIME = "must be a time as 2026-01-31T12:00:00Z"
+NO_TIME = "must be a time such as 2026-01-31T12:00:00Z"
 NO_ZONE = "must have a time zone, such as Z"
 
 

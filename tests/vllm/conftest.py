@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from penstock.offline import Engine
+from penstock.local.library import Engine
 from penstock.processors.geo.sample import write_sample
-from tests.acceptance.stack import free_port
-from tests.waiting import wait_for
+from tests.support.polling import wait_for
+from tests.support.stack import free_port
 
 TINY = Path(__file__).with_name("tiny.py")
 REAL = Path(__file__).parents[3] / "shared" / "data" / "geo"
-#: How long an engine may take to start where others work too.
+#: Seconds that an engine may take to start where others work too.
 START_S = 900
-#: What both engines are told. A machine's memory is not theirs alone, and the model keeps nothing in it. Both
+#: Options of both engines. A machine's memory is not theirs alone, and the model keeps nothing in it. Both
 #: compute a tile at a time: in float16 a tile's neighbours in its batch change its last bits, and so a few near-ties.
 ENGINE = {"dtype": "float16", "gpu_memory_utilization": 0.3}
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}

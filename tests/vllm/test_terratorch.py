@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 
 from penstock.errors import InvalidInput, MediaUnreadable, ProcessorFailed
-from penstock.offline import Engine
-from penstock.processors.geo.gdal import rasterio
+from penstock.local.library import Engine
+from penstock.processors.geo.read.gdal import rasterio
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.filterwarnings("ignore")]
 

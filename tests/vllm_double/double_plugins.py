@@ -48,10 +48,10 @@ class Tally(IOProcessor):
         total = sum(float(output.outputs.data.mean()) for output in model_output) * kept["times"]
         if total > 1_000:
             raise RuntimeError("it does not fit")
-        picture = BytesIO()
-        Image.new("L", (2, 2), int(total)).save(picture, "PNG")
-        encoded = base64.b64encode(picture.getvalue()).decode()
-        return {"name": self.name, "total": total, "pictures": [encoded], "request_id": request_id}
+        image = BytesIO()
+        Image.new("L", (2, 2), int(total)).save(image, "PNG")
+        encoded = base64.b64encode(image.getvalue()).decode()
+        return {"name": self.name, "total": total, "images": [encoded], "request_id": request_id}
 
 
 class Later(Tally):
@@ -133,7 +133,7 @@ def broken() -> str:
 
 
 class Scenes(IOProcessor):
-    """What TerraTorch's segmentation plugin takes and answers, of one tile: the band with the greatest number wins."""
+    """A double of TerraTorch's segmentation plugin on one tile: the band with the greatest number wins."""
 
     def __init__(self, vllm_config: Any, renderer: Any) -> None:
         super().__init__(vllm_config, renderer)

@@ -1,4 +1,4 @@
-"""What the engine asks of a runner, and what job threads ask of the engine."""
+"""The interfaces of runners and of the engine."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any, Protocol
 
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
+from penstock.processors.exchange import Offers
+from penstock.workers.engine.memory import files_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """This state is finished."""
+    """A finished state."""
 
     output: Output
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """This state needs another step (diffusion, generation)."""
+    """A state that needs another step (diffusion, generation)."""
 
     state: Any
-    #: Everything so far, for followers: an `Output` that is `partial`.
+    #: Everything so far, for followers of the job: an `Output` with `partial`.
     partial: Output | None = None
-    #: How much of the prompt's work is done, from 0 to 1: what progress shows of a prompt of many steps.
+    #: Finished share of the prompt's work, from 0 to 1, for the job's progress.
     done: float = 0.0
 
 
@@ -32,7 +34,7 @@ Step = Done | Continue
 
 
 def shapes_of(prompt: Prompt) -> Hashable:
-    """Return every name in the prompt with its shape and dtype, or the type of plain data: a runner's usual bucket."""
+    """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
     named = sorted(prompt.data.items())
     return tuple((n, getattr(a, "shape", None), str(getattr(a, "dtype", type(a).__name__))) for n, a in named)
 
@@ -40,42 +42,41 @@ def shapes_of(prompt: Prompt) -> Hashable:
 class Runner(Protocol):
     """A loaded model on a device.
 
-    One loop serves three kinds of models: one-pass models are done after one step, diffusion after n, generation at
-    its end token.
+    One-pass models finish after one step, diffusion models after n steps, text generation at the end token.
     """
 
     @property
     def max_batch(self) -> int:
-        """How many states `step` should get at most: the model's `max_batch`, or less where that is no gain."""
+        """The largest batch for `step`: the model's `max_batch`, or less where larger batches are not faster."""
         ...
 
     @property
     def memory_bytes(self) -> int:
-        """What the model's weights take of the device's memory."""
+        """The bytes of device memory that the model's weights take."""
         ...
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Return what prompts must have in common to share a batch: `shapes_of(prompt)`, or less if `step` pads.
+        """Return a key; prompts with equal keys may share a batch: `shapes_of(prompt)`, or less if `step` pads.
 
-        Called after `admit` took the prompt, by the same thread.
+        Called by the thread that called `admit` for the prompt, afterwards.
         """
         ...
 
     def admit(self, prompt: Prompt) -> Any:
-        """Return the prompt's initial state; raise what says how the prompt does not fit the model.
+        """Return the prompt's initial state; raise an error for a prompt that does not fit the model.
 
-        `ProcessorFailed` for names, types and ranks, which are the processor's; `InvalidInput` for a job's own sizes.
+        `ProcessorFailed` for names, types and ranks, which the processor chose; `InvalidInput` for sizes of a job.
 
-        Called by the job's own threads, several at a time, while the device is busy: copies belong here.
+        Called by threads of several jobs at a time, while the device is busy: copies to the device belong here.
         """
         ...
 
     def step(self, states: Sequence[Any]) -> Sequence[Step]:
-        """Advance a batch of states by one step and return what became of each, in order.
+        """Advance a batch of states by one step and return a `Done` or `Continue` for each, in order.
 
-        Called by the scheduler's thread only. The states' prompts had the same bucket; they may come from different
-        jobs and stand at different steps. Raises `OutOfMemory` or `DeviceLost`; after any other error than the
-        latter the states must still be good, because they are tried again in smaller batches.
+        Called by the scheduler's thread only. The states' prompts have the same bucket; they may belong to different
+        jobs and be at different steps. Raises `OutOfMemory` or `DeviceLost`. After any error but `DeviceLost` the
+        states must still be valid: the engine steps them again in smaller batches.
         """
         ...
 
@@ -87,14 +88,40 @@ class Runner(Protocol):
 #: Loads a model's weights and returns its runner, or raises `ModelUnavailable`.
 RunnerFactory = Callable[[Model], Runner]
 
-#: Looks at a model's files and options without reading its weights; raises `ModelUnavailable` as its factory would.
-RunnerCheck = Callable[[Model], None]
+#: Checks a model's files and options without reading its weights; raises `ModelUnavailable` as its factory would.
+RunnerCheck = Callable[[Model], object]
 
-#: Called often by whoever waits on a job's behalf; raises an `Interruption` when the job must stop.
+#: Files that are fetched from a repository of the hub: all but pickles, weights of other frameworks and images.
+HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.toml", "*.pt2")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSpec:
+    """A runner as its entry point in the group `penstock.runners` names it.
+
+    The module of an entry point is light: `load` and `check` import the libraries that the runner needs.
+    """
+
+    load: RunnerFactory
+    #: None: a model is checked by loading it.
+    check: RunnerCheck | None = None
+    #: Estimates the bytes of memory that a model will take, from its files and without raising; 0: unknown.
+    expected_bytes: Callable[[Model], int] = files_bytes
+    #: Glob patterns of the files that a model needs of its repository on the hub.
+    hub_files: Callable[[Model], Sequence[str]] = lambda _model: HUB_FILES
+    #: The values that prompts and outputs have, by kind of model: a model serves a processor whose exchanges fit one
+    #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
+    exchanges: Offers | None = None
+    #: The exchanges of one model, from its options and small files and without the runner's libraries; None: those of
+    #: `exchanges`. An error counts as None: `check` and `load` report it.
+    exchanges_of: Callable[[Model], Offers | None] = lambda _model: None
+
+
+#: Called often by threads that wait on a job's behalf; raises an `Interruption` when the job must stop.
 Check = Callable[[], None]
 
-#: Told how many prompts, of all jobs, shared a batch, and how many of its own prompts a run is further by it: fractions
-#: of those that take many steps. By the scheduler's thread, so it only counts.
+#: Called after each batch with its number of prompts, of all jobs, and the number of the run's own prompts that it
+#: finished, with fractions for prompts of many steps. The scheduler's thread calls it: it must only count.
 OnBatch = Callable[[int, float], None]
 
 
@@ -103,11 +130,11 @@ class Engine(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether the device stopped working: every run fails from now on and the process should be replaced."""
+        """True once the device stopped working: every run fails from then on and the process should be replaced."""
         ...
 
     def load(self, model: Model, *, check: Check) -> float:
-        """Load a model unless it is resident; return the seconds its loading took when it was last loaded."""
+        """Load a model unless it is loaded; return the seconds that its latest loading took."""
         ...
 
     def run(
@@ -121,25 +148,25 @@ class Engine(Protocol):
     ) -> Generator[Output]:
         """Yield one output per prompt, in order, drawing prompts ahead within a bounded number of bytes.
 
-        Partial outputs of a prompt come before its output, and only once all before it are answered; of those that
-        were not taken in time only the latest comes.
+        Partial outputs of a prompt come before its output, and only after the outputs of all earlier prompts; a slow
+        caller gets the latest partial output alone.
 
-        `cost` is the sum of the prompts' costs, if it is known: where a batch has room for one of two jobs, the one
-        with less left goes first. `on_batch` is told of each batch that had prompts of this run.
-        Prompts are drawn by a thread of the engine. A yielded prompt's arrays belong to the engine: they must not be
-        written to afterwards. `check` is called by the caller's thread, between outputs and while waiting for one. An
-        error of one prompt is raised here and nowhere else. When the iterator ended, raised or was closed, nothing of
-        the run is left: the prompts were closed too.
+        `cost` is the sum of the prompts' costs, if known: where a batch has room for one of two jobs, the job with less
+        cost left goes first. `on_batch` is called for each batch that had prompts of this run.
+        A thread of the engine draws the prompts. A yielded prompt's arrays belong to the engine: nobody may write to
+        them afterwards. The caller's thread calls `check`, between outputs and while waiting for one. An error of one
+        prompt is raised here and nowhere else. When the iterator has ended, raised or been closed, the run has no
+        state left and the iterator of prompts is closed.
         """
         ...
 
     def fill(self, model: Model, prompt: Prompt, *, check: Check) -> int:
-        """Find out how many copies of a prompt share a batch: the model's limits, or what the device holds.
+        """Return how many copies of a prompt fit into a batch: at most the model's limits, at least 1.
 
-        The model's later batches of such prompts are no larger. A single one is not run: it is 1 at least.
+        Copies are run to find the number, unless it is 1. Later batches of such prompts are no larger.
         """
         ...
 
     def close(self) -> None:
-        """Stop the scheduler and free the device; runs that are still going raise `Drained`."""
+        """Stop the scheduler and free the device; runs that have not ended raise `Drained`."""
         ...

@@ -1,7 +1,8 @@
-"""What an encoder made of its inputs, kept for the next prompt that has the same: an image in two chats, once.
+"""A cache of encodings: an image that appears in two chats is encoded once.
 
-A loaded model has one of its own, on its device, bounded by bytes; what was used least recently goes. Keys are framed
-hashes of all that an encoding depends on, and of the tenant: nobody can find out what others sent.
+Each loaded model has a cache of its own, on its device, limited in bytes; the least recently used encoding is dropped
+first. A key is the hash of everything that an encoding depends on and of the tenant: no tenant can detect another's
+inputs.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from penstock.digests import digest
 from penstock.errors import ModelUnavailable
-from penstock.framed import digest
 from penstock.models import Model
 from penstock.processors.base import Prompt
 
 T = TypeVar("T")
 
-#: What a model's encodings may take unless its option `encoder_cache_bytes` says it: some 50 images of 4096 float16
-#: numbers for each of 576 patches.
+#: Bytes of a model's encodings unless the option `encoder_cache_bytes` is set: some 50 images of 576 patches, each of
+#: 4096 float16 numbers.
 DEFAULT_BYTES = 256 * 2**20
 
-#: Of a job's metrics, and of what `/metrics` counts.
+#: Names of counters, in a job's metrics and in `/metrics`.
 HITS, MISSES = "encoder_hits", "encoder_misses"
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded(Generic[T]):
-    """An encoding. It is shared: nobody may write into it."""
+    """A cached encoding, which is shared: callers must not write into it."""
 
     value: T
-    #: Whether it was there, or a neighbour in the same call made it.
+    #: True if the encoding was cached or made for an earlier key of the same call.
     hit: bool
 
 
 class Encodings(Generic[T]):
-    """The latest encodings of one encoder. Safe to use from many threads."""
+    """The most recently used encodings of one encoder. Safe to use from many threads."""
 
     def __init__(self, limit_bytes: int, *, size_of: Callable[[T], int]) -> None:
-        """Hold encodings of at most so many bytes, 0 for none; `size_of` returns those of one."""
+        """Make a cache of at most so many bytes, 0 for none; `size_of` returns the bytes of an encoding."""
         self._limit_bytes = limit_bytes
         self._size_of = size_of
         self._lock = threading.Lock()
@@ -50,18 +51,18 @@ class Encodings(Generic[T]):
 
     @property
     def held_bytes(self) -> int:
-        """What they take."""
+        """The bytes of all cached encodings."""
         return self._bytes
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of cached encodings."""
         return len(self._kept)
 
     def encode(self, keys: Sequence[bytes], make: Callable[[Sequence[int]], Sequence[T]]) -> list[Encoded[T]]:
-        """Return the encoding of each key. `make` gets the positions of those that are missing, each key once.
+        """Return the encoding of each key. `make` gets the positions of the missing keys, each key once.
 
-        It is not called if none is, and what it raises is raised: then nothing was kept. An encoding that is larger
-        than the limit is not kept either.
+        `make` is not called if no key is missing; after an error of `make`, which is raised, nothing new is cached. An
+        encoding larger than the limit is not cached either.
         """
         found = self._found(keys)
         missing = [at for at, key in enumerate(keys) if key not in found and keys.index(key) == at]
@@ -72,7 +73,7 @@ class Encodings(Generic[T]):
         return [Encoded(found[key] if key in found else made[key], at not in firsts) for at, key in enumerate(keys)]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all encodings."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
@@ -99,13 +100,13 @@ class Encodings(Generic[T]):
 
 
 def encoding_key(model: Model, prompt: Prompt, *values: Any) -> bytes:
-    """Return the key of what an encoder of a model makes of values (arrays, sizes, ...) of a prompt's tenant."""
+    """Return the cache key of a model's encoding of values (arrays, sizes, ...) of a prompt's tenant."""
     about = model.model_dump(mode="json", include={"name", "revision", "source", "dtype", "options"})
     return digest("encoding", about, prompt.tenant, values)
 
 
 def limit_bytes(model: Model, *, default: int = DEFAULT_BYTES) -> int:
-    """Return what a model's encodings may take; raise `ModelUnavailable` for an option that is no number of bytes."""
+    """Return the limit of a model's encodings in bytes; raise `ModelUnavailable` for a wrong option."""
     limit = model.options.get("encoder_cache_bytes", default)
     if type(limit) is not int or limit < 0:
         raise ModelUnavailable(f"`options.encoder_cache_bytes` is a number of bytes, 0 for none, not {limit!r}")
@@ -113,6 +114,6 @@ def limit_bytes(model: Model, *, default: int = DEFAULT_BYTES) -> int:
 
 
 def counted(encoded: Iterable[Encoded[Any]]) -> Mapping[str, int]:
-    """Return how many were found and how many made: an output's `counts`."""
+    """Return the numbers of hits and misses: an output's `counts`."""
     hits = [one.hit for one in encoded]
     return {HITS: sum(hits), MISSES: len(hits) - sum(hits)}

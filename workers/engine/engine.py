@@ -1,15 +1,14 @@
-"""The engine: job threads hand in prompts, one scheduler thread composes batches for the device.
+"""The engine: job threads submit prompts, one scheduler thread composes batches for the device.
 
-Three kinds of threads meet at one lock. A job's thread takes outputs; its feeder draws and admits prompts ahead, so
-that decoding overlaps with the forward pass; the scheduler alone steps the runners. Nothing that takes long happens
-under the lock.
+Three kinds of threads share one lock. A job's thread takes outputs; the job's feeder draws and admits prompts ahead, so
+that decoding overlaps with the forward pass; only the scheduler steps the runners. The lock is held for short moments.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from traceback import format_exception
@@ -20,49 +19,50 @@ import structlog
 from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.workers.batching import Batch, Pick, compose
-from penstock.workers.engine.base import Check, Continue, Done, OnBatch, RunnerFactory, Step
+from penstock.workers.engine.base import Check, Continue, Done, OnBatch, Step
+from penstock.workers.engine.batching import Batch, Pick, compose
 from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Residency, Resident
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
 
 log = structlog.get_logger(__name__)
 
-#: How long a device that just finished a batch waits for prompts that are being drawn, to fill the next one.
+#: Seconds that a device waits after a batch for prompts that are being drawn, to fill the next batch.
 COLLECT_S = 0.003
-#: How long a thread may take until it runs.
+#: Longest wait for a feeder thread to begin, in seconds.
 BEGIN_S = 1.0
 
 
 class BatchingEngine:
-    """An `Engine` for one device. Needs no start; ends with `close`."""
+    """An `Engine` for one device. Construction starts the scheduler's thread; `close` ends it."""
 
     def __init__(
         self,
-        factories: Mapping[str, RunnerFactory],
+        runners: Runners,
         *,
         max_models: int = 16,
         memory_bytes: int | None = None,
         ahead_prompts: int = 4,
         ahead_bytes: int = 256 * 2**20,
     ) -> None:
-        """Take the runners by name.
+        """Create an engine with these runners and start its scheduler.
 
-        `memory_bytes` is what the weights of loaded models may take together (None = most of the device's memory).
-        `ahead_*` bound what one run may hold in memory beside its largest prompt.
-        A run may always draw two batches' worth of prompts ahead, if their bytes allow.
+        `memory_bytes` limits the weights of all loaded models (None = most of the device's memory). `ahead_prompts` and
+        `ahead_bytes` limit the prompts and outputs that one run holds in memory beside its largest prompt. A run may
+        draw two batches of prompts ahead even if `ahead_prompts` is smaller; `ahead_bytes` still applies.
         """
         budget = (lambda: memory_bytes) if memory_bytes is not None else budget_bytes
-        self._residency = Residency(factories, max_models=max_models, budget_bytes=budget)
+        self._residency = Residency(runners, max_models=max_models, budget_bytes=budget)
         self._ahead = Window(ahead_prompts, ahead_bytes)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._runs: list[Run] = []
-        #: How many batches there were.
+        #: Number of batches so far.
         self._batches = 0
-        #: By model, how many prompts shared its latest batch.
+        #: Prompts in the latest batch, by model.
         self._batch_sizes: dict[str, int] = {}
-        #: What the device is working on.
+        #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
         self._loss: DeviceLost | None = None
         self._closed = False
@@ -71,30 +71,30 @@ class BatchingEngine:
 
     @property
     def lost(self) -> bool:
-        """Whether the device stopped working: every run fails from now on and the process should be replaced."""
+        """True once the device stopped working: every run fails from then on and the process should be replaced."""
         return self._loss is not None
 
     def stuck_s(self) -> float:
-        """Return for how long the device has been working on a batch that nobody waits for any more."""
+        """Return the seconds that the device has spent on a batch for which no job waits any more; otherwise 0."""
         with self._lock:
             last = max((item.run.over_s for item in self._stepping), default=inf)
         return max(0.0, time.monotonic() - last)
 
     def loaded(self) -> frozenset[str]:
-        """Return the names of the models whose weights are on the device."""
+        """Return the names of the loaded models."""
         return self._residency.names()
 
     def batch_sizes(self) -> dict[str, int]:
-        """Return for each model that has run how many prompts shared its latest batch."""
+        """Return the number of prompts in the latest batch of each model that has run."""
         with self._lock:
             return dict(self._batch_sizes)
 
     def kept_bytes(self) -> dict[str, int]:
-        """Return for each loaded model with a cache of encodings what they take."""
+        """Return the bytes of cached encodings of each loaded model that caches them."""
         return self._residency.kept_bytes()
 
     def load(self, model: Model, *, check: Check) -> float:
-        """Load a model unless it is resident; return the seconds its loading took when it was last loaded."""
+        """Load a model unless it is loaded; return the seconds that its latest loading took."""
         with self._using(model, self._guarded(check)) as resident:
             return resident.load_s
 
@@ -109,8 +109,8 @@ class BatchingEngine:
     ) -> Generator[Output]:
         """Yield one output per prompt, in order; see `Engine.run`.
 
-        Raises what drawing or checking raised, the prompt's own error, `ModelUnavailable`, `OutOfMemory`, `DeviceLost`
-        or, for an error that is not Penstock's, `ProcessorFailed`. Leaving early takes as long as drawing one prompt.
+        Raises the error of `prompts`, of `check` or of a prompt, `ModelUnavailable`, `OutOfMemory`, `DeviceLost`, or
+        `ProcessorFailed` for an error that is not Penstock's. Closing early takes as long as drawing one prompt.
         """
         check = self._guarded(check)
         with self._using(model, check) as resident:
@@ -126,13 +126,15 @@ class BatchingEngine:
                 _log_cause(model, error)
                 raise
             finally:
-                self._end(run)
-                begun.wait(BEGIN_S)  # Ctrl-C may end `start` while the thread begins, and it has the prompts
+                with self._lock:
+                    self._remove(run)
+                # Ctrl-C may interrupt `start` although the feeder began: wait, so that nobody closes prompts in use.
+                begun.wait(BEGIN_S)
                 if feeder.is_alive():
                     feeder.join()
 
     def fill(self, model: Model, prompt: Prompt, *, check: Check) -> int:
-        """Find out how many copies of a prompt share a batch, by running them; see `Engine.fill`."""
+        """Return how many copies of a prompt fit into a batch, by running them; see `Engine.fill`."""
         check = self._guarded(check)
         with self._using(model, check) as resident:
             bucket = Bucket.of(resident, prompt)
@@ -146,9 +148,9 @@ class BatchingEngine:
             return 1
 
     def close(self, *, timeout_s: float = 10) -> None:
-        """Stop the scheduler and free the device; runs that are still going raise `Drained`.
+        """Stop the scheduler and free the device; runs that have not ended raise `Drained`.
 
-        A device that does not finish its step in time is left as it is.
+        A device that does not finish its step within `timeout_s` is not freed.
         """
         with self._lock:
             self._closed = True
@@ -165,13 +167,13 @@ class BatchingEngine:
     def _guarded(self, check: Check) -> Check:
         def guarded() -> None:
             check()
-            if ended := self._ended():
-                raise ended
+            if error := self._end_error():
+                raise error
 
         return guarded
 
-    def _ended(self) -> PenstockError | None:
-        """Return why nothing runs here any more."""
+    def _end_error(self) -> PenstockError | None:
+        """Return the error of a closed engine or a lost device."""
         if self._loss:
             return DeviceLost(self._loss.detail)
         return Drained() if self._closed else None
@@ -182,7 +184,7 @@ class BatchingEngine:
             with self._residency.using(model, check) as resident:
                 yield resident
         except DeviceLost as error:
-            # Seen while loading or copying: the scheduler may not have met it yet.
+            # Raised while loading or copying: the scheduler may not have failed yet.
             self._lose(error)
             raise
 
@@ -194,8 +196,8 @@ class BatchingEngine:
         run = Run(resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch)
         with self._lock:
             run.turn = (self._batches, -1)
-            if ended := self._ended():
-                run.end(ended)
+            if error := self._end_error():
+                run.end(error)
             else:
                 self._runs.append(run)
         return run
@@ -211,8 +213,8 @@ class BatchingEngine:
             _close(prompts)
         with self._lock:
             if error:
-                self._fail(run, error)
-            run.finish()
+                self._remove(run, error)
+            run.no_more_prompts()
 
     def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
         while run.wait_for_room():
@@ -225,26 +227,23 @@ class BatchingEngine:
                 self._work.notify_all()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> None:
-        """Hand in prompts together, so that they share a batch; drop the outputs."""
+        """Submit prompts together, so that they share a batch; drop the outputs."""
         run = self._open(resident, sum(prompt.cost for prompt in prompts))
         try:
             items = [Item.of(run, prompt, resident.runner.admit(prompt)) for prompt in prompts]
             with self._lock:
                 for item in items:
                     run.add(item)
-                run.finish()
+                run.no_more_prompts()
                 self._work.notify_all()
             for _ in run.take(check):
                 pass
         finally:
-            self._end(run)
+            with self._lock:
+                self._remove(run)
 
-    def _end(self, run: Run) -> None:
-        with self._lock:
-            self._fail(run, None)
-
-    def _fail(self, run: Run, error: PenstockError | None) -> None:
-        """End a run. The lock must be held."""
+    def _remove(self, run: Run, error: PenstockError | None = None) -> None:
+        """End a run, with an error if it failed, and remove it. The lock must be held."""
         run.end(error)
         if run in self._runs:
             self._runs.remove(run)
@@ -255,9 +254,9 @@ class BatchingEngine:
         try:
             while items := self._next_items():
                 self._serve(items)
-                del items  # or the batch would stay on the device for as long as no other comes
+                del items  # otherwise the batch stays on the device until the next batch comes
         except BaseException:
-            # Without a scheduler every job would wait for ever.
+            # Without a scheduler every job would wait forever.
             self._lose(DeviceLost("the engine's scheduler failed"))
             log.exception("engine.scheduler_failed")
 
@@ -270,23 +269,23 @@ class BatchingEngine:
             self._residency.release(resident)
 
     def _next_items(self) -> list[Item]:
-        """Wait for work and take a batch of it out of the queues; empty when there will be no more."""
+        """Wait for prompts and remove the next batch from the queues; empty after the engine's end."""
         with self._lock:
             collect_until = time.monotonic() + COLLECT_S
-            while not self._ended():
+            while not self._end_error():
                 batch = compose(self._runs, Bucket.limit)
                 if batch is None:
-                    # The device is idle: the first prompt that comes goes at once.
+                    # The device is idle: the next prompt goes at once.
                     collect_until = 0.0
                     self._work.wait()
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
                     self._work.wait(left_s)
                 else:
-                    return self._take(batch)
+                    return self._take_batch(batch)
             return []
 
     def _may_grow(self, batch: Batch[Bucket]) -> bool:
-        """Whether waiting could fill the batch. Prompts between two of their steps are not kept waiting."""
+        """Return True if waiting could fill the batch; prompts between two steps never wait."""
         if batch.full or any(self._picked(pick).begun for pick in batch.picks):
             return False
         return any(run.resident is batch.bucket.resident and run.wants_prompts for run in self._runs)
@@ -294,13 +293,13 @@ class BatchingEngine:
     def _picked(self, pick: Pick) -> Item:
         return self._runs[pick.queue].waiting[pick.position]
 
-    def _take(self, batch: Batch[Bucket]) -> list[Item]:
+    def _take_batch(self, batch: Batch[Bucket]) -> list[Item]:
         items = [self._picked(pick) for pick in batch.picks]
         self._batches += 1
         for place, item in enumerate(items):
             item.run.waiting.remove(item)
             item.run.turn = (self._batches, place)
-        # Held until the step is over, even if every job of the batch ends meanwhile.
+        # Released after the step, even if every job of the batch ends before.
         self._residency.hold(items[0].run.resident)
         return items
 
@@ -322,17 +321,17 @@ class BatchingEngine:
         else:
             self._deliver(items, steps)
         if no_room is not None:
-            # Out here nobody holds the error, and with it the batch that did not fit.
+            # Outside the handler nothing refers to the error, whose frames hold the batch that did not fit.
             self._shrink(items, resident, no_room, retry=retry)
 
     def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
         with self._lock:
             self._batch_sizes[items[0].run.resident.model.name] = len(items)
-            further = dict.fromkeys((item.run for item in items), 0.0)
+            progress = dict.fromkeys((item.run for item in items), 0.0)
             for item, step in zip(items, steps, strict=True):
-                further[item.run] += item.reach(1.0 if isinstance(step, Done) else step.done)
-            for run, prompts in further.items():
-                run.shared(len(items), prompts)
+                progress[item.run] += item.reach(1.0 if isinstance(step, Done) else step.done)
+            for run, prompts in progress.items():
+                run.report_batch(len(items), prompts)
             for item, step in zip(items, steps, strict=True):
                 match step:
                     case Done(output):
@@ -343,24 +342,24 @@ class BatchingEngine:
                         assert_never(step)
 
     def _shrink(self, items: Sequence[Item], resident: Resident, detail: str, *, retry: bool) -> None:
-        """Halve the bucket's batches from now on and try once more with the halves."""
+        """Halve the bucket's largest batch and run both halves; end the runs of a half or a prompt without room."""
         half = len(items) // 2
         log.warning("engine.out_of_memory", model=resident.model.name, batch=len(items), retry=bool(half and retry))
         with self._lock:
             items[0].bucket.reduce(max(1, half))
             if not half or not retry:
                 for item in items:
-                    self._fail(item.run, OutOfMemory(detail))
+                    self._remove(item.run, OutOfMemory(detail))
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)
 
     def _isolate(self, items: Sequence[Item], resident: Resident, error: BaseException, *, retry: bool) -> None:
-        """Fail the one prompt that is to blame: bisect until it is alone."""
+        """Bisect a failed batch until the prompt that causes the error is alone, and end its run."""
         if len(items) == 1:
-            ours = _translated(error, resident.model, "network")
+            ours = _translated(error, resident.model, "neural network")
             with self._lock:
-                self._fail(items[0].run, ours)
+                self._remove(items[0].run, ours)
             return
         half = len(items) // 2
         for part in (items[:half], items[half:]):
@@ -381,7 +380,7 @@ class BatchingEngine:
 def _step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     steps = resident.runner.step([item.state for item in items])
     if len(steps) != len(items) or not all(map(_well_formed, steps)):
-        raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of its batch")
+        raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
     return steps
 
 
@@ -404,14 +403,14 @@ def _translated(error: BaseException, model: Model, part: str) -> PenstockError:
 
 
 def _log_cause(model: Model, failure: ProcessorFailed) -> None:
-    """Log what the caller is not told. In the job's thread and as text: the scheduler renders no tracebacks."""
+    """Log the cause, which the caller does not see. Runs in the job's thread: the scheduler renders no tracebacks."""
     if failure.__cause__ is not None:
         text = "".join(format_exception(failure.__cause__))
         log.error("engine.foreign_error", model=model.name, detail=failure.detail, traceback=text)
 
 
 def _close(prompts: Iterator[Prompt]) -> None:
-    """Close a generator, so that it lets go of its files before its job goes on."""
+    """Close a generator, so that its files are closed before the job goes on."""
     close: Callable[[], None] | None = getattr(prompts, "close", None)
     try:
         if close is not None:

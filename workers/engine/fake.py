@@ -1,4 +1,4 @@
-"""The runner `fake`: answers at once, always the same, without a network. For tests and for trying out a processor."""
+"""The runner `fake`: the same answers at once without a network, for tests and for trying out a processor."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from penstock.workers.engine.base import Continue, Done, Step, shapes_of
 
 @dataclass(frozen=True, slots=True)
 class FakeState:
-    """A prompt and the steps it still takes."""
+    """A prompt and the number of its remaining steps."""
 
     prompt: Prompt
     steps_left: int
 
 
-#: Called before every step with its batch: it may wait, raise what a device would raise, or take notes.
+#: Called before every step with its batch: may wait, raise a device's errors, or record the batch.
 OnStep = Callable[[Sequence[FakeState]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FakeRunner:
-    """Echoes its prompts, or makes a `probability` (classes, H, W) of `pixels` when it has classes, or of their means
-    over the image `logits` (classes,).
+    """A runner that returns each prompt as its output.
 
-    Options of its model: `steps` (1), how many steps a prompt takes; `step_s` (0), how long it waits in each, as for a
-    device; `partials` (false), whether it answers after every step with the prompt and how many `steps_left` there are;
-    `classes`, a number or a list with one entry per class; `answer` (`probability`); `memory_bytes` (0); `on_step`, see
-    `OnStep` (tests only, a catalogue cannot hold it).
+    With classes it returns `probability` (classes, H, W) of `pixels`, or `logits` (classes,) of the pixels' means.
+    Options of its model: `steps` (1), steps of a prompt; `step_s` (0), seconds of each step; `partials` (false), a
+    partial output after every step with the prompt and the number of `steps_left`; `classes`, a number or a list with
+    one entry per class; `answer` (`probability`); `memory_bytes` (0); `on_step`, see `OnStep` (for tests: a catalogue
+    cannot hold it).
     """
 
     max_batch: int = 1
@@ -47,17 +47,17 @@ class FakeRunner:
     answer: str = "probability"
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Prompts of the same shapes share a batch."""
+        """Return the prompt's shapes: prompts of the same shapes share a batch."""
         return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> FakeState:
-        """Return the prompt with all its steps before it; raise `ProcessorFailed` if it lacks the `pixels` it needs."""
+        """Return the prompt before its first step; raise `ProcessorFailed` if it lacks the `pixels` of a classifier."""
         if self.classes and getattr(prompt.data.get("pixels"), "ndim", None) != 3:
             raise ProcessorFailed("the network takes `pixels`, an array (bands, height, width)")
         return FakeState(prompt, self.steps)
 
     def step(self, states: Sequence[FakeState]) -> Sequence[Step]:
-        """Take a step with every state."""
+        """Advance every state by a step."""
         if self.on_step is not None:
             self.on_step(states)
         if self.step_s:
@@ -65,7 +65,7 @@ class FakeRunner:
         return [self._advance(state) for state in states]
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Free nothing."""
 
     def _advance(self, state: FakeState) -> Step:
         if state.steps_left > 1:
@@ -82,7 +82,7 @@ class FakeRunner:
 
 
 def softmax(pixels: Array, classes: int) -> Array:
-    """Return the softmax over `classes` channels, float32 (classes, H, W); fewer bands are used again in turn."""
+    """Return the softmax over `classes` channels, float32 (classes, H, W); fewer bands are repeated in turn."""
     logits = np.take(pixels, np.arange(classes), axis=0, mode="wrap").astype(np.float32)
     powers = np.exp(logits - logits.max(axis=0))
     return powers / powers.sum(axis=0)

@@ -1,4 +1,4 @@
-"""The runner `lightgbm`: a LightGBM model of pixels or of rows, each by itself.
+"""The runner `lightgbm`: a LightGBM model of single pixels or table rows.
 
 Prompts have `pixels`, float32 (bands, H, W), and outputs `probability`, float32 (classes, H, W); or prompts have
 `features`, float32 (rows, columns), and outputs `values`, float32 (rows,) or (rows, numbers), as LightGBM gives them. A
@@ -24,17 +24,17 @@ from penstock.workers.engine.weights import read_weights
 
 @dataclass(frozen=True, slots=True)
 class LightGbmRunner:
-    """A classifier on the machine's processor, with as many threads as it has cores."""
+    """A LightGBM model on the CPU, with as many threads as there are cores."""
 
     booster: Any
     bands: int
-    #: About what its trees take.
+    #: Approximate bytes of the trees.
     memory_bytes: int
-    #: One: a tile has pixels enough for all threads.
+    #: 1: a tile has enough pixels for all threads.
     max_batch: int = 1
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Tiles of one shape share a batch."""
+        """Return the prompt's shape: tiles of one shape share a batch."""
         return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> npt.NDArray[np.float32]:
@@ -58,7 +58,7 @@ class LightGbmRunner:
         ]
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Free nothing."""
 
     def _table(self, rows: Any) -> npt.NDArray[np.float32]:
         if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
@@ -72,14 +72,14 @@ class LightGbmRunner:
 
     def _classify(self, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         table = np.ascontiguousarray(pixels.reshape(self.bands, -1).T)
-        chances = np.asarray(self.booster.predict(table))
-        # Of two classes only the second one's probability is told.
-        columns = np.stack([1 - chances, chances]) if chances.ndim == 1 else chances.T
+        scores = np.asarray(self.booster.predict(table))
+        # For two classes LightGBM returns the second one's probability alone.
+        columns = np.stack([1 - scores, scores]) if scores.ndim == 1 else scores.T
         return np.ascontiguousarray(columns, dtype=np.float32).reshape(-1, *pixels.shape[1:])
 
 
 def load_lightgbm(model: Model) -> Runner:
-    """Load a classifier from its text file; raise `ModelUnavailable` if it is none."""
+    """Load a model from its text file; raise `ModelUnavailable` if the file is not a LightGBM model."""
     weights = read_weights(model)
     try:
         booster = lightgbm.Booster(model_str=weights.decode())

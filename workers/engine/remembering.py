@@ -1,4 +1,4 @@
-"""A one-pass network that is its own encoder: an embedder that remembers what it made of each picture or text."""
+"""A one-pass runner with a cache of outputs: an embedder computes each image or text once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.workers.engine.runs import size_bytes
 
 @dataclass(frozen=True, slots=True)
 class RememberedState:
-    """A prompt that was admitted, and the key of its output."""
+    """An admitted prompt and the cache key of its output."""
 
     key: bytes
     state: Any
@@ -25,7 +25,7 @@ class RememberedState:
 
 @dataclass(frozen=True, slots=True)
 class RememberingRunner:
-    """Steps a runner whose prompts are done after one step, with those only whose outputs it has not kept."""
+    """A runner of one pass that steps only prompts whose outputs are not cached."""
 
     runner: Runner
     model: Model
@@ -38,19 +38,19 @@ class RememberingRunner:
 
     @property
     def memory_bytes(self) -> int:
-        """The runner's weights: outputs lie in the machine's own memory."""
+        """The bytes of the runner's weights: outputs are cached in the machine's own memory."""
         return self.runner.memory_bytes
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """The runner's."""
+        """Return the bucket of the wrapped runner."""
         return self.runner.bucket(prompt)
 
     def admit(self, prompt: Prompt) -> RememberedState:
-        """Hash the prompt and have the runner take it."""
+        """Hash the prompt and admit it to the runner."""
         return RememberedState(encoding_key(self.model, prompt, prompt.data), self.runner.admit(prompt))
 
     def step(self, states: Sequence[RememberedState]) -> Sequence[Done]:
-        """Run what is missing."""
+        """Run the prompts that are not cached."""
 
         def make(positions: Sequence[int]) -> list[Output]:
             return [_output(step) for step in self.runner.step([states[at].state for at in positions])]
@@ -58,25 +58,25 @@ class RememberingRunner:
         return [_done(one) for one in self.encodings.encode([state.key for state in states], make)]
 
     def close(self) -> None:
-        """Forget all, and free the device's memory."""
+        """Drop the cache and free the device's memory."""
         self.encodings.clear()
         self.runner.close()
 
 
 def remembering(runner: Runner, model: Model) -> Runner:
-    """Return a runner that keeps outputs, or the same one where the model has no `encoder_cache_bytes`."""
+    """Return the runner with a cache of outputs, or without one if the model has no `encoder_cache_bytes`."""
     limit = limit_bytes(model, default=0)
     return RememberingRunner(runner, model, Encodings(limit, size_of=_size)) if limit else runner
 
 
 def _output(step: object) -> Output:
     if not isinstance(step, Done):
-        raise TypeError("only a runner of one pass can be remembered")
+        raise TypeError("only outputs of a runner of one pass can be cached")
     return step.output
 
 
 def _done(one: Encoded[Output]) -> Done:
-    """Return an output that belongs to its job: what is kept stays as it is."""
+    """Return a copy of an output for its job; the cached one stays as it is."""
     data = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in one.value.data.items()}
     return Done(replace(one.value, data=data, counts=counted([one])))
 

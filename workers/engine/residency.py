@@ -1,25 +1,25 @@
-"""Which models are loaded: on demand, kept by least recent use within a budget of memory."""
+"""Loaded models: loaded on demand, unloaded by least recent use within a budget of memory."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
-from penstock.errors import ModelUnavailable, PenstockError
+from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.workers.engine.base import Check, Runner, RunnerFactory
+from penstock.workers.engine.base import Check, Runner
 from penstock.workers.engine.encodings import Encodings
-from penstock.workers.engine.memory import expected_bytes
+from penstock.workers.engine.runners import Runners
 
 log = structlog.get_logger(__name__)
 
-#: How often a waiting job looks whether it must stop.
+#: Seconds between two checks of a waiting job for its own end.
 POLL_S = 0.2
 
 #: A model's name and revision.
@@ -28,40 +28,38 @@ Key = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """A loaded model. It stays loaded while it has users."""
+    """A loaded model, which stays loaded while it has users."""
 
     model: Model
     runner: Runner
     load_s: float
     users: int = 0
-    #: Largest batch by kind of prompt, where the model's own did not fit in the device's memory.
+    #: Largest batch by bucket, where the model's own did not fit into the device's memory.
     reduced: dict[Hashable, int] = field(default_factory=dict)
 
 
 class Residency:
     """The loaded models of one device: at most `max_models`, and at most `budget_bytes` of memory for their weights.
 
-    Safe to use from many threads. A model that finds no room waits until one that is loaded has no users: swapping
-    between batches would cost more. With room for as many models as jobs run at a time nobody waits.
+    Safe to use from many threads. A model without room waits until a loaded model has no users: swapping models between
+    batches would cost more. With room for as many models as jobs run at a time no job waits.
     """
 
-    def __init__(
-        self, factories: Mapping[str, RunnerFactory], *, max_models: int, budget_bytes: Callable[[], int]
-    ) -> None:
-        self._factories = factories
+    def __init__(self, runners: Runners, *, max_models: int, budget_bytes: Callable[[], int]) -> None:
+        self._runners = runners
         self._max_models = max_models
         self._budget_bytes = budget_bytes
         self._changed = threading.Condition()
         #: Least recently used first.
         self._residents: OrderedDict[Key, Resident] = OrderedDict()
-        #: What each model that is being loaded is expected to take.
+        #: Expected bytes of each model that is being loaded.
         self._loading: dict[Key, int] = {}
-        #: What models took when they were last loaded.
+        #: Bytes of each model when it was last loaded.
         self._known_bytes: dict[Key, int] = {}
 
     @contextmanager
     def using(self, model: Model, check: Check) -> Iterator[Resident]:
-        """Load the model unless it is loaded and keep it so inside the block."""
+        """Load the model unless it is loaded, and keep it loaded inside the block."""
         resident = self._acquire(model, check)
         try:
             yield resident
@@ -69,23 +67,23 @@ class Residency:
             self.release(resident)
 
     def hold(self, resident: Resident) -> None:
-        """Add a user to a model that has one."""
+        """Add a user to a model that has users."""
         with self._changed:
             resident.users += 1
 
     def release(self, resident: Resident) -> None:
-        """Take a user away."""
+        """Remove a user from a model."""
         with self._changed:
             resident.users -= 1
             self._changed.notify_all()
 
     def names(self) -> frozenset[str]:
-        """Return the names of the models that are loaded."""
+        """Return the names of the loaded models."""
         with self._changed:
             return frozenset(name for name, _revision in self._residents)
 
     def kept_bytes(self) -> dict[str, int]:
-        """Return what the encodings of loaded models take, of those that keep any."""
+        """Return the bytes of cached encodings of each loaded model that caches them."""
         with self._changed:
             found = (
                 (resident.model.name, getattr(resident.runner, "encodings", None))
@@ -123,16 +121,16 @@ class Residency:
                 return resident
 
     def _expected_bytes(self, key: Key, model: Model) -> int:
-        """Return what a model should take, at most what all may take: only one that was loaded is known to be larger.
+        """Return the bytes of a model when last loaded, else the estimate, which is at most the whole budget.
 
-        Asked without the lock, because files are read.
+        Called without the lock, because estimates read files.
         """
         with self._changed:
             known = self._known_bytes.get(key)
-        return min(expected_bytes(model), self._budget_bytes()) if known is None else known
+        return min(self._runners.expected_bytes(model), self._budget_bytes()) if known is None else known
 
     def _make_room(self, size_bytes: int) -> list[Resident] | None:
-        """Forget the least recently used idle models until one more fits and return them; None if none fits."""
+        """Remove the least recently used idle models until one more fits and return them; None if none would fit."""
         surplus = len(self._residents) + len(self._loading) + 1 - self._max_models
         taken_bytes = sum(resident.runner.memory_bytes for resident in self._residents.values())
         surplus_bytes = taken_bytes + sum(self._loading.values()) + size_bytes - self._budget_bytes()
@@ -148,11 +146,11 @@ class Residency:
         return [self._residents.pop(key) for key in idle]
 
     def _load(self, key: Key, model: Model) -> Resident | None:
-        """Load a model for which there should be room; None if it turned out larger and must wait for more."""
+        """Load a model for which room was made; return None if it turned out larger and must wait for more room."""
         resident = None
         started = time.monotonic()
         try:
-            resident = Resident(model, self._make(model), time.monotonic() - started, users=1)
+            resident = Resident(model, self._runners.load(model), time.monotonic() - started, users=1)
         finally:
             with self._changed:
                 del self._loading[key]
@@ -167,7 +165,7 @@ class Residency:
         return resident
 
     def _keep(self, key: Key, resident: Resident) -> list[Resident] | None:
-        """Take in a loaded model and return what has to go for it; None if it cannot stay. The lock must be held."""
+        """Add a loaded model and return the models to unload; None if the model has no room. The lock must be held."""
         self._known_bytes[key] = resident.runner.memory_bytes
         idle = self._make_room(resident.runner.memory_bytes)
         if idle is not None:
@@ -179,19 +177,6 @@ class Residency:
             raise ModelUnavailable(
                 f"model {model.name!r} takes {size_bytes:,} bytes of memory, and models may take {budget:,} here"
             )
-
-    def _make(self, model: Model) -> Runner:
-        factory = self._factories.get(model.runner)
-        if factory is None:
-            known = ", ".join(sorted(self._factories)) or "none"
-            raise ModelUnavailable(f"model {model.name!r} names the runner {model.runner!r}; there are: {known}")
-        try:
-            return factory(model)
-        except PenstockError:
-            raise
-        except Exception as error:
-            log.exception("model.load_failed", model=model.name)
-            raise ModelUnavailable(f"model {model.name!r} could not be loaded ({type(error).__name__})") from error
 
 
 def _unload(resident: Resident) -> None:

@@ -1,155 +1,121 @@
-"""The runners by name. A runner's libraries are imported when its first model is loaded."""
+"""Installed runners by name: a value read once from the entry points of the environment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
+from typing import TypeVar
 
+import structlog
+
+from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import Model
-from penstock.workers.engine.base import Runner, RunnerCheck, RunnerFactory
-from penstock.workers.engine.weights import requires
+from penstock.processors.exchange import Offers
+from penstock.workers.engine.base import Runner, RunnerFactory, RunnerSpec
+
+#: Entry points of this group name a `RunnerSpec`.
+GROUP = "penstock.runners"
+#: A runner that lists of known runners leave out.
+_FOR_TESTS = "fake"
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
-def _diffusers(model: Model) -> Runner:
-    with requires("diffusers"):
-        from penstock.workers.engine.diffusers.runner import load_diffusers
-    return load_diffusers(model)
+@dataclass(frozen=True, slots=True)
+class Runners:
+    """Runners by name, each imported when the first model of the runner is checked or loaded."""
 
+    specs: Mapping[str, RunnerSpec | EntryPoint] = field(default_factory=dict)
 
-def _fake(model: Model) -> Runner:
-    with requires("worker"):
-        from penstock.workers.engine.fake import load_fake
-    return load_fake(model)
+    @classmethod
+    @cache
+    def installed(cls) -> Runners:
+        """Return every installed runner without importing any."""
+        return cls(MappingProxyType({point.name: point for point in entry_points(group=GROUP)}))
 
+    @classmethod
+    def of(cls, factories: Mapping[str, RunnerFactory]) -> Runners:
+        """Return runners with these loading functions, for tests."""
+        return cls({name: RunnerSpec(factory) for name, factory in factories.items()})
 
-def _lightgbm(model: Model) -> Runner:
-    with requires("lightgbm"):
-        from penstock.workers.engine.lightgbm_runner import load_lightgbm
-    return load_lightgbm(model)
+    def register(self, name: str, spec: RunnerSpec) -> Runners:
+        """Return a registry that has this runner too."""
+        return Runners(MappingProxyType({**self.specs, name: spec}))
 
+    def load(self, model: Model) -> Runner:
+        """Load a model's weights and return its runner; raise `ModelUnavailable`."""
+        return self._call("loaded", self._spec(model.runner).load, model)
 
-def _onnx(model: Model) -> Runner:
-    with requires("onnx"):
-        from penstock.workers.engine.onnx.runner import load_onnx
-    return load_onnx(model)
+    def check(self, model: Model) -> None:
+        """Check a model's files and options, without its weights where the runner can; raise `ModelUnavailable`."""
+        spec = self._spec(model.runner)
+        if spec.check is None:
+            self.load(model).close()
+        else:
+            self._call("checked", spec.check, model)
 
+    def expected_bytes(self, model: Model) -> int:
+        """Return the bytes of memory that a model is expected to take; 0 if unknown: loading reports the reason."""
+        try:
+            return self._call("measured", self._spec(model.runner).expected_bytes, model)
+        except ModelUnavailable:
+            return 0
 
-def _rapidocr(model: Model) -> Runner:
-    with requires("documents"):
-        from penstock.workers.engine.onnx.ocr import load_ocr
-    return load_ocr(model)
+    def hub_files(self, model: Model) -> Sequence[str]:
+        """Return glob patterns of the files to fetch from a model's repository on the hub; raise `ModelUnavailable`."""
+        return self._call("fetched", self._spec(model.runner).hub_files, model)
 
+    def offers(self, name: str) -> Offers | None:
+        """Return the exchanges that a runner declares; None if it declares none. Raises `ModelUnavailable`."""
+        return self._spec(name).exchanges
 
-def _terratorch(model: Model) -> Runner:
-    _find_terratorch()
-    from penstock.workers.engine.terratorch.runner import load_terratorch
+    def offers_of(self, model: Model) -> Offers | None:
+        """Return the exchanges of a model with its runner, without its weights; None if they are not known.
 
-    return load_terratorch(model)
+        Raises `ModelUnavailable` for an unknown runner, or one that cannot be imported.
+        """
+        spec = self._spec(model.runner)
+        try:
+            return spec.exchanges_of(model) or spec.exchanges
+        except Exception as error:  # wrong files or options, which `check` and `load` report
+            log.info("runner.exchanges_unknown", runner=model.runner, model=model.name, error=repr(error))
+            return spec.exchanges
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the runners for users, sorted."""
+        return sorted(set(self.specs) - {_FOR_TESTS})
 
-def _torch(model: Model) -> Runner:
-    with requires("worker"):
-        from penstock.workers.engine.torch_runner import load_torch
-    return load_torch(model)
+    def _spec(self, name: str) -> RunnerSpec:
+        if name not in self.specs:
+            known = ", ".join(self.names) or "none"
+            raise ModelUnavailable(f"there is no runner {name!r}; known runners: {known}")
+        found = self.specs[name]
+        return self._imported(found) if isinstance(found, EntryPoint) else found
 
+    @staticmethod
+    def _imported(point: EntryPoint) -> RunnerSpec:
+        try:
+            spec = point.load()
+        except Exception as error:
+            log.exception("runner.broken", runner=point.name, source=point.value)
+            problem = f"{point.value} cannot be imported: {type(error).__name__}: {error}"
+            raise ModelUnavailable(f"the runner {point.name!r}: {problem}") from error
+        if not isinstance(spec, RunnerSpec):
+            raise ModelUnavailable(f"the runner {point.name!r}: {point.value} is not a RunnerSpec")
+        return spec
 
-def _transformers(model: Model) -> Runner:
-    with requires("transformers"):
-        from penstock.workers.engine.transformers.loading import load_transformers
-    return load_transformers(model)
-
-
-def _check_diffusers(model: Model) -> None:
-    with requires("diffusers"):
-        from penstock.workers.engine.diffusers.runner import check_diffusers
-    check_diffusers(model)
-
-
-def _vllm(model: Model) -> Runner:
-    with requires("worker"):
-        from penstock.workers.engine.vllm_runner import load_vllm
-    return load_vllm(model)
-
-
-def _check_fake(model: Model) -> None:
-    _fake(model)
-
-
-def _check_lightgbm(model: Model) -> None:
-    _lightgbm(model).close()
-
-
-def _check_onnx(model: Model) -> None:
-    with requires("onnx"):
-        from penstock.workers.engine.onnx.runner import check_onnx
-    check_onnx(model)
-
-
-def _check_rapidocr(model: Model) -> None:
-    with requires("documents"):
-        from penstock.workers.engine.onnx.ocr import check_ocr
-    check_ocr(model)
-
-
-def _check_terratorch(model: Model) -> None:
-    _find_terratorch()
-    from penstock.workers.engine.terratorch.runner import check_terratorch
-
-    check_terratorch(model)
-
-
-def _find_terratorch() -> None:
-    """Look for TerraTorch without importing it, which takes many seconds."""
-    with requires("terratorch"):
-        if find_spec("terratorch") is None:
-            raise ModuleNotFoundError(name="terratorch")
-
-
-def _check_torch(model: Model) -> None:
-    with requires("worker"):
-        from penstock.workers.engine.torch_runner import check_torch
-    check_torch(model)
-
-
-def _check_transformers(model: Model) -> None:
-    with requires("transformers"):
-        from penstock.workers.engine.transformers.loading import check_transformers
-    check_transformers(model)
-
-
-def _check_vllm(model: Model) -> None:
-    with requires("worker"):
-        from penstock.workers.engine.vllm_runner import check_vllm
-    check_vllm(model)
-
-
-#: What a model's `runner` may name.
-FACTORIES: Mapping[str, RunnerFactory] = MappingProxyType(
-    {
-        "diffusers": _diffusers,
-        "fake": _fake,
-        "lightgbm": _lightgbm,
-        "onnx": _onnx,
-        "rapidocr": _rapidocr,
-        "terratorch": _terratorch,
-        "torch": _torch,
-        "transformers": _transformers,
-        "vllm": _vllm,
-    }
-)
-
-#: By the same names: what can be said of a model before its weights are read.
-CHECKS: Mapping[str, RunnerCheck] = MappingProxyType(
-    {
-        "diffusers": _check_diffusers,
-        "fake": _check_fake,
-        "lightgbm": _check_lightgbm,
-        "onnx": _check_onnx,
-        "rapidocr": _check_rapidocr,
-        "terratorch": _check_terratorch,
-        "torch": _check_torch,
-        "transformers": _check_transformers,
-        "vllm": _check_vllm,
-    }
-)
+    @staticmethod
+    def _call(done: str, function: Callable[[Model], T], model: Model) -> T:
+        try:
+            return function(model)
+        except PenstockError:
+            raise
+        except Exception as error:
+            log.exception("runner.failed", runner=model.runner, model=model.name)
+            raise ModelUnavailable(f"model {model.name!r} could not be {done} ({type(error).__name__})") from error

@@ -1,4 +1,4 @@
-"""One job's way through the engine: prompts drawn ahead, outputs kept until they are asked for."""
+"""Runs of jobs in the engine: prompts drawn ahead, and outputs kept until the job takes them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.processors.base import Output, Prompt
-from penstock.workers.batching import Limit, Turn
 from penstock.workers.engine.base import Check, OnBatch
+from penstock.workers.engine.batching import Limit, Turn
 from penstock.workers.engine.residency import POLL_S, Resident
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What prompts must have in common to share a batch: the loaded model, and what its runner says."""
+    """The key of prompts that may share a batch: the loaded model, and the runner's own key."""
 
     resident: Resident
     key: Hashable
@@ -30,18 +30,18 @@ class Bucket:
         return cls(resident, resident.runner.bucket(prompt))
 
     def limit(self) -> Limit:
-        """Return how much may share a batch."""
+        """Return the largest batch of this bucket."""
         cost = self.resident.model.max_batch_cost or inf
         return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost)
 
     def reduce(self, prompts: int) -> None:
-        """Allow fewer, as long as the model stays loaded."""
+        """Lower the largest batch for as long as the model stays loaded."""
         self.resident.reduced[self.key] = prompts
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One prompt on its way."""
+    """A prompt in a run."""
 
     run: Run
     index: int
@@ -49,25 +49,25 @@ class Item:
     state: Any
     cost: int
     bytes: int
-    #: Whether it has taken a step already.
+    #: True after the first step.
     begun: bool = False
-    #: How much of its work is done, from 0 to 1.
+    #: Finished share of the work, from 0 to 1.
     done: float = 0.0
 
     @classmethod
     def of(cls, run: Run, prompt: Prompt, state: Any) -> Item:
-        """Return a prompt that was admitted; the run numbers it."""
+        """Return an admitted prompt without an index, which the run sets."""
         return cls(run, -1, Bucket.of(run.resident, prompt), state, prompt.cost, size_bytes(prompt.data))
 
     def reach(self, done: float) -> float:
-        """Note how much is done, and return how much that is more than before."""
-        further, self.done = done - self.done, done
-        return further
+        """Set the finished share, and return by how much the share grew."""
+        progress, self.done = done - self.done, done
+        return progress
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far a run may draw ahead: prompts waiting, on the device, or answered and not yet taken."""
+    """The limit of a run's prompts that are waiting, on the device, or answered and not yet taken."""
 
     prompts: int
     bytes: int
@@ -79,34 +79,34 @@ class Run:
 
     resident: Resident
     window: Window
-    #: Something came for the job: an output, the end or an error.
+    #: Notified when the job has an output, the end or an error to take.
     ready: threading.Condition
-    #: A prompt may be drawn, or the run is over.
+    #: Notified when a prompt may be drawn, or the run is over.
     room: threading.Condition
-    #: Admitted and waiting for a step, in the prompts' order.
+    #: Admitted prompts that wait for a step, in order.
     waiting: list[Item] = field(default_factory=list)
     outputs: dict[int, Output] = field(default_factory=dict)
     #: The latest partial output of prompts that have no output yet.
     partials: dict[int, Output] = field(default_factory=dict)
-    #: When it was last served; set by the engine.
+    #: Latest turn; set by the engine.
     turn: Turn = (-1, -1)
-    #: The cost of what is not answered yet; infinite if nobody knows.
+    #: Cost of the prompts that are not answered yet; infinite if unknown.
     left: float = inf
-    #: Told of each batch that had prompts of this run.
+    #: Called for each batch that had prompts of this run.
     on_batch: OnBatch | None = None
-    #: What each prompt that was drawn and not yet taken holds in memory: its own bytes, then its output's.
+    #: Bytes in memory of each prompt that was drawn and not yet taken: of the prompt, then of its output.
     held_bytes: dict[int, int] = field(default_factory=dict)
     drawn: int = 0
     taken: int = 0
     exhausted: bool = False
     over: bool = False
-    #: When it was over, by the monotonic clock.
+    #: End of the run, in seconds of the monotonic clock.
     over_s: float = inf
     error: PenstockError | None = None
 
     @property
     def wants_prompts(self) -> bool:
-        """Whether the next prompt may be drawn."""
+        """True while the next prompt may be drawn."""
         if self.over or self.exhausted:
             return False
         return not self.held_bytes or (
@@ -114,14 +114,14 @@ class Run:
         )
 
     def wait_for_room(self) -> bool:
-        """Wait until the next prompt may be drawn; False if none is wanted any more."""
+        """Wait until the next prompt may be drawn; return False once the run is over."""
         with self.room:
             while not self.over and not self.wants_prompts:
                 self.room.wait()
             return not self.over
 
     def add(self, item: Item) -> None:
-        """Take in the next prompt. The lock must be held."""
+        """Add the next prompt. The lock must be held."""
         if not self.over:
             item.index = self.drawn
             self.held_bytes[item.index] = item.bytes
@@ -129,7 +129,7 @@ class Run:
             self.drawn += 1
 
     def answer(self, item: Item, output: Output) -> None:
-        """Take in a prompt's output. The lock must be held."""
+        """Store a prompt's output. The lock must be held."""
         if not self.over:
             self.held_bytes[item.index] = size_bytes(output.data)
             self.partials.pop(item.index, None)
@@ -137,18 +137,15 @@ class Run:
             self.left -= item.cost
             self.ready.notify_all()
 
-    def shared(self, prompts: int, further: float) -> None:
-        """Tell that prompts of this run were in a batch of so many, and how many of its own it is further.
-
-        The lock must be held.
-        """
+    def report_batch(self, prompts: int, progress: float) -> None:
+        """Report a batch of so many prompts that advanced this run by `progress` prompts. The lock must be held."""
         if self.on_batch is not None and not self.over:
-            self.on_batch(prompts, further)
+            self.on_batch(prompts, progress)
 
     def resume(self, item: Item, state: Any, partial: Output | None) -> None:
-        """Queue a prompt for its next step, before those that came after it. The lock must be held.
+        """Queue a prompt for its next step, before all later prompts. The lock must be held.
 
-        Its partial output replaces an earlier one that nobody took.
+        The partial output replaces an earlier one that was not taken.
         """
         if self.over:
             return
@@ -160,23 +157,23 @@ class Run:
             if item.index == self.taken:
                 self.ready.notify_all()
 
-    def finish(self) -> None:
-        """No more prompts will come. The lock must be held."""
+    def no_more_prompts(self) -> None:
+        """Note that no more prompts will come. The lock must be held."""
         self.exhausted = True
         self.ready.notify_all()
 
     def end(self, error: PenstockError | None = None) -> None:
-        """Take in nothing more; the first error is the one that counts. The lock must be held."""
+        """End the run; only the first error is kept. The lock must be held."""
         self.error = self.error if self.over else error
         self.over_s = min(self.over_s, time.monotonic())
         self.over = True
-        # What runners hold for a state is free when the state goes.
+        # Runners free a state's memory when the state is deleted.
         self.waiting.clear()
         self.ready.notify_all()
         self.room.notify_all()
 
     def take(self, check: Check) -> Iterator[Output]:
-        """Yield the outputs in the prompts' order, partial ones between; raise the run's error or what `check` does."""
+        """Yield outputs in the prompts' order, partial ones between; raise the run's error or the error of `check`."""
         while True:
             check()
             with self.ready:
@@ -191,12 +188,12 @@ class Run:
             yield output
 
     def _hand_over(self, error: PenstockError) -> PenstockError:
-        """Keep the error no longer: its frames hold states, and those hold the run. The lock must be held."""
+        """Return the error and forget it: its frames hold states, which hold the run. The lock must be held."""
         self.error = None
         return error
 
     def _next(self) -> Output | None:
-        """Return what is to be taken next, if it is there. The lock must be held."""
+        """Return the next output, or None before it is there. The lock must be held."""
         output = self.outputs.pop(self.taken, None)
         if output is None:
             return self.partials.pop(self.taken, None)
@@ -207,5 +204,5 @@ class Run:
 
 
 def size_bytes(data: Any) -> int:
-    """Return the memory of a prompt's or an output's arrays."""
+    """Return the bytes of a prompt's or an output's arrays."""
     return sum(int(getattr(array, "nbytes", 0)) for array in data.values())

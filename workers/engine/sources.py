@@ -1,8 +1,6 @@
-"""Where a model's files come from: every kind of `source` becomes a local path, and what the catalogue promised of the
-files is checked.
+"""Sources of models: every kind of `source` becomes a local path, whose files are checked against the record.
 
-Pickled weights are asked for only for a runner that reads nothing but tensors of them: reading the rest runs whatever
-code their author put in.
+Pickled weights are fetched only for a runner that reads tensors alone from them: reading anything else can run code.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -18,22 +16,15 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ModelUnavailable, ObjectNotFound
 from penstock.models import Model
-from penstock.storage.base import ObjectInfo, ObjectStore
+from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.spool import own_folder
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.weights import locate, requires
 
 #: Opens the object store at `s3://bucket`.
 OpenStore = Callable[[str], ObjectStore]
 
-#: What is fetched from a repository on the hub: everything but pickles, other frameworks' weights and pictures.
-HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.toml", "*.pt2")
-#: The same for the runner `onnx`: repositories hold a network in many precisions, and one of them is meant.
-ONNX_FILES = ("*.json", "*.txt")
-
-#: What is fetched beside `HUB_FILES` for some runners: the published checkpoints of Prithvi are files of torch's own.
-_MORE_HUB_FILES = {"terratorch": ("*.pt", "*.ckpt")}
-
-#: Where in the cache a copy is made, until it is whole.
+#: Folder of the cache for copies that are not complete yet.
 FETCHED_INTO = ".fetching"
 _ENOUGH_TO_TELL_APART = 16
 
@@ -41,11 +32,11 @@ _ENOUGH_TO_TELL_APART = 16
 def localise(
     model: Model, *, cache: Path, s3: OpenStore | None = None, hub: str | None = None, fetch: bool = True
 ) -> Model:
-    """Return the model with a `source` that is a local file or directory, fetched into `cache` where it must be.
+    """Return the model with a local file or directory as `source`, fetched into `cache` if it is not local.
 
-    What was fetched for a revision is never fetched again, and without `fetch` nothing is. `hub` is the address of a
-    mirror of the Hugging Face hub. Whatever hashes the record has are checked. Raises `ModelUnavailable` with what to
-    do about it, or `ObjectStoreUnavailable` where trying again may help.
+    A revision is fetched once, and nothing is fetched without `fetch`. `hub` is the address of a mirror of the Hugging
+    Face hub. All hashes of the record are checked. Raises `ModelUnavailable` with the remedy, or
+    `ObjectStoreUnavailable` where trying again may help.
     """
     scheme, _, rest = model.source.partition("://")
     if scheme == "hf" and rest:
@@ -54,7 +45,8 @@ def localise(
         path = _from_s3(model, cache / "s3", s3, fetch=fetch)
     else:
         path = locate(model).absolute()
-    local = model.model_copy(update={"source": str(path)})
+    # The local path says nothing to users; the address at which the weights are published does.
+    local = model.model_copy(update={"source": str(path), "weights_url": model.published_at})
     verify(local)
     return local
 
@@ -62,7 +54,7 @@ def localise(
 def verify(model: Model) -> None:
     """Check a local source against the record; raise `ModelUnavailable` naming the file that is missing or different.
 
-    A file is hashed once in the life of the process, and again when its size or time of change differ.
+    A file is hashed once per process, and again when its size or time of change differs.
     """
     root = Path(model.source)
     if not root.exists():
@@ -79,7 +71,7 @@ def verify(model: Model) -> None:
 
 
 def directory_of(model: Model) -> Path:
-    """Return the directory that is a model's source, checked against the record; raise `ModelUnavailable`."""
+    """Return a model's source, a directory, checked against the record; raise `ModelUnavailable`."""
     path = Path(model.source)
     if not path.is_dir():
         raise ModelUnavailable(f"the source of model {model.name!r} is not a directory: {path}")
@@ -100,7 +92,7 @@ def _check(model: Model, name: str, path: Path, expected: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return a file's hash, which is made once as long as its size and time of change stay the same."""
+    """Return a file's SHA-256, computed once for a size and time of change."""
     status = path.stat()
     return _sha256(path, status.st_size, status.st_mtime_ns)
 
@@ -112,7 +104,7 @@ def _sha256(path: Path, size_bytes: int, modified_ns: int) -> str:  # noqa: ARG0
 
 
 def _inside(model: Model, name: str) -> Path:
-    """Return a relative path that stays below where it starts, or raise `ModelUnavailable`."""
+    """Return a relative path that stays inside its directory, or raise `ModelUnavailable`."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ModelUnavailable(f"the file name {name!r} of model {model.name!r} leads out of its directory")
@@ -129,6 +121,7 @@ def _not_fetched(model: Model) -> ModelUnavailable:
 
 
 def _from_hub(model: Model, repository: str, cache: Path, hub: str | None, *, fetch: bool) -> Path:
+    wanted = list(Runners.installed().hub_files(model))
     with requires("transformers"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
@@ -139,7 +132,7 @@ def _from_hub(model: Model, repository: str, cache: Path, hub: str | None, *, fe
                 repository,
                 revision=model.revision,
                 cache_dir=cache,
-                allow_patterns=_wanted_files(model),
+                allow_patterns=wanted,
                 local_files_only=local_files_only,
                 endpoint=hub,
             )
@@ -151,14 +144,6 @@ def _from_hub(model: Model, repository: str, cache: Path, hub: str | None, *, fe
         raise _not_fetched(model)
     with _hub_errors(model, repository), _without_bars():
         return download(local_files_only=False)
-
-
-def _wanted_files(model: Model) -> list[str]:
-    if model.runner != "onnx":
-        return [*HUB_FILES, *_MORE_HUB_FILES.get(model.runner, ())]
-    table = model.options.get("onnx", {})
-    file = str(table.get("file", "model.onnx")) if isinstance(table, Mapping) else "model.onnx"
-    return [*ONNX_FILES, file, f"{file}_data*", f"{file}.data"]
 
 
 @contextmanager
@@ -214,8 +199,8 @@ def _root(folder: Path, prefix: str) -> Path:
 
 
 def _fetch(model: Model, store: ObjectStore, prefix: str, folder: Path) -> None:
-    """Fill a folder that appears whole or not at all; what does not have the record's hashes is thrown away."""
-    # On the file system of the cache, for the rename, and held by a lock: the next fetch removes what a dead one left.
+    """Fill a folder that appears complete or not at all; files without the record's hashes are thrown away."""
+    # On the cache's file system, for the rename, and locked: the next fetch removes the rest of a dead one.
     with _kept(model, folder.parent), own_folder(folder.parent / FETCHED_INTO) as scratch:
         unfinished = scratch / folder.name
         unfinished.mkdir()
@@ -224,7 +209,7 @@ def _fetch(model: Model, store: ObjectStore, prefix: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             store.get_file(info.key, path, limit_bytes=sys.maxsize, etag=info.etag)
         verify(model.model_copy(update={"source": str(_root(unfinished, prefix))}))
-        # Another process may have been faster: its copy is as good, and the rename onto it fails.
+        # The rename fails if another process was faster; the other copy is as good.
         try:
             unfinished.rename(folder)
         except OSError:
@@ -237,7 +222,7 @@ def _kept(model: Model, cache: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ModelUnavailable(f"model {model.name!r} cannot be kept in {cache}: {error.strerror}") from error
+        raise ModelUnavailable(f"model {model.name!r} cannot be stored in {cache}: {error.strerror}") from error
 
 
 def _objects(model: Model, store: ObjectStore, prefix: str) -> list[tuple[ObjectInfo, str]]:

@@ -1,4 +1,4 @@
-"""A model's weights on disk: found by the catalogue's `source`, read once, and what it promised of them checked."""
+"""A model's weights on disk, found by the catalogue's `source` and checked against its hash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = "package:"
 
 
 def read_weights(model: Model) -> bytes:
-    """Return the bytes of the model's weights file; raise `ModelUnavailable` if they are not those of the catalogue."""
+    """Return the bytes of the model's weights file; raise `ModelUnavailable` if their hash is not the catalogue's."""
     path = locate(model)
     try:
         weights = path.read_bytes()
@@ -35,7 +35,7 @@ def locate(model: Model) -> Path:
     if not model.source.startswith(_PACKAGE):
         return Path(model.source)
     module, _, file = model.source.removeprefix(_PACKAGE).partition("/")
-    # The module is not imported: a package of weights may need libraries that we do not.
+    # The module is not imported: a package of weights may import libraries that are not installed.
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise ModelUnavailable(
@@ -47,8 +47,19 @@ def locate(model: Model) -> Path:
 
 @contextmanager
 def requires(extra: str) -> Iterator[None]:
-    """Turn a failed import into `ModelUnavailable` with the extra to install."""
+    """Turn a failed import into `ModelUnavailable` that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise ModelUnavailable(f"{error.name} is not installed: pip install 'penstock[{extra}]'") from error
+
+
+@contextmanager
+def naming(model: Model) -> Iterator[None]:
+    """Begin the errors of a model's files with the model's name."""
+    try:
+        yield
+    except ModelUnavailable as error:
+        if repr(model.name) in error.detail:
+            raise
+        raise ModelUnavailable(f"model {model.name!r} cannot be loaded: {error.detail}") from error

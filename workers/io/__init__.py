@@ -1,1 +1,1 @@
-"""IO processes: where a worker runs its processors, so that what a decoder does ends one attempt and nothing else."""
+"""IO processes: run a worker's processors in isolation, so that a decoder's fault ends one attempt and nothing else."""

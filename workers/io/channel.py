@@ -1,9 +1,10 @@
-"""Messages between a worker and an IO process, over a Unix socket: JSON, arrays, and at most one file descriptor.
+"""Messages between a worker and an IO process, over a Unix socket: JSON, arrays, and at limits one file descriptor.
 
-    prefix (what the body is, how long header and body are) | header (two lines of JSON) | body (the arrays' bytes)
+    prefix (kind of body, sizes of header and body) | header (two lines of JSON) | body (the arrays' bytes)
 
-The header's first line is about the memory that both sides share: a large body lies there and not in the stream
-(`memory.py`). Whoever receives trusts nothing: a captured decoder may have sent it.
+The header's first line manages the memory that both sides share: a large body lies there and not in the stream
+(`memory.py`). Before an IO process sends such a body it asks for the memory, and the worker answers with its
+descriptor. The receiver trusts no message: a captured decoder may have sent it.
 """
 
 from __future__ import annotations
@@ -23,55 +24,56 @@ from penstock.processors.base import Value
 from penstock.workers.io.memory import Borrower, Buffer, Lender, Loan
 from penstock.workers.io.values import Packed, pack, unpack
 
-#: Below this the arrays go through the socket: a mapping costs more.
+#: Bytes of arrays up to which they go through the socket: for fewer bytes a mapping costs more.
 INLINE_BYTES = 64 * 1024
-#: Of a header: a job's result is in one.
+#: Bytes of one header, at limits: a job's result is sent in a header.
 MAX_HEADER_BYTES = 16 * 2**20
-#: How often whoever waits looks whether it still should.
+#: Seconds between two ticks of a wait.
 TICK_S = 0.1
 
 _PREFIX = struct.Struct("<BIQ")
-_INLINE, _SHARED, _DESCRIPTOR = range(3)
+#: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
+_INLINE, _SHARED, _DESCRIPTOR, _WANTED, _GRANTED = range(5)
 
-#: Called again and again while a message is waited for; it raises to end the wait.
+#: Called repeatedly while waiting for a message; raises to end the wait.
 Tick = Callable[[], None]
 
 
-class Gone(Exception):
-    """The other side is not there any more."""
+class Disconnected(Exception):
+    """The other side has closed the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What arrived."""
+    """A received message."""
 
     header: Mapping[str, Any]
-    #: Arrays and plain values together.
+    #: Arrays and plain values together, by name.
     data: dict[str, Value] = field(default_factory=dict)
-    #: A socket that came along; the receiver's to close.
+    #: A socket sent with the message; the receiver must close it.
     descriptor: int | None = None
 
     @property
     def kind(self) -> str:
-        """What kind of message it is."""
+        """The message's kind."""
         return str(self.header.get("kind"))
 
 
 def _forever() -> None:
-    """Wait as long as it takes."""
+    """Wait without a limit."""
 
 
 class Memory:
-    """The memory that one process shares with one other, whatever the sockets between them."""
+    """The memory that one process shares with another, across all sockets between the two."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Hold at most so much of the other's."""
+        """Map at limits `max_bytes` of the other process's memory."""
         self.max_bytes = max_bytes
         self.lent = Lender()
         self.borrowed = Borrower(max_bytes)
 
     def close(self) -> None:
-        """Free it; arrays that are still used keep theirs."""
+        """Free the memory; arrays still in use keep theirs."""
         self.lent.close()
         self.borrowed.close()
 
@@ -80,9 +82,9 @@ class Channel:
     """One end of a socket pair. One thread may receive while others send."""
 
     def __init__(self, end: socket.socket, memory: Memory | None = None, *, patient: bool = False) -> None:
-        """Take over the socket; without `memory` its messages hold small arrays only.
+        """Take ownership of the socket; without `memory` its messages hold small arrays only.
 
-        A `patient` end is the trusting one, in the IO process: it waits without ticking and takes descriptors.
+        A `patient` end, in the IO process, trusts the other side: it waits without ticks and accepts descriptors.
         """
         self._socket = end
         self._memory = memory or Memory(0)
@@ -94,11 +96,11 @@ class Channel:
         self, kind: str, values: Mapping[str, Value] | None = None, /, *, tick: Tick = _forever,
         descriptor: int | None = None, **fields: Any,
     ) -> None:  # fmt: skip
-        """Send a message; raise `Gone`, or `ProcessorFailed` for data that cannot cross."""
+        """Send a message; raise `Disconnected`, or `ProcessorFailed` for data that cannot be sent."""
         packed = pack(values or {})
-        said = _dump({"kind": kind, **fields, "plain": packed.plain, "arrays": packed.layout})
-        loan = self._lend(packed)  # from here on nothing is wrong with the data any more
-        header = self._housekeeping(loan) + b"\n" + said
+        text = _dump({"kind": kind, **fields, "plain": packed.plain, "arrays": packed.layout})
+        loan = self._lend(packed)  # from here on the data is valid
+        header = self._memory_header(loan) + b"\n" + text
         if descriptor is not None:
             self._write(_PREFIX.pack(_DESCRIPTOR, len(header), 0), [header], descriptor, tick)
         elif loan is None:
@@ -108,12 +110,13 @@ class Channel:
             self._write(_PREFIX.pack(_SHARED, len(header), packed.size_bytes), [header], loan.descriptor, tick)
 
     def receive(self, *, tick: Tick = _forever) -> Message:
-        """Return the next message; raise `Gone`, or `ProcessorFailed` for one that no process of ours would send."""
-        prefix, descriptor = self._read_prefix(tick)
+        """Return the next message; raise `Disconnected`, or `ProcessorFailed` for an invalid message."""
+        descriptor = None
         try:
-            body, header_bytes, body_bytes = self._checked(prefix)
-            housekeeping, _, said = self._read(header_bytes, tick).partition(b"\n")
-            memory, header = json.loads(housekeeping), json.loads(said)
+            prefix, descriptor = self._answer_wants(tick)
+            body, header_bytes, body_bytes = self._checked(prefix, descriptor)
+            memory_line, _, text = self._read(header_bytes, tick).partition(b"\n")
+            memory, header = json.loads(memory_line), json.loads(text)
             self._memory.lent.take_back(memory["returned"])
             self._memory.borrowed.forget(memory["dropped"])
             if body == _DESCRIPTOR:
@@ -125,23 +128,23 @@ class Channel:
                 buffer = self._memory.borrowed.borrow(int(memory["lent"]), descriptor, body_bytes)
             return Message(header, {**header["plain"], **unpack(header["arrays"], buffer, body_bytes)})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ProcessorFailed(f"the processor's process sent nonsense ({error})") from error
+            raise ProcessorFailed(f"the processor's process sent an invalid message ({error})") from error
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
     def readable(self) -> bool:
-        """Whether something arrived: a message, or the other side's end."""
+        """Return True when data has arrived: a message, or the other side's end."""
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         return bool(waiting.poll(0))
 
     def shut(self) -> None:
-        """End the conversation: whoever waits at either end is told at once."""
+        """Shut the connection down: every wait at either end stops at once."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # the other side was faster
+            return  # the other side has closed already
 
     def close(self) -> None:
         """Close this end."""
@@ -151,28 +154,52 @@ class Channel:
         if packed.size_bytes <= INLINE_BYTES:
             return None
         if packed.size_bytes > self._memory.max_bytes:
-            raise ProcessorFailed(f"the data of one prompt or output exceed {self._memory.max_bytes / 2**20:.0f} MiB")
-        return self._memory.lent.lend(packed.parts, packed.size_bytes)
+            raise ProcessorFailed(f"the data of one prompt or output exceeds {self._memory.max_bytes / 2**20:.0f} MiB")
+        return self._memory.lent.lend(packed.parts, packed.size_bytes, self._ask_grant if self._patient else None)
 
-    def _housekeeping(self, loan: Loan | None) -> bytes:
-        """Return what the other side is told of the memory that both share."""
-        told = {"returned": self._memory.borrowed.returned(), "dropped": self._memory.lent.dropped()}
-        return json.dumps({**told, "lent": loan.number if loan else None}).encode()
+    def _ask_grant(self, size_bytes: int) -> tuple[int, int]:
+        """Ask the worker for a segment; return its number and descriptor. Only for a thread that reads here alone."""
+        for _ in range(2):
+            dropped = json.dumps(self._memory.lent.dropped()).encode()
+            self._write(_PREFIX.pack(_WANTED, len(dropped), size_bytes), [dropped], None, _forever)
+            prefix, descriptor = self._read_prefix(_forever)
+            if descriptor is not None:
+                return int(_PREFIX.unpack(prefix)[2]), descriptor
+            self._memory.lent.drop_unused()
+        limit = self._memory.max_bytes / 2**20
+        raise ProcessorFailed(f"the processor's prompts on their way exceed {limit:.0f} MiB (io_memory_bytes)")
+
+    def _answer_wants(self, tick: Tick) -> tuple[bytes, int | None]:
+        """Return the next message's prefix and descriptor; grant the memory that the other side wants before."""
+        while True:
+            prefix, descriptor = self._read_prefix(tick)
+            kind, header_bytes, size_bytes = _PREFIX.unpack(prefix)
+            if kind != _WANTED or self._patient or header_bytes > MAX_HEADER_BYTES or descriptor is not None:
+                return prefix, descriptor
+            self._memory.borrowed.forget(json.loads(self._read(header_bytes, tick)))
+            segment = self._memory.borrowed.grant(size_bytes)
+            number, granted = (0, None) if segment is None else (segment.number, segment.descriptor)
+            self._write(_PREFIX.pack(_GRANTED, 0, number), [], granted, tick)
+
+    def _memory_header(self, loan: Loan | None) -> bytes:
+        """Return the header's first line: the changes in the shared memory."""
+        changes = {"returned": self._memory.borrowed.returned(), "dropped": self._memory.lent.dropped()}
+        return json.dumps({**changes, "lent": loan.number if loan else None}).encode()
 
     def _write(self, prefix: bytes, parts: list[Buffer], descriptor: int | None, tick: Tick) -> None:
         descriptors = [] if descriptor is None else [descriptor]
         with self._sending:
-            sent = self._patiently(tick, socket.send_fds, self._socket, [prefix], descriptors)
+            sent = self._with_ticks(tick, socket.send_fds, self._socket, [prefix], descriptors)
             for part in [prefix[sent:], *parts]:
                 left = memoryview(part)
                 while left:
-                    left = left[self._patiently(tick, self._socket.send, left) :]
+                    left = left[self._with_ticks(tick, self._socket.send, left) :]
 
     def _read_prefix(self, tick: Tick) -> tuple[bytes, int | None]:
         args = self._socket, _PREFIX.size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        begin, descriptors, *_ = self._patiently(tick, socket.recv_fds, *args)
+        begin, descriptors, *_ = self._with_ticks(tick, socket.recv_fds, *args)
         if not begin:
-            raise Gone
+            raise Disconnected
         descriptor = descriptors[0] if descriptors else None
         try:
             return begin + bytes(self._read(_PREFIX.size - len(begin), tick)), descriptor
@@ -181,10 +208,12 @@ class Channel:
                 os.close(descriptor)
             raise
 
-    def _checked(self, prefix: bytes) -> tuple[int, int, int]:
+    def _checked(self, prefix: bytes, descriptor: int | None) -> tuple[int, int, int]:
+        if descriptor is not None and not self._patient:
+            raise ValueError("a descriptor that nobody asked for")
         body, header_bytes, body_bytes = _PREFIX.unpack(prefix)
-        most = {_INLINE: INLINE_BYTES, _SHARED: self._memory.max_bytes, _DESCRIPTOR: 0 if self._patient else -1}
-        if header_bytes > MAX_HEADER_BYTES or body_bytes > most.get(body, -1):
+        limits = {_INLINE: INLINE_BYTES, _SHARED: self._memory.max_bytes, _DESCRIPTOR: 0 if self._patient else -1}
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > limits.get(body, -1):
             raise ValueError(f"a message of {header_bytes} + {body_bytes} bytes")
         return body, header_bytes, body_bytes
 
@@ -192,13 +221,13 @@ class Channel:
         buffer = bytearray(count)
         left = memoryview(buffer)
         while left:
-            got = self._patiently(tick, self._socket.recv_into, left)
+            got = self._with_ticks(tick, self._socket.recv_into, left)
             if not got:
-                raise Gone
+                raise Disconnected
             left = left[got:]
         return buffer
 
-    def _patiently(self, tick: Tick, act: Callable[..., Any], *args: Any) -> Any:
+    def _with_ticks(self, tick: Tick, act: Callable[..., Any], *args: Any) -> Any:
         while True:
             tick()
             try:
@@ -206,14 +235,14 @@ class Channel:
             except TimeoutError:
                 continue
             except OSError as error:
-                raise Gone from error
+                raise Disconnected from error
 
 
 def _dump(header: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(header, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ProcessorFailed(f"a processor's data are neither arrays nor JSON: {error}") from error
+        raise ProcessorFailed(f"the processor's data is neither arrays nor JSON: {error}") from error
     if len(text) > MAX_HEADER_BYTES:
-        raise ProcessorFailed(f"a processor's data that are not arrays exceed {MAX_HEADER_BYTES / 2**20:.0f} MiB")
+        raise ProcessorFailed(f"the processor's JSON data exceeds {MAX_HEADER_BYTES / 2**20:.0f} MiB")
     return text

@@ -1,4 +1,4 @@
-"""The worker's view of its fork server and of one IO process."""
+"""The worker's handles on its fork server, on the template of each model, and on each IO process."""
 
 from __future__ import annotations
 
@@ -10,50 +10,65 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import structlog
 
-from penstock.errors import OutOfMemory, PenstockError, ProcessorFailed, ServiceError
+from penstock.errors import MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed, ServiceError
 from penstock.workers.io import sandbox
-from penstock.workers.io.channel import Channel, Gone, Memory, Message, Tick
+from penstock.workers.io.channel import Channel, Disconnected, Memory, Message, Tick
 
-#: How long the fork server may take to import everything, and afterwards to fork or to end a process.
+#: Seconds that the fork server has to import everything, and later to fork or to end a process.
 START_S, ANSWER_S = 120.0, 30.0
-#: How long it may take to end when its worker is done with it.
+#: Seconds that the fork server has to end when its worker closes it.
 CLOSE_S = 10.0
-#: What a process that shut its socket may take to end by itself: its own end says why.
+#: Seconds that a process that shut its socket has to end by itself; its exit status shows the cause.
 GRACE_S = 1.0
-#: Of a line that something prints in an IO process; what is longer becomes several.
-MAX_SAID_BYTES = 8192
+#: Bytes of one log line of an IO process's output; a longer line is split.
+MAX_LINE_BYTES = 8192
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ForkOptions:
-    """What the fork server is told."""
+    """The options of the fork server and of IO processes."""
 
-    #: What a process may take on top of what it starts with.
+    #: Bytes that a process may allocate beyond its initial memory.
     memory_bytes: int
-    #: Modules to import before forking, beside our own.
+    #: Modules to import before forking, besides Penstock's own.
     preload: Sequence[str] = ()
-    #: Processors beside the installed ones, as `name -> module:class`.
+    #: Processors besides the installed ones, as `name -> module:class`.
     processors: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "info"
+    #: Bytes of one file that a process writes.
+    file_bytes: int = 16 * 2**30
+    #: True to use a process for several jobs of one tenant and model; False for a process of its own for each job.
+    reuse: bool = True
+    #: True to let processors start processes; then each job has an IO process of its own.
+    programs: bool = False
+    #: Folders that no process may read, even where they lie in the folder of a model.
+    private: Sequence[Path] = ()
+    #: Parts of the sandbox (`sandbox.PARTS`) to do without, as on a machine that lacks them.
+    lacking: Sequence[str] = ()
 
 
 class ForkServer:
     """A running fork server. Safe to use from many threads."""
 
     def __init__(self, options: ForkOptions) -> None:
-        """Start it; it gets ready while the worker does other things."""
+        """Start the fork server; it gets ready in the background."""
         self._options = options
         ours, its = socket.socketpair()
-        self._channel = Channel(ours)
-        self._lock = threading.Lock()
-        self._ready = False
-        self._lost = False
+        self._asking = Asking(Channel(ours))
+        self._ready = threading.Lock()
+        self._parts: frozenset[str] | None = None
+        #: The packages of processors, by processor, and their fork servers.
+        self._packages: Mapping[str, str] = {}
+        self._servers: dict[str, Asking] = {}
         with its, os.fdopen(os.dup(2)) as log_file:
             descriptors = [its.fileno(), log_file.fileno()]
             self._process = subprocess.Popen(
@@ -63,42 +78,107 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # the terminal's Ctrl-C is the worker's business
+                start_new_session=True,  # Ctrl-C in the terminal goes to the worker alone
             )
-        threading.Thread(target=_relay, args=(self._process,), name="io-said", daemon=True).start()
-        self._channel.send(
+        threading.Thread(target=_relay, args=(self._process,), name="io-output", daemon=True).start()
+        self._asking.channel.send(
             "configure",
             memory_bytes=options.memory_bytes,
+            file_bytes=options.file_bytes,
+            programs=options.programs,
+            private=[str(path) for path in options.private],
             preload=list(options.preload),
             processors=dict(options.processors),
             log_level=options.log_level,
+            lacking=list(options.lacking),
         )
 
     @property
     def lost(self) -> bool:
-        """Whether it does not answer any more: a new one is needed."""
-        return self._lost
+        """True when the fork server no longer responds and must be replaced."""
+        return self._asking.lost
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The fork server's process id."""
         return self._process.pid
 
-    def fork(self) -> IOProcess:
-        """Return a new IO process; raise `ServiceError` if there is none to be had."""
+    @property
+    def parts(self) -> frozenset[str]:
+        """The parts of the sandbox that this machine has. Waits until the fork server is ready."""
+        with self._ready:
+            if self._parts is None:
+                ready = self._asking.receive(START_S).header
+                self._parts, self._packages = frozenset(ready["parts"]), ready["packages"]
+                missing = sandbox.missing(self._parts)
+                log.info("io.ready", pid=self.pid, network=ready.get("network"), missing=missing)
+            return self._parts
+
+    def fork(self, model: Mapping[str, Any]) -> Template:
+        """Return a new template of a model, given as JSON; raise `ServiceError` if none can be started."""
+        parts = self.parts  # waits until it is ready
+        server = self._server_of(str(model.get("processor")))
+        pid, end = server.fork()
+        template = Template(server, pid, Channel(end), self._options.memory_bytes, parts)
+        with suppress(Disconnected):  # noticed by the first request
+            template.channel.send("model", model=dict(model))
+        return template
+
+    def _server_of(self, processor: str) -> Asking:
+        """Return the fork server of the processor's package; this one for plugins."""
+        package = self._packages.get(processor)
+        if package is None:
+            return self._asking
+        with self._ready:
+            server = self._servers.get(package)
+            if server is None or server.lost:
+                _, end = self._asking.fork(package=package)
+                server = self._servers[package] = Asking(Channel(end))
+                server.receive(START_S)
+            return server
+
+    def close(self) -> None:
+        """End the fork server and all its processes."""
+        for server in self._servers.values():
+            server.close()
+        if self.lost:
+            self._process.kill()  # it may hang
+        self._asking.close()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(CLOSE_S)
+
+
+class Asking:
+    """The requests to a process that forks others: one at a time, from any thread."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        #: True when the process no longer responds and must be replaced.
+        self.lost = False
+        self._lock = threading.Lock()
+
+    def receive(self, patience_s: float) -> Message:
+        """Return the next message; raise `ServiceError` if none arrives."""
+        with self._lock:
+            return self._receive(patience_s)
+
+    def fork(self, **fields: Any) -> tuple[int, socket.socket]:
+        """Request a fork; return its process id and our end of a socket to it."""
         ours, its = socket.socketpair()
         try:
             with its:
-                pid = self._ask("fork", its.fileno()).header["pid"]
+                return int(self._ask("fork", its.fileno(), **fields).header["pid"]), ours
         except BaseException:
             ours.close()
             raise
-        return IOProcess(self, pid, ours, Memory(self._options.memory_bytes))
 
     def end(self, pid: int, grace_s: float) -> tuple[int | None, bool]:
-        """End a process that does not end by itself in time.
+        """Kill a fork unless it ends by itself within `grace_s`.
 
-        Returns its wait status, None if that cannot be known, and whether it had to be killed.
+        Returns the wait status, None if it is unknown, and True if the process had to be killed.
         """
         try:
             answer = self._ask("end", pid=pid, grace_s=grace_s).header
@@ -107,85 +187,75 @@ class ForkServer:
         return answer["status"], answer["killed"]
 
     def close(self) -> None:
-        """End it, and with it all its processes."""
-        self._lost = True
-        self._channel.shut()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(CLOSE_S)
+        """Shut the connection down, which ends the process."""
+        self.lost = True
+        self.channel.shut()
         with self._lock:
-            self._channel.close()
+            self.channel.close()
 
-    def _ask(self, kind: str, descriptor: int | None = None, **fields: float) -> Message:
+    def _ask(self, kind: str, descriptor: int | None = None, **fields: Any) -> Message:
         with self._lock:
-            if self._lost:
-                raise ServiceError("the IO processes are gone")
+            if self.lost:
+                raise ServiceError("the IO processes have ended")
             try:
-                if not self._ready:
-                    ready = self._channel.receive(tick=_until(START_S))
-                    log.info("io.ready", pid=self.pid, network=ready.header.get("network"))
-                    self._ready = True
-                self._channel.send(kind, descriptor=descriptor, tick=_until(ANSWER_S), **fields)
-                return self._channel.receive(tick=_until(ANSWER_S))
-            except (Gone, TimeoutError, ProcessorFailed) as error:
-                self._lost = True
-                self._process.kill()
-                raise ServiceError("the IO processes are gone") from error
+                self.channel.send(kind, descriptor=descriptor, tick=_until(ANSWER_S), **fields)
+            except (Disconnected, TimeoutError) as error:
+                self.lost = True
+                raise ServiceError("the IO processes have ended") from error
+            return self._receive(ANSWER_S)
+
+    def _receive(self, patience_s: float) -> Message:
+        try:
+            return self.channel.receive(tick=_until(patience_s))
+        except (Disconnected, TimeoutError, ProcessorFailed) as error:
+            self.lost = True
+            raise ServiceError("the IO processes have ended") from error
 
 
-class IOProcess:
-    """One IO process, used by one job at a time."""
+class Forked:
+    """A process that another one forked for this worker."""
 
-    def __init__(self, server: ForkServer, pid: int, end: socket.socket, memory: Memory) -> None:
+    def __init__(self, parent: Asking, pid: int, channel: Channel) -> None:
         self.pid = pid
-        self.memory = memory
-        self.channel = Channel(end, memory)
-        #: Whether it waits for the next job: then it may be used again.
-        self.idle = True
-        #: Whether its job is over and it only has to tidy up.
-        self.settling = False
-        #: By how much its memory has grown since it was forked.
-        self.grown_bytes = 0
-        #: What it ran last: that model's processor is at hand there.
-        self.model = ""
-        self.idle_since = time.monotonic()
-        self._server = server
+        self.channel = channel
+        #: The worker's reason to end it, if it has one.
+        self.doom: str | None = None
+        self._parent = parent
         self._end: tuple[int | None, bool] = None, False
         self._ended = False
         self._death: PenstockError | None = None
         self._lock, self._dying = threading.Lock(), threading.Lock()
 
-    @property
-    def alive(self) -> bool:
-        """Whether an idle process still waits: it says nothing by itself, so that whatever can be read is its end."""
-        return not self._ended and not self.channel.readable()
-
     def end(self, grace_s: float = 0.0) -> tuple[int | None, bool]:
-        """End it, if it lives; see `ForkServer.end`. Any thread may do that; whoever waits for a message is told."""
+        """End the process, if it lives; see `Asking.end`. Waiting receivers raise `Disconnected`."""
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self._end = self._server.end(self.pid, grace_s)
+                self._end = self._parent.end(self.pid, grace_s)
                 self.channel.shut()
         return self._end
 
     def close(self) -> None:
-        """End it and free what it holds here. Nobody may use it any more."""
+        """End the process and free its resources here. The object must not be used afterwards."""
         self.end()
         self.channel.close()
-        self.memory.close()
 
     def death(self, doing: str) -> PenstockError:
-        """Return why a process left that should not have. Of two threads that ask, the first says what it was doing."""
+        """Return the cause of a process's unexpected end. If two threads call this, the first call's `doing` counts."""
         with self._dying:
             self._death = self._death or self._cause(doing)
         return self._death
 
+    @property
+    def ended(self) -> bool:
+        """True when it was ended here."""
+        return self._ended
+
     def _cause(self, doing: str) -> PenstockError:
         status, killed = self.end(GRACE_S)
         log.warning("io.ended", pid=self.pid, status=status, killed=killed, doing=doing)
+        if self.doom is not None:
+            return ProcessorFailed(f"the model's processor {self.doom} while {doing}")
         if status is None:
             return ServiceError(f"the processor's process was lost while {doing}")
         if killed:
@@ -195,17 +265,81 @@ class IOProcess:
             return ProcessorFailed(f"the model's processor ended its process (exit code {code}) while {doing}")
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
-            return OutOfMemory(f"the processor's process was killed while {doing}: probably there was no memory left")
+            return OutOfMemory(f"the processor's process was killed, probably for lack of memory, while {doing}")
+        if number == signal.SIGPROF:
+            return MediaUnreadable("The file takes far longer to decode than others of its size: it is damaged.")
         return ProcessorFailed(f"the model's processor crashed ({_name(number)}) while {doing}")
 
 
+class Template(Forked):
+    """A process that has loaded a model's processor and forks IO processes. Safe to use from many threads."""
+
+    def __init__(self, parent: Asking, pid: int, channel: Channel, memory_bytes: int, parts: frozenset[str]) -> None:
+        super().__init__(parent, pid, channel)
+        #: Time of the last fork.
+        self.used_at = time.monotonic()
+        self._memory_bytes = memory_bytes
+        self._parts = parts
+        self._asking = Asking(channel)
+
+    @property
+    def lost(self) -> bool:
+        """True when it no longer responds and must be replaced."""
+        return self._asking.lost or self.ended
+
+    def fork(self, room: Path, reads: Sequence[Path]) -> IOProcess:
+        """Return a new IO process, which can change the files of `room` and read those of `reads`.
+
+        Raises `ServiceError` if none can be started.
+        """
+        self.used_at = time.monotonic()
+        pid, end = self._asking.fork(room=str(room), reads=[str(path) for path in reads])
+        process = IOProcess(self._asking, pid, end, Memory(self._memory_bytes), self._parts)
+        process.room, process.reads = room, frozenset(reads)
+        return process
+
+
+class IOProcess(Forked):
+    """One IO process, used by one job at a time."""
+
+    def __init__(self, parent: Asking, pid: int, end: socket.socket, memory: Memory, parts: frozenset[str]) -> None:
+        super().__init__(parent, pid, Channel(end, memory))
+        self.memory = memory
+        #: The parts of the sandbox around it.
+        self.parts = parts
+        #: The folder whose files it can change, and the files besides that it can read.
+        self.room = Path()
+        self.reads: frozenset[Path] = frozenset()
+        #: True while the process waits for its next job: then it may be used again.
+        self.idle = True
+        #: True when the process's job is over and it only has to clean up.
+        self.settling = False
+        #: Bytes by which the process's memory has grown since it was forked.
+        self.grown_bytes = 0
+        #: The tenant and the model, as JSON, that it serves.
+        self.serves = "", ""
+        #: Number of its jobs.
+        self.jobs = 0
+        self.born_at = self.idle_since = time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        """True while an idle process still waits. An idle process sends nothing, so anything readable is its end."""
+        return not self.ended and not self.channel.readable()
+
+    def close(self) -> None:
+        """End the process and free its resources here. The object must not be used afterwards."""
+        super().close()
+        self.memory.close()
+
+
 def _relay(process: subprocess.Popen[bytes]) -> None:
-    """Log what libraries print in the processes: quoted, so that no user's words become lines of the log."""
-    assert process.stdout is not None  # noqa: S101  (it was asked for)
-    with process.stdout as said:
-        while line := said.readline(MAX_SAID_BYTES):
+    """Log the output of libraries in the processes. It is quoted: no input of users may forge log lines."""
+    assert process.stdout is not None  # noqa: S101  (opened with PIPE)
+    with process.stdout as output:
+        while line := output.readline(MAX_LINE_BYTES):
             if text := line.decode(errors="replace").rstrip():
-                log.info("io.said", server=process.pid, text=text)
+                log.info("io.output", server=process.pid, text=text)
 
 
 def _name(number: int) -> str:
@@ -216,7 +350,7 @@ def _name(number: int) -> str:
 
 
 def _until(seconds: float) -> Tick:
-    """Return a tick that raises `TimeoutError` after so long."""
+    """Return a tick that raises `TimeoutError` after `seconds`."""
     ends = time.monotonic() + seconds
 
     def tick() -> None:

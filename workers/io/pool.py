@@ -1,4 +1,4 @@
-"""The IO processes of a worker: started when they are needed, kept warm, replaced when they end or grow."""
+"""The IO processes of a worker: each serves one tenant and one model, for a few jobs, and is replaced afterwards."""
 
 from __future__ import annotations
 
@@ -17,41 +17,52 @@ from pydantic import ValidationError
 from penstock.errors import Drained, Interruption, PenstockError, ProcessorFailed, ServiceError
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.registry import unusable
-from penstock.workers.artifacts import Show, Sink, unseen
+from penstock.workers.artifacts import Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
+from penstock.workers.io import sandbox
 from penstock.workers.io.channel import TICK_S, Channel, Message
-from penstock.workers.io.forks import ForkOptions, ForkServer, IOProcess
+from penstock.workers.io.forks import ForkOptions, ForkServer, IOProcess, Template
 from penstock.workers.io.session import (
     LOADING,
-    Patience,
     RemotePrompts,
     RemoteSession,
-    hear,
-    hear_plan,
+    WaitLimits,
+    ask_template,
+    receive,
+    receive_plan,
+    send_request,
     settle,
-    tell,
 )
-from penstock.workers.io.works import work_from_json, work_to_json
+from penstock.workers.io.work_json import work_from_json, work_to_json
 from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
 
-#: A process that nobody used for so long is ended.
+#: Seconds after which an unused process is ended.
 IDLE_S = 60.0
-#: The share of its memory that a process may still hold when it is idle. One that holds more is replaced.
+#: Seconds after which an unused template is ended.
+TEMPLATE_IDLE_S = 600.0
+#: Jobs that a process serves, and seconds after its start at which it begins another, at most. Code that a decoder's
+#: fault let in stays no longer.
+MAX_JOBS, MAX_AGE_S = 64, 60.0
+#: Seconds between two counts of the threads of all processes, where the kernel does not limit them.
+COUNT_EVERY_S = 0.25
+#: Share of its memory limit that an idle process may still hold. A process that holds more is replaced.
 KEPT_SHARE = 0.25
-#: How long an import and the making of a JSON Schema may take, at most: a model's `io_timeout_s` may say less.
+#: Seconds for importing a processor and making its JSON Schema, at most; a model's `io_timeout_s` may be lower.
 ENTRY_S = 120.0
-#: Every prompt on its way holds a descriptor.
+#: Seconds for loading a processor that was found usable, at most: `io_timeout_s` is about its work on a job.
+LOAD_S = 120.0
+#: Open files of the worker, at most: every prompt on its way holds a descriptor.
 MAX_FILES = 65_536
 
 log = structlog.get_logger(__name__)
 
 
 class IOPool:
-    """A `Processing` in which a processor can end its own job and nothing else."""
+    """A `Processing` that isolates jobs: a processor can end its own job and nothing else."""
 
     def __init__(self, processes: int, options: ForkOptions, *, idle_s: float = IDLE_S) -> None:
-        """Run at most so many processes, each for one job at a time. The first is forked for the first job."""
+        """Run at most this many processes, each for one job at a time. The first is forked for the first job."""
         _allow_files()
         self._processes = processes
         self._options = options
@@ -59,58 +70,64 @@ class IOPool:
         self._kept_bytes = KEPT_SHARE * options.memory_bytes
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
-        #: The last used is at the end.
+        #: Idle processes; the one used last is at the end.
         self._idle: list[IOProcess] = []
+        self._used: set[IOProcess] = set()
         self._living = 0
         self._closed = False
+        #: The template of each model, by the model as JSON.
+        self._templates: dict[str, _Place] = {}
         self._server = ForkServer(options)
-        self._tidier = threading.Thread(target=self._end_idle, name="io-idle", daemon=True)
-        self._tidier.start()
+        self._idle_ender = threading.Thread(target=self._end_idle, name="io-idle", daemon=True)
+        self._idle_ender.start()
+        self._counter = threading.Thread(target=self._count_threads, name="io-threads", daemon=True)
+        self._counter.start()
 
     @property
     def server(self) -> ForkServer:
-        """The fork server as it is now; a lost one is replaced when a process is needed."""
+        """The current fork server; a lost one is replaced when a process is needed."""
         return self._server
 
     @contextmanager
     def open(
         self, work: Work, *, check: Check, say: Callable[[str], None], checkpoints: Checkpoints = NO_CHECKPOINTS,
-        show: Show = unseen,
+        show: Show = discard_preview,
     ) -> Iterator[Session]:  # fmt: skip
         """Run the first half of a job in a process; see `Processing.open`."""
-        patience = Patience(work.model.io_timeout_s, check)
-        # Made now: as soon as the process is prepared it begins with its second half, and may write there.
+        limits = WaitLimits(work.model.io_timeout_s, check)
+        # Created first: the process may begin its second half at once, and write there.
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
-        with self._using(work.model, check) as process, self._conversation(process, work, patience) as prompts:
-            if hear(process, process.channel, patience, LOADING).kind != "loaded":
-                raise ProcessorFailed("the processor's process sent nonsense before its plan")
-            prepared = hear_plan(process, patience, checkpoints)
-            yield RemoteSession(process, prompts, patience, prepared, sink, work.folder, say)
+        with self._using(work, limits) as process, self._conversation(process, work, limits) as prompts:
+            if receive(process, process.channel, limits, LOADING).kind != "loaded":
+                raise ProcessorFailed("the processor's process sent an invalid message before its plan")
+            prepared = receive_plan(process, limits, checkpoints)
+            yield RemoteSession(process, prompts, limits, prepared, sink, work.folder, say)
 
     def dummy(self, model: Model, folder: Path) -> Work:
-        """Have the processor make its dummy request in a process; see `Processing.dummy`."""
-        answer = self._ask(model, "dummy", Patience(model.io_timeout_s, lambda: None), folder=str(folder))
+        """Create the processor's dummy request in a process; see `Processing.dummy`."""
+        limits = WaitLimits(max(LOAD_S, model.io_timeout_s), lambda: None)
+        answer = self._ask(model, "dummy", limits, folder=str(folder))
         try:
             work = work_from_json(model, answer.header)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProcessorFailed("the processor's process sent nonsense instead of a dummy") from error
+            raise ProcessorFailed("the processor's process sent an invalid message instead of a dummy") from error
         if not all(file.path.resolve().is_relative_to(folder.resolve()) for file in work.media.values()):
-            raise ProcessorFailed("the processor's dummy names files outside its folder")
+            raise ProcessorFailed("the processor's dummy request names files outside its folder")
         return work
 
     def entry(self, model: Model, *, check: Check = lambda: None) -> CatalogueEntry:
         """Import the model's processor in a process; see `Processing.entry`."""
         try:
-            answer = self._ask(model, "entry", Patience(min(ENTRY_S, model.io_timeout_s), check))
-            said = CatalogueEntry.model_validate(answer.header.get("entry"))
+            answer = self._ask(model, "entry", WaitLimits(min(ENTRY_S, model.io_timeout_s), check))
+            entry = CatalogueEntry.model_validate(answer.header.get("entry"))
         except Interruption:
             raise
         except PenstockError as error:
             return unusable(model, error.detail)
         except ValidationError:
-            return unusable(model, "the processor's process sent nonsense instead of its schema")
+            return unusable(model, "the processor's process sent an invalid message instead of its schema")
         common = set(Model.model_fields) & set(CatalogueEntry.model_fields)
-        return said.model_copy(update={name: getattr(model, name) for name in common})
+        return entry.model_copy(update={name: getattr(model, name) for name in common})
 
     def close(self) -> None:
         """End all processes; jobs that still use one raise `Drained`."""
@@ -120,66 +137,138 @@ class IOPool:
             self._change.notify_all()
         for process in idle:
             process.close()
-        self._tidier.join()
+        self._idle_ender.join()
+        self._counter.join()
+        for place in self._templates.values():
+            if place.template is not None:
+                place.template.channel.close()
         self._server.close()
 
     @contextmanager
-    def _conversation(self, process: IOProcess, work: Work, patience: Patience) -> Iterator[RemotePrompts]:
-        """Send a job to a process; gives its prompts."""
+    def _conversation(self, process: IOProcess, work: Work, limits: WaitLimits) -> Iterator[RemotePrompts]:
+        """Send a job to a process and yield its prompts."""
         ours, its = socket.socketpair()
         channel = Channel(ours, process.memory)
-        with closing(RemotePrompts(process, channel, patience)) as prompts:
+        with closing(RemotePrompts(process, channel, limits)) as prompts:
             with its:
-                tell(process, patience, "job", work.model, descriptor=its.fileno(), **work_to_json(work))
+                send_request(process, limits, "job", work.model, descriptor=its.fileno(), **work_to_json(work))
             yield prompts
 
-    def _ask(self, model: Model, kind: str, patience: Patience, **fields: Any) -> Message:
-        with self._using(model, patience.check) as process:
-            tell(process, patience, kind, model, **fields)
-            return hear(process, process.channel, patience, LOADING)
+    def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> Message:
+        """Ask a template of its own, which ends afterwards; it counts as a process."""
+        while not self._may_start():
+            limits.check()
+        try:
+            with closing(self._new_template(model)) as template:
+                return ask_template(template, limits, kind, **fields)
+        finally:
+            self._forget()
 
     @contextmanager
-    def _using(self, model: Model, check: Check) -> Iterator[IOProcess]:
-        """Hold a process; afterwards it goes back, if it is ready for another job, and is ended otherwise."""
-        process = self._take(model, check)
+    def _using(self, work: Work, limits: WaitLimits) -> Iterator[IOProcess]:
+        """Use a process; afterwards return it to the pool if it is ready for another job, else end it."""
+        process = self._acquire(work, limits)
         process.idle = process.settling = False
-        process.model = model.name
+        process.jobs += 1
         try:
             yield process
         finally:
             if process.settling:
                 settle(process)
-            self._give_back(process)
+            self._release(process)
 
-    def _take(self, model: Model, check: Check) -> IOProcess:
-        while (process := self._next(model, check)) is not None:
+    def _acquire(self, work: Work, limits: WaitLimits) -> IOProcess:
+        room = (work.room or work.folder).resolve()
+        media = frozenset(file.path.resolve() for file in work.media.values())
+        reads = frozenset(path for path in media if not path.is_relative_to(room))
+        serves = work.tenant, work.model.model_dump_json()
+        while (process := self._next(serves, room, reads, limits.check)) is not None:
             if process.alive:
                 return process
             self._drop(process)
         try:
-            try:
-                return self._living_server().fork()
-            except ServiceError:  # it had died, and nobody knew
-                return self._living_server().fork()
+            process = self._fork(work.model, serves[1], room, sorted(reads), limits)
         except BaseException:
             self._forget()
             raise
+        process.serves = serves
+        with self._lock:
+            self._used.add(process)
+        return process
 
-    def _next(self, model: Model, check: Check) -> IOProcess | None:
-        """Return an idle process, one that has the model's processor at hand if there is one; None to fork another."""
+    def _fork(self, model: Model, key: str, room: Path, reads: list[Path], limits: WaitLimits) -> IOProcess:
+        try:
+            return self._template(model, key, limits).fork(room, reads)
+        except ServiceError:  # the template had died unnoticed
+            return self._template(model, key, limits).fork(room, reads)
+
+    def _template(self, model: Model, key: str, limits: WaitLimits) -> Template:
+        """Return the model's template; start it for the first job, while the model's other jobs wait."""
+        with self._lock:
+            place = self._templates.setdefault(key, _Place())
+        while not place.lock.acquire(timeout=TICK_S):
+            limits.check()
+        try:
+            if place.template is not None and place.template.lost:
+                place.template.close()
+                place.template = None
+            if place.template is None:
+                place.template = self._loaded_template(model, limits)
+            place.template.used_at = time.monotonic()  # before the lock is free: nobody ends it as unused
+            return place.template
+        finally:
+            place.lock.release()
+
+    def _loaded_template(self, model: Model, limits: WaitLimits) -> Template:
+        """Start a template and have it load the processor, unless the processor has threads, which no fork inherits."""
+        limits = WaitLimits(LOAD_S, limits.check, "while it was loaded")
+        for now in (True, False):
+            template = self._new_template(model)
+            try:
+                threads = ask_template(template, limits, "load", now=now).header["threads"]
+                if threads == 1 or not now:
+                    return template
+            except BaseException:
+                template.close()
+                raise
+            log.info("io.not_shared", model=model.name, threads=threads)
+            template.close()
+        raise AssertionError("the second template loads nothing")
+
+    def _new_template(self, model: Model) -> Template:
+        fields = model.model_dump(mode="json")
+        try:
+            return self._living_server().fork(fields)
+        except ServiceError:  # the fork server had died unnoticed
+            return self._living_server().fork(fields)
+
+    def _next(self, serves: tuple[str, str], room: Path, reads: frozenset[Path], check: Check) -> IOProcess | None:
+        """Return an idle process of the same tenant and model; None to fork another."""
         while True:
             check()
             with self._lock:
-                if self._closed:
-                    raise Drained
-                if self._idle:
-                    process = next((p for p in reversed(self._idle) if p.model == model.name), self._idle[-1])
-                    self._idle.remove(process)
-                    return process
-                if self._living < self._processes:
-                    self._living += 1
-                    return None
+                for process in reversed(self._idle):
+                    if process.serves == serves and process.room == room and reads <= process.reads:
+                        self._idle.remove(process)
+                        self._used.add(process)
+                        return process
+            if self._may_start():
+                return None
+
+    def _may_start(self) -> bool:
+        """Count one process more, in the place of one that others used if need be; False after a tick without one."""
+        with self._lock:
+            if self._closed:
+                raise Drained
+            if self._living < self._processes:
+                self._living += 1
+                return True
+            if not self._idle:
                 self._change.wait(TICK_S)
+                return False
+            other = self._idle.pop(0)
+        other.close()
+        return True
 
     def _living_server(self) -> ForkServer:
         with self._lock:
@@ -189,14 +278,29 @@ class IOPool:
                 self._server = ForkServer(self._options)
             return self._server
 
-    def _give_back(self, process: IOProcess) -> None:
+    def _release(self, process: IOProcess) -> None:
         process.idle_since = time.monotonic()
         with self._lock:
-            if process.idle and process.grown_bytes <= self._kept_bytes and not self._closed:
+            self._used.discard(process)
+            if process.idle and not self._closed and self._may_serve_again(process):
                 self._idle.append(process)
                 self._change.notify_all()
                 return
         self._drop(process)
+
+    def _may_serve_again(self, process: IOProcess) -> bool:
+        """Return True if another job of the same tenant may use the process.
+
+        Where the kernel cannot refuse processes, one that a job left behind would see the next job.
+        """
+        return (
+            self._options.reuse
+            and not self._options.programs
+            and "system calls" in process.parts
+            and process.grown_bytes <= self._kept_bytes
+            and process.jobs < MAX_JOBS
+            and process.idle_since - process.born_at < MAX_AGE_S
+        )
 
     def _drop(self, process: IOProcess) -> None:
         process.close()
@@ -208,23 +312,68 @@ class IOPool:
             self._change.notify_all()
 
     def _end_idle(self) -> None:
-        """End processes that nobody has used for a while, until the pool is closed."""
+        """End processes and templates that are unused, and idle processes that are old, until the pool is closed."""
         while True:
             with self._lock:
                 if self._closed:
                     return
                 now = time.monotonic()
-                left = [self._idle_s - (now - process.idle_since) for process in self._idle]
-                old = [process for process, left_s in zip(self._idle, left, strict=True) if left_s <= 0]
-                self._idle = [process for process in self._idle if process not in old]
-                if not old:
-                    self._change.wait(min(left, default=None))
-            for process in old:
+                left = {process: self._ends_at(process) - now for process in self._idle}
+                expired = [process for process, left_s in left.items() if left_s <= 0]
+                self._idle = [process for process in self._idle if process not in expired]
+            for process in expired:
                 self._drop(process)
+            templates_s = self._end_templates(now)
+            with self._lock:
+                if not expired and not self._closed:
+                    self._change.wait(min([*left.values(), templates_s]))
+
+    def _ends_at(self, process: IOProcess) -> float:
+        return min(process.idle_since + self._idle_s, process.born_at + MAX_AGE_S)
+
+    def _end_templates(self, now: float) -> float:
+        """End unused templates; return the seconds until the next one may be unused."""
+        with self._lock:
+            serving = {process.serves[1] for process in (*self._idle, *self._used)}
+            places = [place for key, place in self._templates.items() if key not in serving]
+        for place in places:
+            if not place.lock.acquire(blocking=False):
+                continue
+            try:
+                if place.template is not None and now - place.template.used_at >= TEMPLATE_IDLE_S:
+                    place.template.close()
+                    place.template = None
+            finally:
+                place.lock.release()
+        return TEMPLATE_IDLE_S / 10
+
+    def _count_threads(self) -> None:
+        """End processes with too many threads, where the kernel does not limit them, until the pool is closed."""
+        while True:
+            with self._lock:
+                if not self._closed:
+                    self._change.wait(COUNT_EVERY_S)
+                if self._closed:
+                    return
+                processes = [*self._used, *self._idle]
+            for process in processes:
+                if "threads" in process.parts:
+                    return
+                if sandbox.threads(process.pid) > sandbox.MAX_THREADS:
+                    process.doom = f"started more than {sandbox.MAX_THREADS} threads"
+                    process.end()
+
+
+class _Place:
+    """The place of a model's template, and the lock of who starts or ends it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.template: Template | None = None
 
 
 def _allow_files() -> None:
-    """Let this process hold as many files as it may."""
+    """Raise this process's limit of open files as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

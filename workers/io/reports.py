@@ -1,4 +1,4 @@
-"""Errors as they cross from an IO process to its worker: only what a processor may say, and only text."""
+"""Errors on their way from an IO process to its worker: only the kinds that a processor may raise, and only text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.reports import Issue
 _MAX_TEXT = 2000
 _MAX_ISSUES = 100
 
-#: What a processor may raise, by name. Not here: what would end more than the one attempt.
+#: Error classes that a processor may raise, by name. Not included: errors that would end more than the one attempt.
 _RAISABLE: dict[str, type[PenstockError]] = {
     kind.__name__: kind
     for kind in vars(errors).values()
@@ -22,7 +22,7 @@ _RAISABLE: dict[str, type[PenstockError]] = {
 
 
 def to_json(error: BaseException, memory_bytes: int) -> dict[str, Any]:
-    """Return an error for the worker; `memory_bytes` is what the process may use."""
+    """Return an error as JSON for the worker; `memory_bytes` is the process's memory limit."""
     ours = _translated(error, memory_bytes)
     issues = [{"pointer": issue.pointer[:_MAX_TEXT], "detail": issue.detail[:_MAX_TEXT]} for issue in ours.errors]
     name = next((kind.__name__ for kind in type(ours).__mro__ if kind.__name__ in _RAISABLE), "ProcessorFailed")
@@ -33,9 +33,9 @@ def from_json(data: Any) -> PenstockError:
     """Return the error that an IO process reported."""
     match data:
         case {"error": str(name), "detail": str(detail), "issues": list(issues)} if name in _RAISABLE:
-            told = [_issue(issue) for issue in issues[:_MAX_ISSUES]]
-            return _RAISABLE[name](detail[:_MAX_TEXT], errors=[issue for issue in told if issue])
-    return ProcessorFailed("the processor's process reported an error that is none")
+            found = [_issue(issue) for issue in issues[:_MAX_ISSUES]]
+            return _RAISABLE[name](detail[:_MAX_TEXT], errors=[issue for issue in found if issue])
+    return ProcessorFailed("the processor's process reported an unknown error")
 
 
 def _issue(data: Any) -> Issue | None:
@@ -50,9 +50,26 @@ def _translated(error: BaseException, memory_bytes: int) -> PenstockError:
         return error
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return ProcessorFailed(
-            f"the model's processor needs more memory for this input than the {memory_bytes / 2**20:.0f} MiB that it "
-            "may use here (io_memory_bytes)"
+            f"the model's processor needs more memory for this input than the limit of {memory_bytes / 2**20:.0f} MiB "
+            "(io_memory_bytes)"
         )
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return ProcessorFailed("the model's processor wrote a file that is larger than the limit (io_file_bytes)")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutOfSpace()
+    if _refused(error):
+        return ProcessorFailed(
+            "the model's processor did what an IO process may not (PermissionError): it may read libraries, the "
+            "model's files and the job's media, and write to its scratch folder; it has no network, makes no links, "
+            "and starts no programs (io_programs allows them); the worker's log names the place"
+        )
     return ProcessorFailed(f"the model's processor failed on this input ({type(error).__name__})")
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Return True for an error that the sandbox caused, or a library's error about one."""
+    while error is not None:
+        if isinstance(error, PermissionError) or "Permission denied" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

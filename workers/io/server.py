@@ -1,7 +1,8 @@
-"""The fork server: a process that has imported what processors need, and forks IO processes when it is asked.
+"""The fork server: a process that imports what processors need once, and forks a template for each model.
 
-`python -m penstock.workers.io.server <descriptor> <log descriptor>`, started by `forks.py`. It has one
-thread and imports nothing but our own processors: a plugin that crashes when it is imported does so in a fork. It ends
+Start: `python -m penstock.workers.io.server <descriptor> <log descriptor>`, by `forks.py`. It has one thread and
+imports only Penstock's own processors: a plugin that crashes on import does so in a template. For each package of
+processors it forks another fork server, since a fork costs the more the more is imported: GDAL doubles it. Each ends
 with its worker, and its forks end with it.
 """
 
@@ -14,32 +15,30 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
-from typing import Any
+from pathlib import Path
 
 import structlog
 
 from penstock.log import configure, log_uncaught
 from penstock.processors.registry import GROUP, Registry
-from penstock.workers.io import sandbox
-from penstock.workers.io.channel import Channel, Gone
-from penstock.workers.io.worker import IOWorker
+from penstock.workers.io import sandbox, system_calls
+from penstock.workers.io.channel import Channel, Disconnected
+from penstock.workers.io.children import Children
+from penstock.workers.io.template import Template
 
-#: What nearly every processor imports.
-PRELOAD = ("numpy", "PIL.Image", "penstock.processors.geo.gdal")
-#: How long the kernel may take to end a killed process before we give up on it.
-END_S = 5.0
+#: Modules that nearly every processor imports.
+PRELOAD = ("numpy", "PIL.Image")
 
 log = structlog.get_logger(__name__)
 
 
 def main(descriptor: int, log_descriptor: int) -> None:
-    """Serve the worker at the other end of a socket until it goes; our own log goes past what processors may print."""
+    """Serve the worker at the other end of a socket until it ends; the log goes to a descriptor of its own."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the worker decides when: it may have jobs to drain
+        signal.signal(number, signal.SIG_IGN)  # the worker decides when to end: it may have jobs to drain
     faulthandler.enable()  # a crash leaves the Python side of its stack in the log
     worker = Channel(socket.socket(fileno=descriptor), patient=True)
     config = worker.receive().header
@@ -48,101 +47,67 @@ def main(descriptor: int, log_descriptor: int) -> None:
     network = sandbox.leave_network()
     sandbox.give_up_rights()
     sandbox.adopt()
+    parts = sandbox.survey(network) - set(config["lacking"])
+    sandbox.hide()
+    if "system calls" in parts:
+        system_calls.prepare(programs=bool(config["programs"]))
     registry = _registry(config["processors"])
-    preload([*PRELOAD, *_own_modules(registry), *config["preload"]])
+    preload([*PRELOAD, *config["preload"]])
+    packages = _own_packages(registry)
+    try:
+        worker.send("ready", network=network, parts=sorted(parts), packages=packages)
+        private = tuple(map(Path, config["private"]))
+        sizes = int(config["memory_bytes"]), int(config["file_bytes"])
+        template = Template(registry, *sizes, private, parts, bool(config["programs"]))
+        serve(worker, template, _modules(registry, packages))
+    except Disconnected:
+        return  # the worker has ended
+
+
+def serve(worker: Channel, template: Template, modules: Mapping[str, Sequence[str]]) -> None:
+    """Fork templates, and fork servers for packages of processors, and report their ends, until `Disconnected`."""
+    children = Children()
     gc.collect()
     gc.freeze()  # a collection in a fork would touch, and so copy, every page
-    server = Server(worker, registry, int(config["memory_bytes"]))
     try:
-        worker.send("ready", network=network)
-        server.serve()
-    except Gone:
-        server.end_all()
+        _serve(worker, children, template, modules)
+    finally:
+        children.end_all()
 
 
-class Server:
-    """Forks IO processes and tells how they ended."""
+def _serve(worker: Channel, children: Children, template: Template, modules: Mapping[str, Sequence[str]]) -> None:
+    while True:
+        message = worker.receive()
+        match message.kind, message.descriptor:
+            case "fork", int(descriptor):
+                package = message.header.get("package")
 
-    def __init__(self, worker: Channel, registry: Registry, memory_bytes: int) -> None:
-        self._worker = worker
-        self._registry = registry
-        self._memory_bytes = memory_bytes
-        self._pids: set[int] = set()
+                def run(descriptor: int = descriptor, package: str | None = package) -> None:
+                    worker.close()
+                    if package is None:
+                        template.serve(descriptor)
+                    else:
+                        _serve_package(descriptor, template, modules[package])
 
-    def serve(self) -> None:
-        """Answer requests until `Gone`."""
-        while True:
-            message = self._worker.receive()
-            match message.kind, message.descriptor:
-                case "fork", int(descriptor):
-                    self._worker.send("forked", pid=self._fork(descriptor))
-                case "end", _:
-                    status, killed = self._end(message.header["pid"], message.header["grace_s"])
-                    self._worker.send("ended", status=status, killed=killed)
-
-    def end_all(self) -> None:
-        """Kill every fork."""
-        for pid in list(self._pids):
-            self._end(pid)
-
-    def _fork(self, descriptor: int) -> int:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid:
-            os.close(descriptor)
-            self._pids.add(pid)
-            return pid
-        try:
-            self._worker.close()
-            os.setsid()  # a group of its own: what it starts ends with it, and what it kills is itself
-            sandbox.end_with(parent)
-            IOWorker(descriptor, self._registry, self._memory_bytes).work()
-        except BaseException:
-            log.exception("io.broken")
-            os._exit(1)
-        os._exit(0)
-
-    def _end(self, pid: int, grace_s: float = 0.0) -> tuple[int | None, bool]:
-        """Return a fork's wait status, and whether it had to be killed for it, after so much grace."""
-        if pid not in self._pids:
-            return None, False
-        self._pids.remove(pid)
-        killed = not _ends(pid, grace_s)
-        _kill(pid)  # before it is waited for: until then nobody else can have its number
-        status = os.waitpid(pid, 0)[1] if _ends(pid, END_S) else None
-        self._end_orphans()
-        return status, killed
-
-    def _end_orphans(self) -> None:
-        """Kill what forks left that went into sessions of their own: it has become ours."""
-        for pid in sandbox.children() - self._pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            if _ends(pid, END_S):
-                os.waitpid(pid, 0)
+                worker.send("forked", pid=children.fork(run))
+                os.close(descriptor)
+            case "end", _:
+                status, killed = children.end(message.header["pid"], message.header["grace_s"])
+                worker.send("ended", status=status, killed=killed)
 
 
-def _kill(pid: int) -> None:
-    """Kill a fork and all that it has started in its session's group."""
-    for kill in (os.kill, os.killpg):
-        with suppress(
-            ProcessLookupError, PermissionError
-        ):  # it has ended, or has no group yet, or nobody else is in it
-            kill(pid, signal.SIGKILL)
-
-
-def _ends(pid: int, patience_s: float) -> bool:
-    """Whether a child ends in time; it is not waited for."""
-    ends = time.monotonic() + patience_s
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= ends:
-            return False
-        time.sleep(0.001)
-    return True
+def _serve_package(descriptor: int, template: Template, modules: Sequence[str]) -> None:
+    """Be the fork server of a package of processors."""
+    sandbox.adopt()
+    worker = Channel(socket.socket(fileno=descriptor), patient=True)
+    preload(modules)
+    with suppress(Disconnected):
+        worker.send("ready")
+        serve(worker, template, {})
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Import modules, so that forks share their memory; one that cannot be imported is its processor's problem."""
+    """Import modules, so that forks share their memory; a failed import is logged only: the fork reports it again."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -151,15 +116,24 @@ def preload(modules: Iterable[str]) -> None:
 
 
 def _registry(more: dict[str, str]) -> Registry:
-    registry = Registry.found()
+    registry = Registry.installed()
     for name, value in more.items():
         registry = registry.register(name, EntryPoint(name, value, GROUP))
     return registry
 
 
-def _own_modules(registry: Registry) -> list[str]:
-    points: list[Any] = [point for point in registry.processors.values() if isinstance(point, EntryPoint)]
-    return [point.module for point in points if point.module.startswith("penstock.")]
+def _own_packages(registry: Registry) -> dict[str, str]:
+    """Return the packages of Penstock's own processors, by processor."""
+    points = ((name, point) for name, point in registry.processors.items() if isinstance(point, EntryPoint))
+    return {name: point.module.rpartition(".")[0] for name, point in points if point.module.startswith("penstock.")}
+
+
+def _modules(registry: Registry, packages: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the modules of each package's processors."""
+    modules: dict[str, list[str]] = {}
+    for name, package in packages.items():
+        modules.setdefault(package, []).append(registry.processors[name].module)
+    return modules
 
 
 if __name__ == "__main__":

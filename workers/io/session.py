@@ -1,4 +1,4 @@
-"""The worker's side of a job in an IO process: the two conversations, and what is believed of them."""
+"""The worker's side of a job in an IO process: two conversations, whose messages are checked before use."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
 from penstock.workers.io import reports
-from penstock.workers.io.channel import Channel, Gone, Message, Tick
-from penstock.workers.io.forks import IOProcess
+from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
+from penstock.workers.io.forks import IOProcess, Template
 from penstock.workers.processing import Processed, checked_result
 
 T = TypeVar("T")
 
-#: What a process may take to tidy up after a job before it is ended instead.
+#: Seconds that a process has to clean up after a job; then it is ended.
 SETTLE_S = 2.0
-#: Of the word for what progress counts.
+#: Characters of the unit of progress.
 _MAX_UNIT = 40
-#: Of one job.
+#: Artifacts of one job.
 _MAX_ARTIFACTS = 1000
 
-#: After these a process tidies up by itself.
-_LAST_WORDS = frozenset({"result", "failed", "entry", "dummy"})
+#: Kinds of messages after which a process cleans up by itself.
+_FINAL_KINDS = frozenset({"result", "failed"})
 
-LOADING, READING, WRITING = "the processor was loaded", "reading the input", "making the result"
+LOADING, READING, WRITING = "loading the processor", "reading the input", "making the result"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a process may be silent, and who may end the wait sooner."""
+class WaitLimits:
+    """The limits of a wait for a process: its longest silence in seconds, and a check that may end the wait sooner."""
 
     timeout_s: float
     check: Check
+    #: The limit's name, for the error.
+    name: str = "io_timeout_s"
 
     def tick(self) -> Tick:
         """Return the tick of one wait that begins now."""
@@ -56,91 +58,106 @@ class Patience:
         def tick() -> None:
             self.check()
             if time.monotonic() > ends:
-                raise ProcessorFailed(f"the model's processor did nothing for {self.timeout_s:g} s (io_timeout_s)")
+                raise ProcessorFailed(f"the model's processor did not respond for {self.timeout_s:g} s ({self.name})")
 
         return tick
 
 
-def tell(process: IOProcess, patience: Patience, kind: str, model: Model, **fields: Any) -> None:
-    """Ask a process for something of a model; what it logs meanwhile names the job as our own lines do."""
-    bound = {name: str(value) for name, value in structlog.contextvars.get_contextvars().items()}
+def send_request(process: IOProcess, limits: WaitLimits, kind: str, model: Model, **fields: Any) -> None:
+    """Send a process a request about a model; its log lines carry the job's ids as the worker's own do."""
     try:
-        process.channel.send(kind, tick=patience.tick(), model=model.model_dump(mode="json"), log=bound, **fields)
-    except Gone:
+        process.channel.send(kind, tick=limits.tick(), model=model.model_dump(mode="json"), log=_log_ids(), **fields)
+    except Disconnected:
         raise process.death(LOADING) from None
 
 
-def hear(process: IOProcess, channel: Channel, patience: Patience, doing: str) -> Message:
-    """Return the next message; raise what the process reports, or why it left."""
+def ask_template(template: Template, limits: WaitLimits, kind: str, **fields: Any) -> Message:
+    """Return a template's answer; raise the error that it reports, or the cause of its end."""
     try:
-        message = channel.receive(tick=patience.tick())
-    except Gone:
+        template.channel.send(kind, tick=limits.tick(), log=_log_ids(), **fields)
+        message = template.channel.receive(tick=limits.tick())
+    except Disconnected:
+        raise template.death(LOADING) from None
+    if message.kind == "failed":
+        raise reports.from_json(message.header)
+    return message
+
+
+def _log_ids() -> dict[str, str]:
+    return {name: str(value) for name, value in structlog.contextvars.get_contextvars().items()}
+
+
+def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str) -> Message:
+    """Return the next message; raise the error that the process reports, or the cause of its end."""
+    try:
+        message = channel.receive(tick=limits.tick())
+    except Disconnected:
         raise process.death(doing) from None
-    except ProcessorFailed:  # it hangs, or sends nonsense: it may not even finish what it does
+    except ProcessorFailed:  # the process hangs or sends invalid messages: it may never finish
         process.end()
         raise
-    if channel is process.channel and message.kind in _LAST_WORDS:
+    if channel is process.channel and message.kind in _FINAL_KINDS:
         process.settling = True
     if message.kind == "failed":
         raise reports.from_json(message.header)
     return message
 
 
-def hear_plan(process: IOProcess, patience: Patience, checkpoints: Checkpoints) -> Message:
-    """Return what the first half says at its end, after it was given the checkpoints that it asked for."""
+def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoints) -> Message:
+    """Return the plan of the first half; answer the process's requests for checkpoints before."""
     while True:
-        message = hear(process, process.channel, patience, READING)
+        message = receive(process, process.channel, limits, READING)
         match message.kind, message.header:
             case "checkpoints", {"prefix": str(prefix)}:
-                found = for_process(process, patience, lambda: checkpoints.found(prefix))
-                answer(process, patience, READING, "found", files={name: str(path) for name, path in found.items()})
+                found = do_for_process(process, limits, lambda: checkpoints.found(prefix))
+                send_answer(process, limits, READING, "found", files={name: str(path) for name, path in found.items()})
             case _:
                 return message
 
 
-def for_process(process: IOProcess, patience: Patience, act: Callable[[], T]) -> T:
-    """Do what a process waits for. If it fails, so does the job; the process is told, and is still good."""
+def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:
+    """Do what a process waits for. If this fails, the job fails; the process is told to stop and can be used again."""
     try:
         return act()
     except Interruption:
         raise
     except PenstockError:
-        with suppress(Gone):  # then there is nobody to stop
-            process.channel.send("stop", tick=patience.tick())
-        process.settling = True  # the job failed, the process may still be good
+        with suppress(Disconnected):  # the process has ended already
+            process.channel.send("stop", tick=limits.tick())
+        process.settling = True  # the job failed, the process may be usable
         raise
 
 
-def answer(process: IOProcess, patience: Patience, doing: str, kind: str, data: Any = None, **fields: Any) -> None:
-    """Tell a process something in its conversation; raise why it left."""
+def send_answer(process: IOProcess, limits: WaitLimits, doing: str, kind: str, data: Any = None, **fields: Any) -> None:
+    """Send an answer to a process; raise the cause if it has ended."""
     try:
-        process.channel.send(kind, data, tick=patience.tick(), **fields)
-    except Gone:
+        process.channel.send(kind, data, tick=limits.tick(), **fields)
+    except Disconnected:
         raise process.death(doing) from None
 
 
 def settle(process: IOProcess) -> None:
-    """Wait until the process is ready for its next job; one that is not soon stays unfit for any."""
+    """Wait until the process is ready for its next job; after `SETTLE_S` it counts as unusable."""
     ends = time.monotonic() + SETTLE_S
 
     def tick() -> None:
         if time.monotonic() > ends:
             raise TimeoutError
 
-    with suppress(Gone, TimeoutError, ProcessorFailed):
+    with suppress(Disconnected, TimeoutError, ProcessorFailed):
         while (message := process.channel.receive(tick=tick)).kind != "idle":
-            pass  # what it said before it heard that nobody wants it
+            pass  # sent before the process received the stop
         process.grown_bytes = int(message.header["grown_bytes"])
         process.idle = True
 
 
 class RemotePrompts:
-    """The prompts of a job, made in its process while they are drawn. One thread draws, any may close."""
+    """The prompts of a job, made in its process on demand. One thread reads, any thread may close."""
 
-    def __init__(self, process: IOProcess, channel: Channel, patience: Patience) -> None:
+    def __init__(self, process: IOProcess, channel: Channel, limits: WaitLimits) -> None:
         self._process = process
         self._channel = channel
-        self._patience = patience
+        self._limits = limits
         self._drawing = threading.Lock()
         self._asked = False
         self._closed = False
@@ -155,13 +172,13 @@ class RemotePrompts:
             try:
                 return self._next()
             except BaseException:
-                # Closed while we waited: then it was not the process that went.
+                # Closed while waiting: then the process has not ended.
                 if self._closed:
                     raise StopIteration from None
                 raise
 
     def close(self) -> None:
-        """Draw no more."""
+        """Read no more prompts."""
         self._closed = True
         self._channel.shut()
         with self._drawing:
@@ -169,23 +186,23 @@ class RemotePrompts:
 
     def _next(self) -> Prompt:
         self._ask()
-        message = hear(self._process, self._channel, self._patience, READING)
+        message = receive(self._process, self._channel, self._limits, READING)
         self._asked = False
         match message.kind, message.header:
             case "prompt", {"cost": int(cost)}:
-                self._ask()  # the next is made while the engine takes this one
+                self._ask()  # the process makes the next prompt while the engine computes this one
                 return Prompt(message.data, cost)
             case "end", _:
                 raise StopIteration
             case _:
-                raise ProcessorFailed("the processor's process sent nonsense instead of a prompt")
+                raise ProcessorFailed("the processor's process sent an invalid message instead of a prompt")
 
     def _ask(self) -> None:
         if self._asked:
             return
         try:
-            self._channel.send("next", tick=self._patience.tick())
-        except Gone:
+            self._channel.send("next", tick=self._limits.tick())
+        except Disconnected:
             raise self._process.death(READING) from None
         self._asked = True
 
@@ -194,7 +211,7 @@ class RemoteSession:
     """A job whose first half is done, in its process."""
 
     def __init__(
-        self, process: IOProcess, prompts: RemotePrompts, patience: Patience, prepared: Message, sink: Sink,
+        self, process: IOProcess, prompts: RemotePrompts, limits: WaitLimits, prepared: Message, sink: Sink,
         folder: Path, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         match prepared.kind, prepared.header:
@@ -206,10 +223,10 @@ class RemoteSession:
                 self._repeatable = repeatable
                 self._steps = max(1, steps)
             case _:
-                raise ProcessorFailed("the processor's process sent nonsense instead of its plan")
+                raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
         self._process = process
         self._prompts = prompts
-        self._patience = patience
+        self._limits = limits
         self._sink = sink
         self._folder = folder.resolve()
         self._say = say
@@ -246,13 +263,13 @@ class RemoteSession:
 
     @property
     def prompts(self) -> Iterator[Prompt]:
-        """The prompts, made ahead of the engine as far as it draws them."""
+        """The prompts, made one ahead of the engine."""
         return self._prompts
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
-        """Answer the process's requests until it has a result."""
+        """Answer the process's requests until it sends a result."""
         while True:
-            message = hear(self._process, self._process.channel, self._patience, WRITING)
+            message = receive(self._process, self._process.channel, self._limits, WRITING)
             match message.kind, message.header:
                 case "next", _:
                     self._answer(outputs)
@@ -267,34 +284,34 @@ class RemoteSession:
                 case "result", {"text": text, "data": data}:
                     return Processed(checked_result(text, data), self._sink.files)
                 case _:
-                    raise ProcessorFailed("the processor's process sent nonsense instead of a result")
+                    raise ProcessorFailed("the processor's process sent an invalid message instead of a result")
 
     def _add(self, name: str, path: str, media_type: str) -> None:
         if len(self._sink.files) == _MAX_ARTIFACTS:
-            raise ProcessorFailed(f"the processor handed over more than {_MAX_ARTIFACTS} artifacts")
+            raise ProcessorFailed(f"the processor wrote more than {_MAX_ARTIFACTS} artifacts")
         self._sink.add(name, self._own_file(path), media_type=media_type)
 
     def _answer(self, outputs: Iterator[Output]) -> None:
-        output = for_process(self._process, self._patience, lambda: next(outputs, None))
+        output = do_for_process(self._process, self._limits, lambda: next(outputs, None))
         if output is None:
-            answer(self._process, self._patience, WRITING, "end")
+            send_answer(self._process, self._limits, WRITING, "end")
         else:
-            answer(self._process, self._patience, WRITING, "output", output.data, partial=output.partial)
+            send_answer(self._process, self._limits, WRITING, "output", output.data, partial=output.partial)
 
     def _save(self, name: str, path: Path) -> None:
-        for_process(self._process, self._patience, lambda: self._sink.checkpoint(name, path))
-        answer(self._process, self._patience, WRITING, "saved")
+        do_for_process(self._process, self._limits, lambda: self._sink.checkpoint(name, path))
+        send_answer(self._process, self._limits, WRITING, "saved")
 
-    def _own_file(self, said: str) -> Path:
-        """Return an artifact's or a checkpoint's path; raise `ProcessorFailed` unless it is a plain file of the job."""
-        path = Path(said)
+    def _own_file(self, path_text: str) -> Path:
+        """Return the path of an artifact or checkpoint; raise `ProcessorFailed` unless it is a file of the job."""
+        path = Path(path_text)
         try:
             inside = path.parent.resolve().is_relative_to(self._folder)
             plain = stat.S_ISREG(os.lstat(path).st_mode)
         except (OSError, ValueError) as error:
-            raise ProcessorFailed("the processor handed over an artifact that is not there") from error
+            raise ProcessorFailed("the processor named an artifact that does not exist") from error
         if not (inside and plain):
-            raise ProcessorFailed("the processor handed over an artifact that is no file of its job's folder")
+            raise ProcessorFailed("the processor named an artifact that is not a plain file in its job's folder")
         return path
 
 
@@ -302,4 +319,4 @@ def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ProcessorFailed("the processor's process sent nonsense instead of a picture") from error
+        raise ProcessorFailed("the processor's process sent an invalid preview") from error

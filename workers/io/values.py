@@ -1,4 +1,4 @@
-"""What prompts and outputs hold, as JSON and plain bytes: nothing here is ever unpickled or evaluated."""
+"""The values of prompts and outputs as JSON and plain bytes: nothing is ever unpickled or evaluated."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from penstock.workers.io.memory import Buffer
 
 #: Booleans, integers, floats and complex numbers, with their byte order and size.
 _DTYPE = re.compile(r"[<>|=][biufc][0-9]{1,2}")
-#: Arrays begin at multiples of this: a cache line.
+#: Bytes of a cache line: arrays begin at multiples of it.
 _ALIGN_BYTES = 64
 _MAX_ARRAYS = 256
 _MAX_DIMENSIONS = 32
 
-#: What is told of an array: its dtype and its shape.
+#: The dtype and shape of each array, by name.
 Layout = dict[str, tuple[str, list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Values ready to cross: plain ones as JSON, arrays as a layout and the buffers that it describes."""
+    """Values ready to send: plain ones as JSON, arrays as a layout and buffers."""
 
     plain: dict[str, Any]
     layout: Layout
@@ -37,7 +37,7 @@ class Packed:
 
 
 def pack(data: Mapping[str, Value]) -> Packed:
-    """Take values apart; raise `ProcessorFailed` for an array that cannot cross (of objects, dates or text)."""
+    """Split values into JSON and buffers; raise `ProcessorFailed` for arrays of objects, dates or text."""
     plain: dict[str, Any] = {}
     layout: Layout = {}
     parts: list[Buffer] = []
@@ -48,7 +48,7 @@ def pack(data: Mapping[str, Value]) -> Packed:
             continue
         array = np.asarray(value, order="C")
         if not _DTYPE.fullmatch(array.dtype.str) or len(layout) == _MAX_ARRAYS:
-            raise ProcessorFailed(f"{name!r} is an array of {array.dtype}, and only numbers and booleans can cross")
+            raise ProcessorFailed(f"{name!r} is an array of {array.dtype}; only numbers and booleans can be sent")
         layout[name] = array.dtype.str, list(array.shape)
         if array.nbytes:
             gap = -size % _ALIGN_BYTES
@@ -59,9 +59,9 @@ def pack(data: Mapping[str, Value]) -> Packed:
 
 
 def unpack(layout: Any, buffer: Buffer, size_bytes: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a layout, as views of the buffer; raise `ValueError` for a layout that does not fit it."""
+    """Return the arrays of a layout, as views of the buffer; raise `ValueError` for an invalid layout."""
     if not isinstance(layout, dict) or len(layout) > _MAX_ARRAYS:
-        raise ValueError("no layout of arrays")
+        raise ValueError("the layout of arrays is invalid")
     arrays: dict[str, npt.NDArray[Any]] = {}
     end = 0
     for name, row in layout.items():
@@ -85,4 +85,4 @@ def _described(row: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
         case [str(dtype), [*shape]] if _DTYPE.fullmatch(dtype) and len(shape) <= _MAX_DIMENSIONS:
             if all(type(length) is int and length >= 0 for length in shape):
                 return np.dtype(dtype), tuple(shape)
-    raise ValueError("no description of an array")
+    raise ValueError("the description of an array is invalid")

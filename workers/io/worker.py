@@ -1,4 +1,4 @@
-"""What an IO process does: one job at a time, both halves of its processor, nothing else."""
+"""The main loop of an IO process: one job at a time, both halves of its processor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import base64
 import os
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,87 +16,76 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
+from penstock.intake.media import safe_name
 from penstock.models import Model
 from penstock.processors.base import IOProcessor, Output, Prompt
-from penstock.processors.registry import Registry, export
-from penstock.storage.media import safe_name
+from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
-from penstock.workers.io.channel import Channel, Gone, Memory, Message
-from penstock.workers.io.works import work_from_json, work_to_json
-from penstock.workers.processing import Files, checked_result, dummy_work, parse
+from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
+from penstock.workers.io.work_json import work_from_json
+from penstock.workers.processing import Files, checked_result, parse
 
-#: A job that left more than this behind may have left it to be collected.
+#: Bytes of growth after a job from which unused memory is returned to the system.
 WORTH_TRIMMING_BYTES = 64 * 2**20
 
 log = structlog.get_logger(__name__)
 
 
-class Stopped(Exception):
-    """The worker wants no more of this job."""
+class JobStopped(Exception):
+    """The worker has stopped this job."""
 
 
 class IOWorker:
-    """Works for a worker at the other end of a socket until that goes."""
+    """Serves the worker at the other end of a socket until the socket closes."""
 
-    def __init__(self, descriptor: int, registry: Registry, memory_bytes: int) -> None:
-        """Take over the socket and the limits: this process is an IO process from here on."""
-        sandbox.limit(memory_bytes)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()  # forks would all draw the same numbers
+    def __init__(self, descriptor: int, load: Callable[[], IOProcessor[Any, Any]], memory_bytes: int) -> None:
+        """Take over the socket of a confined process; `load` returns the model's processor."""
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()  # without this all forks would draw the same numbers
+        enable()
         self._memory = Memory(memory_bytes)
         self._channel = Channel(socket.socket(fileno=descriptor), self._memory, patient=True)
-        #: Also of the job that runs.
+        #: All open conversations, including the running job's.
         self._conversations = {self._channel}
-        os.register_at_fork(after_in_child=self._hang_up)  # else nobody hears the end of this process
-        self._registry = registry
+        os.register_at_fork(after_in_child=self._hang_up)  # else an open socket in a child hides this process's end
+        self._load = load
         self._memory_bytes = memory_bytes
-        self._processors: dict[tuple[str, str], IOProcessor[Any, Any]] = {}
         self._fresh_bytes = sandbox.private_bytes()
 
     def work(self) -> None:
-        """Do what is asked until the worker is gone."""
+        """Answer requests until the worker closes the connection."""
         try:
             while True:
                 message = self._channel.receive()
                 with structlog.contextvars.bound_contextvars(**message.header["log"]):
                     self._do(message)
-                del message  # its arrays would live until the next job
+                del message  # else its arrays would live until the next job
                 self._channel.send("idle", grown_bytes=self._grown_bytes())
-        except Gone:
+        except Disconnected:
             return
 
     def _hang_up(self) -> None:
-        """In what a processor forked: leave the conversations to this process."""
+        """Close the conversations in a child that a processor forked: they belong to this process."""
         for channel in self._conversations:
             channel.close()
 
     def _do(self, message: Message) -> None:
-        """Answer a request, and only then tidy up: the worker shuts the prompts' socket when it has heard the end."""
+        """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end."""
         with ExitStack() as afterwards:
             try:
-                self._answer(message, afterwards)
-            except (Gone, Stopped):
-                return  # if the worker is gone, the next message does not come
+                self._run(message, afterwards)
+            except (Disconnected, JobStopped):
+                return  # if the worker has ended, no further message arrives
             except BaseException as error:
                 self._report(self._channel, error)
 
-    def _answer(self, message: Message, afterwards: ExitStack) -> None:
-        model = Model.model_validate(message.header["model"])
-        match message.kind:
-            case "job":
-                self._run(model, message, afterwards)
-            case "entry":
-                self._channel.send("entry", entry=export(self._registry, model).model_dump(mode="json"))
-            case "dummy":
-                made = dummy_work(self._processor(model), model, Path(message.header["folder"]))
-                self._channel.send("dummy", **work_to_json(made))
-
-    def _run(self, model: Model, message: Message, afterwards: ExitStack) -> None:
+    def _run(self, message: Message, afterwards: ExitStack) -> None:
         prompts = Channel(socket.socket(fileno=message.descriptor), self._memory, patient=True)
         self._conversations.add(prompts)
         afterwards.callback(self._conversations.discard, prompts)
         afterwards.callback(prompts.close)
-        processor, work = self._processor(model), work_from_json(model, message.header)
+        processor, work = self._load(), work_from_json(Model.model_validate(message.header["model"]), message.header)
+        _keep_temporary_files_in(work.folder)
         self._channel.send("loaded")
         prepared = processor.pre_process(parse(processor, work), Files(work.media, self._found))
         plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
@@ -108,17 +98,17 @@ class IOWorker:
         self._channel.send("result", text=result.text, data=result.data)
 
     def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        """Send a prompt whenever one is asked for, until the end or until no more are wanted."""
+        """Send a prompt on each request, until the end or until the worker closes the channel."""
         try:
             while True:
                 channel.receive()
                 try:
                     self._send_next(channel, prompts)
-                except Gone:
+                except Disconnected:
                     raise
                 except BaseException as error:
                     self._report(channel, error)
-        except Gone:
+        except Disconnected:
             _close(prompts)
 
     def _send_next(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
@@ -138,7 +128,7 @@ class IOWorker:
                 case "end":
                     return
                 case _:
-                    raise Stopped
+                    raise JobStopped
 
     def _found(self, prefix: str) -> Mapping[str, Path]:
         files = ask(self._channel, "found", "checkpoints", prefix=prefix).header["files"]
@@ -148,7 +138,7 @@ class IOWorker:
         if not isinstance(error, PenstockError):
             log.exception("processor.failed")
         elif error.__cause__ is not None:
-            log.info("processor.refused", code=error.code, detail=error.detail, exc_info=error.__cause__)
+            log.info("processor.rejected", code=error.code, detail=error.detail, exc_info=error.__cause__)
         channel.send("failed", **reports.to_json(error, self._memory_bytes))
 
     def _grown_bytes(self) -> int:
@@ -158,15 +148,9 @@ class IOWorker:
         sandbox.trim()
         return sandbox.private_bytes() - self._fresh_bytes
 
-    def _processor(self, model: Model) -> IOProcessor[Any, Any]:
-        key = model.name, model.model_dump_json()
-        if key not in self._processors:
-            self._processors[key] = self._registry.processor_for(model)
-        return self._processors[key]
-
 
 class RemoteSink:
-    """The sink of a job whose worker is another process: files lie in the job's folder already, words are sent."""
+    """The sink of a job in an IO process: files lie in the job's folder already, text and previews are sent."""
 
     def __init__(self, channel: Channel, folder: Path) -> None:
         self._channel = channel
@@ -177,29 +161,34 @@ class RemoteSink:
         return self._folder / safe_name(name)
 
     def add(self, name: str, path: Path, *, media_type: str) -> None:
-        """Tell the worker of a finished file."""
+        """Report a finished file to the worker."""
         self._channel.send("artifact", name=name, path=str(path), media_type=media_type)
 
     def say(self, text: str) -> None:
-        """Pass a further piece of the result's text on."""
+        """Stream a further part of the result's text."""
         self._channel.send("say", text=text)
 
     def show(self, name: str, picture: bytes, *, media_type: str) -> None:
-        """Pass a picture of what an artifact looks like so far on."""
+        """Show an image of an unfinished artifact."""
         said = base64.b64encode(picture).decode()
         self._channel.send("show", name=name, picture=said, media_type=media_type)
 
     def checkpoint(self, name: str, path: Path) -> None:
-        """Have the worker save a file."""
+        """Have the worker save a file as a checkpoint."""
         ask(self._channel, "saved", "checkpoint", name=name, path=str(path))
 
 
+def _keep_temporary_files_in(folder: Path) -> None:
+    """Have Python and C libraries make temporary files in a job's folder: no other is writable, and it is removed."""
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+
+
 def ask(channel: Channel, expected: str, kind: str, **fields: Any) -> Message:
-    """Ask the worker for something of the job and return its answer; raise `Stopped` if it wants no more of it."""
+    """Send the worker a request about the job and return its answer; raise `JobStopped` if the job was stopped."""
     channel.send(kind, **fields)
     message = channel.receive()
     if message.kind != expected:
-        raise Stopped
+        raise JobStopped
     return message
 
 

@@ -1,0 +1,1 @@
+"""OpenAI's API under `/openai/v1`."""

@@ -1,4 +1,4 @@
-"""OpenAI's transcriptions and translations: a recording comes in a form, its words go back as they are asked for."""
+"""OpenAI's transcriptions and translations: a form with an audio file in, the text in the requested format out."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 
 from penstock.api.body import read_form
-from penstock.api.facades.abilities import Ability
-from penstock.api.facades.calls import Call, TheCall
-from penstock.api.facades.openai.answers import Result
+from penstock.api.facades.calls import Call, CurrentCall
+from penstock.api.facades.capabilities import Capability
+from penstock.api.facades.openai.answers import JobResult
 from penstock.api.facades.openai.files import FORM_BYTES
 from penstock.api.facades.openai.requests import Body, ModelName
 from penstock.api.services import Services
-from penstock.documents import validated
+from penstock.documents import fingerprint, validated
 from penstock.errors import InvalidRequest, MediaTooLarge
+from penstock.intake.media import safe_name, upload_key
 from penstock.reports import Issue
 from penstock.requests import JobRequest
-from penstock.storage.media import safe_name, upload_key
 from penstock.subtitles import srt, vtt
 
 Task = Literal["transcribe", "translate"]
@@ -37,7 +37,7 @@ router = APIRouter(prefix="/openai/v1/audio", tags=["facades"], include_in_schem
 
 
 class AudioRequest(Body):
-    """The form of `POST /v1/audio/transcriptions` and `/translations` without its file."""
+    """The form fields of `POST /v1/audio/transcriptions` and `/translations`, without the file."""
 
     model: ModelName
     language: str | None = None
@@ -47,24 +47,24 @@ class AudioRequest(Body):
 
     @property
     def words(self) -> bool:
-        """Whether the times of words are asked for."""
+        """True where word timestamps are requested."""
         return "word" in self.timestamp_granularities
 
 
 @router.post("/transcriptions")
-async def create_transcription(call: TheCall) -> Response:
-    """Write down what is said in a file."""
+async def create_transcription(call: CurrentCall) -> Response:
+    """Transcribe an audio file."""
     return await _answer(call, "transcribe")
 
 
 @router.post("/translations")
-async def create_translation(call: TheCall) -> Response:
-    """Write down in English what is said in a file."""
+async def create_translation(call: CurrentCall) -> Response:
+    """Translate an audio file into English text."""
     return await _answer(call, "translate")
 
 
 def read_audio(form: FormData, task: Task) -> AudioRequest:
-    """Return what a form asks for; raise `InvalidRequest`, for what would change the answer and cannot be done too."""
+    """Return a form's request; raise `InvalidRequest`, also for unsupported fields that would change the result."""
     single = AudioRequest.model_fields.keys() - {"timestamp_granularities"}
     fields: dict[str, Any] = {name: form.get(name) for name in single if form.get(name) not in (None, "")}
     if "temperature" in fields:
@@ -72,19 +72,19 @@ def read_audio(form: FormData, task: Task) -> AudioRequest:
     if task == "translate":
         fields.pop("language", None)
     if form.get("prompt"):
-        raise _refusal("prompt", "is not supported by the models of this service")
+        raise _invalid("prompt", "is not supported by the models of this service; leave it out")
     if str(form.get("stream", "false")).lower() not in ("", "false", "0"):
-        raise _refusal("stream", "is not supported here: POST /v1/jobs, whose events tell the text while it is made")
+        raise _invalid("stream", "is not supported here; use POST /v1/jobs and read its events, which stream the text")
     if granularities := form.getlist(_GRANULARITIES):
         fields[_GRANULARITIES] = tuple(granularities)
     wanted = validated(AudioRequest, fields)
     if wanted.words and wanted.response_format != "verbose_json":
-        raise _refusal("timestamp_granularities", "with 'word' needs the response_format 'verbose_json'")
+        raise _invalid("timestamp_granularities", "with 'word' needs the response_format 'verbose_json'")
     return wanted
 
 
-def audio_answer(result: Result, wanted: AudioRequest, task: Task) -> Response:
-    """Return a finished job as it was asked for. What no model here tells of a segment is left out."""
+def audio_answer(result: JobResult, wanted: AudioRequest, task: Task) -> Response:
+    """Return a finished job in the requested format. Segment fields that no model provides are omitted."""
     segments = result.data.get("segments") or []
     match wanted.response_format:
         case "text":
@@ -96,8 +96,8 @@ def audio_answer(result: Result, wanted: AudioRequest, task: Task) -> Response:
     seconds = float(result.data.get("duration") or 0)
     answer: dict[str, Any] = {"text": result.text, "usage": {"type": "duration", "seconds": math.ceil(seconds)}}
     if wanted.response_format == "verbose_json":
-        told: Mapping[str, Any] = {"task": task, "language": result.data.get("language"), "duration": seconds}
-        answer = {**told, **answer}
+        details: Mapping[str, Any] = {"task": task, "language": result.data.get("language"), "duration": seconds}
+        answer = {**details, **answer}
         if "segment" in wanted.timestamp_granularities:
             answer["segments"] = segments
         if wanted.words:
@@ -113,9 +113,9 @@ async def _answer(call: Call, task: Task) -> Response:
         if not isinstance(file, UploadFile):
             raise InvalidRequest(errors=[Issue("/file", "is required, as a file")])
         if (file.size or 0) > limit_bytes:
-            raise MediaTooLarge(f"an upload may have {limit_bytes} bytes")
-        entry = await call.model(wanted.model, Ability.TRANSCRIPTION)
-        reference, digest = await asyncio.to_thread(_keep, call.api, call.tenant, file)
+            raise MediaTooLarge(f"the file exceeds the limit of {limit_bytes} bytes")
+        entry = await call.model(wanted.model, Capability.TRANSCRIPTION)
+        reference, digest = await asyncio.to_thread(_store, call.api, call.tenant, file)
     given = {
         "language": wanted.language,
         "temperature": wanted.temperature,
@@ -123,26 +123,25 @@ async def _answer(call: Call, task: Task) -> Response:
         "timestamps": "word" if wanted.words else None,
     }
     value = {name: each for name, each in given.items() if each is not None}
-    job = await call.submit(
-        {**value, "model": wanted.model, "sha256": digest},
-        JobRequest(model=entry.name, input={"audio": reference, **value}),
-    )
-    answer = audio_answer(Result.of(await call.succeeded(job)), wanted, task)
+    body = {**value, "model": wanted.model, "sha256": digest}
+    identity = fingerprint({"path": call.request.url.path, "body": body})
+    job = await call.submit(identity, JobRequest(model=entry.name, input={"audio": reference, **value}))
+    answer = audio_answer(JobResult.of(await call.wait_for_result(job)), wanted, task)
     answer.headers["x-request-id"] = job.key.id
     return answer
 
 
-def _keep(api: Services, tenant: str, file: UploadFile) -> tuple[str, str]:
-    """Store a file of a form as an upload; return its reference and the hash of its bytes."""
+def _store(api: Services, tenant: str, file: UploadFile) -> tuple[str, str]:
+    """Store a form's file as an upload; return its reference and SHA-256."""
     api.settings.spool_dir.mkdir(parents=True, exist_ok=True)
     upload_id, name = str(uuid_utils.uuid7()), safe_name(file.filename or "recording")
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(dir=api.settings.spool_dir) as folder:
         path = Path(folder) / "file"
         with path.open("xb") as out:
-            while piece := file.file.read(2**20):
-                digest.update(piece)
-                out.write(piece)
+            while chunk := file.file.read(2**20):
+                digest.update(chunk)
+                out.write(chunk)
         key = upload_key(tenant, upload_id, name)
         api.objects.put_file(key, path, content_type=file.content_type or "application/octet-stream")
     return f"media://{upload_id}/{name}", digest.hexdigest()
@@ -152,8 +151,8 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise _refusal("temperature", "is not a number") from error
+        raise _invalid("temperature", "is not a number") from error
 
 
-def _refusal(name: str, why: str) -> InvalidRequest:
+def _invalid(name: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{name!r} {why}", errors=[Issue(f"/{name}", why)])

@@ -1,7 +1,6 @@
-"""OpenAI's batches over ours: a file of requests in, files of answers out.
+"""OpenAI's batches: a file of requests in, files of responses out. Each is an ordinary batch of Penstock.
 
-A file that cannot be a batch is refused when the batch is made, with the line that is wrong: here no batch ends as
-`failed`.
+An invalid file is rejected on creation, with the number of the invalid line, so no batch ends as `failed`.
 """
 
 from __future__ import annotations
@@ -9,28 +8,32 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import StringConstraints, field_validator
 
-from penstock.api import batches
-from penstock.api.batch_intake import TakenIn, take_in_rows
-from penstock.api.batch_schemas import BatchRequest
-from penstock.api.facades.abilities import able
-from penstock.api.facades.calls import TheCall
-from penstock.api.facades.openai.files import find_sent, made_ids
-from penstock.api.facades.openai.lines import MARK, Endpoint, endpoint_of, job_lines
+from penstock.api.batch_intake import StoredLines, store_rows, write_rows
+from penstock.api.facades.calls import CurrentCall
+from penstock.api.facades.capabilities import require_capability
+from penstock.api.facades.openai.files import find_upload, result_file_ids
+from penstock.api.facades.openai.lines import METADATA_PREFIX, Endpoint, endpoint_of, job_lines
 from penstock.api.facades.openai.requests import Body, Metadata
+from penstock.api.isolation import ThreadIsolation
+from penstock.api.routes import batches
+from penstock.api.schemas.batches import BatchRequest
 from penstock.api.services import Services
 from penstock.batches import Batch, BatchKey, BatchStatus
-from penstock.documents import fingerprint, validated
+from penstock.documents import validated
 from penstock.errors import UnknownBatch
 from penstock.models import CatalogueEntry
-from penstock.storage import batch_journal, catalogues
-from penstock.storage import batches as records
+from penstock.storage.journal import batch_journal
+from penstock.storage.redis import batches as records
+from penstock.storage.redis import catalogues
 
 HOUR_S = 3600
 MAX_LISTED = 100
@@ -57,7 +60,7 @@ class CreateBatch(Body):
 
     input_file_id: Annotated[str, StringConstraints(max_length=64)]
     endpoint: Endpoint
-    #: `24h`, or another number of hours up to 30 days: then what is not over is ended.
+    #: Hours until unfinished requests are ended: `24h`, or any number up to 720 (30 days).
     completion_window: str
     metadata: Metadata | None = None
 
@@ -71,30 +74,29 @@ class CreateBatch(Body):
 
 
 @router.post("")
-async def create_openai_batch(call: TheCall) -> dict[str, Any]:
-    """Make a batch of a file's lines."""
-    body = await call.body()
-    wanted = validated(CreateBatch, body)
-    source = (await find_sent(call, wanted.input_file_id)).key
+async def create_openai_batch(call: CurrentCall) -> dict[str, Any]:
+    """Create a batch from an uploaded file."""
+    body = await call.read(partial(validated, CreateBatch))
+    wanted = body.value
+    source = (await find_upload(call, wanted.input_file_id)).key
     key = batches.new_key(call.tenant, call.idempotency_key)
     catalogue = await call.api.jobs.run(catalogues.catalogue())
-    mark = fingerprint({"path": call.request.url.path, "body": body})
-    take_in = partial(_take_in, call.api, key, wanted.endpoint, source, catalogue)
-    accepted = await batches.accept(call.api, key, _request(wanted), mark, call.origin, take_in)
-    return _view(accepted.batch)
+    store = partial(_store, call.api, key, wanted.endpoint, source, catalogue)
+    submitted = await batches.submit(call.api, key, _request(wanted), body.fingerprint, call.origin, store)
+    return _view(submitted.batch)
 
 
 @router.get("/{batch_id}")
-async def read_openai_batch(batch_id: str, call: TheCall) -> dict[str, Any]:
+async def read_openai_batch(batch_id: str, call: CurrentCall) -> dict[str, Any]:
     """Return a batch."""
     return _view(await call.api.journal.run(batch_journal.read(_key(call.tenant, batch_id))))
 
 
 @router.get("")
 async def list_openai_batches(
-    call: TheCall, after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20
+    call: CurrentCall, after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20
 ) -> dict[str, Any]:
-    """List the batches that were made here, newest first."""
+    """List the batches created through this interface, newest first."""
     cursor = None
     if after is not None:
         last = await call.api.journal.run(batch_journal.read(_key(call.tenant, after)))
@@ -112,8 +114,8 @@ async def list_openai_batches(
 
 
 @router.post("/{batch_id}/cancel")
-async def cancel_openai_batch(batch_id: str, call: TheCall) -> dict[str, Any]:
-    """Ask for a batch's end: its output then holds what succeeded before."""
+async def cancel_openai_batch(batch_id: str, call: CurrentCall) -> dict[str, Any]:
+    """Cancel a batch. Its output holds the requests that succeeded before."""
     return _view(await call.api.journal.run(batch_journal.cancel(_key(call.tenant, batch_id))))
 
 
@@ -125,33 +127,57 @@ def _key(tenant: str, batch_id: str) -> BatchKey:
 
 
 def _request(wanted: CreateBatch) -> BatchRequest:
-    """Return the batch that is asked for; of its lines only that they come as a file."""
-    marks = {
-        f"{MARK}endpoint": wanted.endpoint,
-        f"{MARK}input_file_id": wanted.input_file_id,
-        f"{MARK}completion_window": wanted.completion_window,
+    """Return the batch request. `_store` reads the lines of its file."""
+    own_metadata = {
+        f"{METADATA_PREFIX}endpoint": wanted.endpoint,
+        f"{METADATA_PREFIX}input_file_id": wanted.input_file_id,
+        f"{METADATA_PREFIX}completion_window": wanted.completion_window,
     }
     ttl_s = int(wanted.completion_window.removesuffix("h")) * HOUR_S
-    return BatchRequest(file=wanted.input_file_id, ttl=ttl_s, metadata={**(wanted.metadata or {}), **marks})
+    return BatchRequest(file=wanted.input_file_id, ttl=ttl_s, metadata={**(wanted.metadata or {}), **own_metadata})
 
 
-def _take_in(
-    api: Services, key: BatchKey, endpoint: Endpoint, source: str, catalogue: Mapping[str, CatalogueEntry]
-) -> TakenIn:
-    limit_bytes = api.settings.body_limit_bytes(key.tenant)
-    models = cache(partial(able, catalogue))
-    rows = job_lines(api.objects.read(source), endpoint, models, limit_bytes=limit_bytes)
-    return take_in_rows(api.objects, api.settings, key, rows)
+def _store(
+    api: Services,
+    key: BatchKey,
+    endpoint: Endpoint,
+    source: str,
+    catalogue: Mapping[str, CatalogueEntry],
+    isolation: ThreadIsolation,
+) -> StoredLines:
+    limits = _Limits(api.settings.body_limit_bytes(key.tenant), api.settings.max_batch_bytes)
+    write = partial(_write, endpoint, dict(catalogue), limits)
+    return store_rows(api.objects, api.settings, key, source, isolation, write)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Bytes of a line and of a batch, at most."""
+
+    line_bytes: int
+    batch_bytes: int
+
+
+def _write(
+    endpoint: Endpoint, catalogue: Mapping[str, CatalogueEntry], limits: _Limits, source: Path, target: Path
+) -> tuple[str, int]:
+    """Write a file's requests as Penstock's batch lines; return the SHA-256 and the size."""
+    models = cache(partial(require_capability, catalogue))
+    with source.open("rb") as file:
+        chunks = iter(lambda: file.read(1 << 20), b"")
+        return write_rows(
+            target, job_lines(chunks, endpoint, models, limit_bytes=limits.line_bytes), limits.batch_bytes
+        )
 
 
 def _view(batch: Batch) -> dict[str, Any]:
     endpoint = endpoint_of(batch)
     if endpoint is None:
-        raise UnknownBatch(f"it was not made by this interface: GET /v1/batches/{batch.key.id}")
+        raise UnknownBatch(f"the batch was not created through this interface; use GET /v1/batches/{batch.key.id}")
     manifest, end, counts = batch.manifest, batch.end, batch.counts
-    marks, status = manifest.metadata, _STATUS[batch.status]
-    output_id, errors_id = made_ids(batch)
-    over = {f"{status}_at": int(end.completed_s)} if end is not None else {}
+    metadata, status = manifest.metadata, _STATUS[batch.status]
+    output_id, errors_id = result_file_ids(batch)
+    ended = {f"{status}_at": int(end.completed_s)} if end is not None else {}
     failed = counts.failed + counts.canceled + counts.expired + counts.invalid
     created = int(manifest.created_us / 1e6)
     return {
@@ -159,8 +185,8 @@ def _view(batch: Batch) -> dict[str, Any]:
         "object": "batch",
         "endpoint": endpoint,
         "errors": None,
-        "input_file_id": marks.get(f"{MARK}input_file_id", ""),
-        "completion_window": marks.get(f"{MARK}completion_window", ""),
+        "input_file_id": metadata.get(f"{METADATA_PREFIX}input_file_id", ""),
+        "completion_window": metadata.get(f"{METADATA_PREFIX}completion_window", ""),
         "status": status,
         "output_file_id": output_id,
         "error_file_id": errors_id,
@@ -168,6 +194,6 @@ def _view(batch: Batch) -> dict[str, Any]:
         "in_progress_at": created,
         "expires_at": int(manifest.deadline_s),
         "request_counts": {"total": counts.total, "completed": counts.succeeded, "failed": failed},
-        "metadata": {name: value for name, value in marks.items() if not name.startswith(MARK)},
-        **over,
+        "metadata": {name: value for name, value in metadata.items() if not name.startswith(METADATA_PREFIX)},
+        **ended,
     }

@@ -1,6 +1,6 @@
-"""OpenAI's lines of a batch as ours and back. Nothing here does I/O.
+"""Translates batch lines between OpenAI's format and Penstock's. Pure.
 
-What an answer needs to know of its request beside what a job keeps lies in the job's metadata, under `openai.`.
+Request fields that a response needs and a job does not store are in the job's metadata, under `openai.`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from penstock.api.errors import error_of, status_of
-from penstock.api.facades.abilities import Ability
+from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.errors import facade_status, openai_error
 from penstock.api.facades.openai import answers, requests
-from penstock.api.facades.openai.answers import Result
+from penstock.api.facades.openai.answers import JobResult
 from penstock.batches import Batch, Line, lines_of
 from penstock.documents import parse_json, validated
 from penstock.errors import InvalidRequest, PayloadTooLarge, PenstockError
@@ -27,11 +27,11 @@ from penstock.requests import JobRequest
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 _ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
-#: Gives the model of a name that has an ability, or raises why there is none.
-Models = Callable[[str, Ability], CatalogueEntry]
+#: Returns the model of a name with a capability, or raises an error.
+Models = Callable[[str, Capability], CatalogueEntry]
 
-MARK = "openai."
-#: Rows that we wrote ourselves: as long as they are.
+METADATA_PREFIX = "openai."
+#: Line limit for our own result files: none.
 _ANY_BYTES = 1 << 40
 
 
@@ -41,27 +41,26 @@ class RequestLine(requests.Body):
     custom_id: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     method: Literal["POST"]
     url: str
-    body: dict[str, Any] = Field(description="As the endpoint takes it.")
+    body: dict[str, Any] = Field(description="The body of a request to the endpoint.")
 
 
 def endpoint_of(batch: Batch) -> Endpoint | None:
-    """Return what a batch asks its models for; None for one that was not made here."""
-    mark = batch.manifest.metadata.get(f"{MARK}endpoint")
-    return next((endpoint for endpoint in _ENDPOINTS if endpoint == mark), None)
+    """Return the endpoint of a batch; None for a batch of another interface."""
+    found = batch.manifest.metadata.get(f"{METADATA_PREFIX}endpoint")
+    return next((endpoint for endpoint in _ENDPOINTS if endpoint == found), None)
 
 
 def job_lines(chunks: Iterable[bytes], endpoint: Endpoint, models: Models, *, limit_bytes: int) -> Iterator[Any]:
-    """Yield the requests of a file as lines of a batch of ours.
+    """Yield the requests of a file as Penstock's batch lines.
 
-    Raises, with the number of the line, `InvalidRequest` for one that does not fit, `PayloadTooLarge`, and what
-    `models` does.
+    Raises `InvalidRequest`, `PayloadTooLarge` and the errors of `models`, with the line number.
     """
     seen: set[str] = set()
     for line in lines_of(chunks, limit_bytes=limit_bytes):
         try:
             wanted = _request(line, endpoint, limit_bytes)
             if wanted.custom_id in seen:
-                raise InvalidRequest(f"the custom_id {wanted.custom_id!r} was used before")
+                raise InvalidRequest(f"the custom_id {wanted.custom_id!r} is not unique")
             seen.add(wanted.custom_id)
             yield _job_line(wanted, models)
         except PenstockError as error:
@@ -69,13 +68,13 @@ def job_lines(chunks: Iterable[bytes], endpoint: Endpoint, models: Models, *, li
 
 
 def result_lines(chunks: Iterable[bytes], endpoint: Endpoint, ended_s: float) -> Iterator[bytes]:
-    """Yield the rows of our results as OpenAI's clients read them."""
+    """Yield the lines of `results.jsonl` in OpenAI's format."""
     for line in lines_of(chunks, limit_bytes=_ANY_BYTES):
         yield _dumped(_answered(json.loads(line.data or b""), endpoint, ended_s))
 
 
 def error_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the rows of our errors as OpenAI's clients read them."""
+    """Yield the lines of `errors.jsonl` in OpenAI's format."""
     for line in lines_of(chunks, limit_bytes=_ANY_BYTES):
         row = json.loads(line.data or b"")
         report = ErrorReport.from_json(row["error"])
@@ -84,45 +83,45 @@ def error_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _request(line: Line, endpoint: Endpoint, limit_bytes: int) -> RequestLine:
     if line.data is None:
-        raise PayloadTooLarge(f"a line may hold {limit_bytes} bytes")
+        raise PayloadTooLarge(f"the line exceeds the limit of {limit_bytes} bytes")
     wanted = validated(RequestLine, parse_json(line.data))
     if wanted.url != endpoint:
-        raise InvalidRequest(f"the url is {wanted.url!r}, the batch's endpoint {endpoint!r}")
+        raise InvalidRequest(f"the url {wanted.url!r} is not the batch's endpoint {endpoint!r}")
     if wanted.body.get("stream"):
-        raise InvalidRequest("a batch does not stream")
+        raise InvalidRequest("`stream` is not supported in a batch; leave it out")
     return wanted
 
 
 def _job_line(wanted: RequestLine, models: Models) -> dict[str, Any]:
-    job, marks = _JOBS[wanted.url](wanted, models)
-    metadata = {**job.metadata, f"{MARK}model": job.model, **marks}
+    job, more = _JOBS[wanted.url](wanted, models)
+    metadata = {**job.metadata, f"{METADATA_PREFIX}model": job.model, **more}
     return {"custom_id": wanted.custom_id, "model": job.model, "input": job.input, "metadata": metadata}
 
 
 def _seed(wanted: RequestLine) -> int:
-    """Return a seed that differs from line to line and is the same when a batch is sent again."""
+    """Return a seed that differs between lines and is the same when the batch is submitted again."""
     return int.from_bytes(hashlib.sha256(wanted.custom_id.encode()).digest()[:7])
 
 
 def _chat(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
     chat = requests.read_chat(wanted.body)
-    return requests.chat_job(models(chat.model, Ability.CHAT), chat, seed=_seed(wanted)), {}
+    return requests.chat_job(models(chat.model, Capability.CHAT), chat, seed=_seed(wanted)), {}
 
 
 def _completion(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
     completion = requests.read_completion(wanted.body)
-    entry = models(completion.model, Ability.COMPLETION)
+    entry = models(completion.model, Capability.COMPLETION)
     return requests.completion_job(entry, completion, seed=_seed(wanted)), {}
 
 
 def _embedding(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
     embedding = requests.read_embedding(wanted.body)
-    marks: dict[str, str] = {f"{MARK}encoding_format": embedding.encoding_format or "float"}
+    metadata: dict[str, str] = {f"{METADATA_PREFIX}encoding_format": embedding.encoding_format or "float"}
     if embedding.dimensions is not None:
-        marks[f"{MARK}dimensions"] = str(embedding.dimensions)
+        metadata[f"{METADATA_PREFIX}dimensions"] = str(embedding.dimensions)
     if embedding.truncate_prompt_tokens is not None:
-        marks[f"{MARK}truncated"] = "true"
-    return requests.embedding_job(models(embedding.model, Ability.EMBEDDING), embedding), marks
+        metadata[f"{METADATA_PREFIX}truncated"] = "true"
+    return requests.embedding_job(models(embedding.model, Capability.EMBEDDING), embedding), metadata
 
 
 _JOBS: Mapping[str, Callable[[RequestLine, Models], tuple[JobRequest, Mapping[str, str]]]] = MappingProxyType(
@@ -131,30 +130,31 @@ _JOBS: Mapping[str, Callable[[RequestLine, Models], tuple[JobRequest, Mapping[st
 
 
 def _answered(row: Mapping[str, Any], endpoint: Endpoint, ended_s: float) -> dict[str, Any]:
-    marks, output = row["metadata"], row["output"]
-    result = Result(row["job_id"], ended_s, marks.get(f"{MARK}model", ""), output["text"] or "", output["json"] or {})
+    metadata, output = row["metadata"], row["output"]
+    model = metadata.get(f"{METADATA_PREFIX}model", "")
+    result = JobResult(row["job_id"], ended_s, model, output["text"] or "", output["json"] or {})
     try:
-        return _row(row, 200, _body(result, endpoint, marks))
+        return _row(row, 200, _body(result, endpoint, metadata))
     except PenstockError as error:
         return _refused(row, error.report())
 
 
-def _body(result: Result, endpoint: Endpoint, marks: Mapping[str, str]) -> dict[str, Any]:
+def _body(result: JobResult, endpoint: Endpoint, metadata: Mapping[str, str]) -> dict[str, Any]:
     match endpoint:
         case "/v1/chat/completions":
             return answers.chat(result)
         case "/v1/completions":
             return answers.completion(result)
         case "/v1/embeddings":
-            wanted = marks.get(f"{MARK}dimensions")
-            encoding = marks.get(f"{MARK}encoding_format")
+            wanted = metadata.get(f"{METADATA_PREFIX}dimensions")
+            encoding = metadata.get(f"{METADATA_PREFIX}encoding_format")
             return answers.embeddings(
                 result, encoding=encoding, dimensions=int(wanted) if wanted else None,
-                truncated=f"{MARK}truncated" in marks,
+                truncated=f"{METADATA_PREFIX}truncated" in metadata,
             )  # fmt: skip
 
 
-#: What became of lines that were ended -> OpenAI's word for it.
+#: Status of an unfinished line -> OpenAI's error code.
 _ENDED: Mapping[str, str] = MappingProxyType({"canceled": "batch_cancelled", "expired": "batch_expired"})
 
 

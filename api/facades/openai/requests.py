@@ -1,7 +1,7 @@
-"""What OpenAI's clients send, and the jobs that it asks for.
+"""Requests of OpenAI's interface and their translation to jobs.
 
-What a model here cannot do and would change the answer is refused by name. What would not change it (`user`, `store`,
-`service_tier`) is let through, as every server of this interface does.
+Unsupported parameters that would change the result are rejected by name. Parameters without an effect on the result
+(`user`, `store`, `service_tier`) are accepted and ignored, as other servers of this interface do.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from penstock.api.facades.abilities import Ability, abilities_of
+from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.documents import validated
 from penstock.errors import InvalidRequest
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
 from penstock.reports import Issue
 from penstock.requests import JobRequest
 
-#: OpenAI's own default for completions; a chat has none.
+#: OpenAI's default `max_tokens` for completions; chats have no default.
 COMPLETION_TOKENS = 16
 MAX_STOPS = 16
 
@@ -28,7 +28,7 @@ Stop = str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None
 _MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Metadata = Annotated[dict[_MetadataKey, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)]
 
-#: Parameters that would change an answer in ways that no model here can -> the values that do not.
+#: Parameters that no model supports -> their values without effect, which are accepted.
 _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},),
@@ -41,50 +41,50 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 class Body(BaseModel):
-    """A request's body. What it does not name is not looked at here."""
+    """Base class of request bodies. Unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class TextPart(Body):
-    """A piece of a message's text."""
+class TextContent(Body):
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str
 
 
 class ImageUrl(Body):
-    """Where a picture is; `detail` is not looked at: models see pictures in the one way that they were trained for."""
+    """The URL of an image. `detail` is ignored: models process images as they were trained."""
 
     url: Annotated[str, StringConstraints(min_length=1)]
 
 
-class ImagePart(Body):
-    """A picture in a message."""
+class ImageContent(Body):
+    """An image part of a message."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 BodyT = TypeVar("BodyT", bound=Body)
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Part = Annotated[TextContent | ImageContent, Field(discriminator="type")]
 
 
-class ChatMessage(Body):
-    """One turn of a conversation."""
+class ConversationMessage(Body):
+    """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[Part], Field(min_length=1)]
 
 
 class StreamOptions(Body):
-    """What a stream tells beside the text."""
+    """Options of a stream."""
 
     include_usage: bool | None = False
 
 
 class Generation(Body):
-    """What chats and completions share."""
+    """The common parameters of chats and completions."""
 
     model: ModelName
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -97,14 +97,14 @@ class Generation(Body):
 
     @property
     def with_usage(self) -> bool:
-        """Whether a stream ends with what it cost."""
+        """True where a stream ends with the token usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ConversationMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     metadata: Metadata | None = None
 
@@ -122,52 +122,49 @@ class EmbeddingRequest(Body):
     input: str | Annotated[list[str], Field(min_length=1, max_length=10_000)]
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    #: vLLM's: -1 cuts texts to what the model takes. Without it they are refused, as OpenAI does.
+    #: vLLM's parameter: -1 truncates texts to the model's context. Without it, longer texts are rejected.
     truncate_prompt_tokens: Literal[-1] | None = None
-
-
-class Named(Body):
-    """A request of which only the model is looked at."""
-
-    model: ModelName
+    #: Parameters of the model's job: a prompt of the model before each text, or a prompt of the request.
+    prompt_name: str | None = None
+    prompt: str | None = None
 
 
 def read_chat(body: Any) -> ChatRequest:
-    """Return the body of a chat; raise `InvalidRequest`."""
+    """Return a chat request; raise `InvalidRequest`."""
     return read_body(ChatRequest, body)
 
 
 def read_completion(body: Any) -> CompletionRequest:
-    """Return the body of a completion; raise `InvalidRequest`, for several prompts and for tokens too."""
+    """Return a completion request; raise `InvalidRequest`, also for several prompts and for token ids."""
     given = body.get("prompt") if isinstance(body, dict) else None
     if isinstance(given, list):
         if any(isinstance(item, int | list) for item in given):
-            raise _refusal("prompt", "has tokens: send text, of which the model makes its own tokens")
+            raise _invalid("prompt", "has token ids, which are not supported; send text")
         if len(given) != 1:
-            raise _refusal("prompt", f"has {len(given)} texts: send one in a request; many go as a batch (/v1/batches)")
+            raise _invalid("prompt", f"has {len(given)} texts; send one text per request, or a batch (/v1/batches)")
     return read_body(CompletionRequest, body)
 
 
 def read_embedding(body: Any) -> EmbeddingRequest:
-    """Return the body of a request for embeddings; raise `InvalidRequest`, for tokens in place of text too."""
+    """Return an embedding request; raise `InvalidRequest`, also for token ids."""
     given = body.get("input") if isinstance(body, dict) else None
     if isinstance(given, list) and any(isinstance(item, int | list) for item in given):
-        raise _refusal("input", "has tokens: send text, of which the model makes its own tokens")
+        raise _invalid("input", "has token ids, which are not supported; send text")
     return read_body(EmbeddingRequest, body)
 
 
 def chat_job(
     entry: CatalogueEntry, wanted: ChatRequest, *, seed: int, stored: Mapping[str, str] = MappingProxyType({})
 ) -> JobRequest:
-    """Return the job of a chat. `seed` is taken where the request is to vary and names none.
+    """Return the job of a chat. `seed` applies where the request samples and has none.
 
-    `stored` has the references of pictures that came inside the request, by their `data:` URLs.
+    `stored` maps the `data:` URLs of inline images to upload references.
     """
-    sees = Ability.PICTURES in abilities_of(entry)
+    accepts_images = Capability.IMAGE_CHAT in capabilities_of(entry)
     messages = [
         {
             "role": "system" if m.role == "developer" else m.role,
-            "content": _parts(m.content, at, stored) if sees else _text(entry, m.content, at),
+            "content": _parts(m.content, at, stored) if accepts_images else _text(entry, m.content, at),
         }
         for at, m in enumerate(wanted.messages)
     ]
@@ -184,51 +181,55 @@ def completion_job(entry: CatalogueEntry, wanted: CompletionRequest, *, seed: in
 
 
 def embedding_job(entry: CatalogueEntry, wanted: EmbeddingRequest) -> JobRequest:
-    """Return the job of a request for embeddings."""
+    """Return the job of an embedding request."""
     texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input
-    return JobRequest(model=entry.name, input={"texts": texts})
+    named = {"prompt_name": wanted.prompt_name, "prompt": wanted.prompt}
+    given = {name: value for name, value in named.items() if value is not None}
+    return JobRequest(model=entry.name, input={"texts": texts, **given})
 
 
 def read_body(model: type[BodyT], body: Any, refused: Mapping[str, tuple[Any, ...]] = _REFUSED) -> BodyT:
-    """Return a body; raise `InvalidRequest`, for parameters that are `refused` but for their harmless values too."""
+    """Return a body; raise `InvalidRequest`, also for `refused` parameters with an effect."""
     if isinstance(body, dict):
-        for name, harmless in refused.items():
+        for name, without_effect in refused.items():
             given = body.get(name)
-            if given is not None and not any(given == value for value in harmless):
-                raise _refusal(name, "is not supported by the models of this service")
+            if given is not None and not any(given == value for value in without_effect):
+                raise _invalid(name, "is not supported by the models of this service; leave it out")
     return validated(model, body)
 
 
-def _refusal(name: str, why: str) -> InvalidRequest:
+def _invalid(name: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{name!r} {why}", errors=[Issue(f"/{name}", why)])
 
 
 def _sampling(wanted: Generation, tokens: int | None, seed: int) -> dict[str, Any]:
-    """Return what was asked for; the model's own defaults stand for the rest."""
+    """Return the given sampling parameters; the model has defaults for the others."""
     stops = [wanted.stop] if isinstance(wanted.stop, str) else wanted.stop
-    varied = bool(wanted.temperature)
+    samples = bool(wanted.temperature)
     found = {
         "max_new_tokens": tokens,
         "temperature": wanted.temperature,
         "top_p": wanted.top_p,
-        "seed": natural(wanted.seed) if wanted.seed is not None else seed if varied else None,
+        "seed": non_negative(wanted.seed) if wanted.seed is not None else seed if samples else None,
         "stop": stops,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def natural(seed: int, bits: int = 63) -> int:
-    """Return a seed that models take: OpenAI's may be negative."""
+def non_negative(seed: int, bits: int = 63) -> int:
+    """Return a non-negative seed of this many bits; OpenAI's seeds may be negative."""
     return int(seed % 2**bits)
 
 
-def _parts(content: str | list[TextPart | ImagePart], at: int, stored: Mapping[str, str]) -> str | list[dict[str, str]]:
-    """Return a message as models that see pictures take it."""
+def _parts(
+    content: str | list[TextContent | ImageContent], at: int, stored: Mapping[str, str]
+) -> str | list[dict[str, str]]:
+    """Return a message's content in the format of models with image input."""
     if isinstance(content, str):
         return content
     return [
         {"type": "text", "text": part.text}
-        if isinstance(part, TextPart)
+        if isinstance(part, TextContent)
         else {"type": "image", "image": _reference(part.image_url.url, f"/messages/{at}/content/{place}", stored)}
         for place, part in enumerate(content)
     ]
@@ -238,16 +239,16 @@ def _reference(url: str, place: str, stored: Mapping[str, str]) -> str:
     if url[:5].lower() != "data:":
         return url
     if url not in stored:
-        why = "a picture inside a line of a batch is not taken: name it by its URL, or upload it first"
+        why = "inline images are not supported in a batch; give the image by URL, or upload it first"
         raise InvalidRequest(why, errors=[Issue(place, why)])
     return stored[url]
 
 
-def _text(entry: CatalogueEntry, content: str | list[TextPart | ImagePart], at: int) -> str:
+def _text(entry: CatalogueEntry, content: str | list[TextContent | ImageContent], at: int) -> str:
     if isinstance(content, str):
         return content
     for place, part in enumerate(content):
-        if isinstance(part, ImagePart):
-            why = f"{entry.name} takes no images"
+        if isinstance(part, ImageContent):
+            why = f"{entry.name} does not accept images"
             raise InvalidRequest(why, errors=[Issue(f"/messages/{at}/content/{place}", why)])
-    return "".join(part.text for part in content if isinstance(part, TextPart))
+    return "".join(part.text for part in content if isinstance(part, TextContent))

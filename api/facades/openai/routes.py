@@ -1,4 +1,4 @@
-"""OpenAI's interface below `/openai/v1`: models, chats, completions, embeddings, images. Batches and audio lie beside.
+"""OpenAI's interface under `/openai/v1`: models, chats, completions, embeddings and images.
 
 The client's base URL is `http://HOST/openai/v1`. Every call is a job, like those of `/v1/jobs`.
 """
@@ -13,20 +13,20 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
-from penstock.api.facades.abilities import Ability, abilities_of
-from penstock.api.facades.calls import Call, TheCall
-from penstock.api.facades.openai import answers, images, pictures, requests
-from penstock.api.facades.openai.answers import Chunks, Kind, Result
+from penstock.api.facades.calls import Call, CurrentCall
+from penstock.api.facades.capabilities import Capability, capabilities_of
+from penstock.api.facades.openai import answers, chat_images, images, requests
+from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
 from penstock.api.facades.openai.requests import Generation
 from penstock.api.facades.openai.stream import stream
 from penstock.errors import UnknownModel
 from penstock.jobs import Job
 from penstock.models import CatalogueEntry, find, known_names
-from penstock.storage import catalogues
+from penstock.storage.redis import catalogues
 
-#: What OpenAI's interface can ask of a model.
-_OURS = frozenset(Ability) - {Ability.POOLING}
-_WHOLE: Mapping[Kind, Callable[[Result], dict[str, Any]]] = MappingProxyType(
+#: Capabilities that OpenAI's interface uses.
+_USED = frozenset(Capability) - {Capability.POOLING}
+_RESPONSES: Mapping[Kind, Callable[[JobResult], dict[str, Any]]] = MappingProxyType(
     {"chat.completion": answers.chat, "text_completion": answers.completion}
 )
 
@@ -34,15 +34,15 @@ router = APIRouter(prefix="/openai/v1", tags=["facades"], include_in_schema=Fals
 
 
 @router.get("/models")
-async def list_openai_models(call: TheCall) -> dict[str, Any]:
-    """List the models that this interface can ask for something."""
+async def list_openai_models(call: CurrentCall) -> dict[str, Any]:
+    """List the models that this interface can use."""
     served = await _models(call)
     return {"object": "list", "data": [answers.model_card(served[name]) for name in sorted(served)]}
 
 
 @router.get("/models/{name:path}")
-async def read_openai_model(name: str, call: TheCall) -> dict[str, Any]:
-    """Return one of them, by its name or an alias."""
+async def read_openai_model(name: str, call: CurrentCall) -> dict[str, Any]:
+    """Return a model, by its name or an alias."""
     served = await _models(call)
     entry = find(served, name)
     if entry is None:
@@ -51,63 +51,63 @@ async def read_openai_model(name: str, call: TheCall) -> dict[str, Any]:
 
 
 @router.post("/chat/completions")
-async def create_chat_completion(call: TheCall) -> Response:
-    """Answer a conversation."""
-    body = await call.body()
-    wanted = requests.read_chat(body)
-    entry = await call.model(wanted.model, Ability.CHAT)
-    stored = await pictures.store(call, entry, wanted)
-    asked = requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
-    return await _generated(call, wanted, await call.submit(body, asked), "chat.completion")
+async def create_chat_completion(call: CurrentCall) -> Response:
+    """Create a chat completion."""
+    body = await call.read(requests.read_chat)
+    wanted = body.value
+    entry = await call.model(wanted.model, Capability.CHAT)
+    stored = await chat_images.store(call, entry, wanted)
+    job_request = requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
+    return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), "chat.completion")
 
 
 @router.post("/completions")
-async def create_completion(call: TheCall) -> Response:
-    """Continue a text."""
-    body = await call.body()
-    wanted = requests.read_completion(body)
-    entry = await call.model(wanted.model, Ability.COMPLETION)
-    asked = requests.completion_job(entry, wanted, seed=_seed())
-    return await _generated(call, wanted, await call.submit(body, asked), "text_completion")
+async def create_completion(call: CurrentCall) -> Response:
+    """Create a text completion."""
+    body = await call.read(requests.read_completion)
+    wanted = body.value
+    entry = await call.model(wanted.model, Capability.COMPLETION)
+    job_request = requests.completion_job(entry, wanted, seed=_seed())
+    return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), "text_completion")
 
 
 @router.post("/embeddings")
-async def create_embeddings(call: TheCall) -> Response:
-    """Embed texts."""
-    body = await call.body()
-    wanted = requests.read_embedding(body)
-    entry = await call.model(wanted.model, Ability.EMBEDDING)
-    job = await call.submit(body, requests.embedding_job(entry, wanted))
-    result = Result.of(await call.succeeded(job))
-    made = answers.embeddings(
+async def create_embeddings(call: CurrentCall) -> Response:
+    """Create embeddings of texts."""
+    body = await call.read(requests.read_embedding)
+    wanted = body.value
+    entry = await call.model(wanted.model, Capability.EMBEDDING)
+    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted))
+    result = JobResult.of(await call.wait_for_result(job))
+    content = answers.embeddings(
         result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,
         truncated=wanted.truncate_prompt_tokens is not None,
     )  # fmt: skip
-    return _answer(job, made)
+    return _answer(job, content)
 
 
 @router.post("/images/generations")
-async def create_images(call: TheCall) -> Response:
-    """Make images of what a text says."""
-    body = await call.body()
-    wanted = images.read_images(body)
-    entry = await call.model(wanted.model, Ability.IMAGE)
-    job = await call.submit(body, images.images_job(entry, wanted, seed=_seed()))
-    return _answer(job, await images.images(call.api, await call.succeeded(job), wanted))
+async def create_images(call: CurrentCall) -> Response:
+    """Generate images from a prompt."""
+    body = await call.read(images.read_images)
+    wanted = body.value
+    entry = await call.model(wanted.model, Capability.IMAGE_GENERATION)
+    job = await call.submit(body.fingerprint, images.images_job(entry, wanted, seed=_seed()))
+    return _answer(job, await images.images(call.api, await call.wait_for_result(job), wanted))
 
 
 async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
     catalogue = await call.api.jobs.run(catalogues.catalogue())
     return {
-        name: entry for name, entry in catalogue.items() if entry.problem is None and abilities_of(entry) & _OURS
+        name: entry for name, entry in catalogue.items() if entry.problem is None and capabilities_of(entry) & _USED
     }  # fmt: skip
 
 
 async def _generated(call: Call, wanted: Generation, job: Job, kind: Kind) -> Response:
-    """Answer with a job's text: while it is made, or whole."""
+    """Return a job's text, streamed or complete."""
     if wanted.stream:
         return await stream(call, job, Chunks(kind, job, wanted.with_usage))
-    return _answer(job, _WHOLE[kind](Result.of(await call.succeeded(job))))
+    return _answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
 
 
 def _answer(job: Job, content: Mapping[str, Any]) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""What an author tests: the conformance, and numbers worked out by hand."""
+"""Tests of the processor: the contract, and numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a directory in diffusers' format: networks out of safetensors, and the scheduler."""
+"""The parts of a directory in diffusers' format: networks from safetensors, and the scheduler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 
 from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
 from penstock.models import Model
-from penstock.processors.drawing.pipeline import Pipeline
+from penstock.processors.image_generation.pipeline import Pipeline
 from penstock.workers.engine.sources import directory_of
 
-#: Of a part that is a network, and how the names of its weights begin.
+#: Beginnings of the names of weights, by the part that is a network.
 _STEMS = {
     "unet": "diffusion_pytorch_model",
     "transformer": "diffusion_pytorch_model",
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory with everything that its pipeline needs, by name."""
+    """A checked directory of a pipeline."""
 
     model: Model
     path: Path
@@ -39,7 +39,7 @@ class Directory:
 
     @classmethod
     def of(cls, model: Model) -> Directory:
-        """Look at a model's directory; raise `ModelUnavailable` naming the file that is missing or wrong."""
+        """Check a model's directory; raise `ModelUnavailable` with the missing or wrong file."""
         path = directory_of(model)
         pipeline = Pipeline.of(model)
         for part in pipeline.classes:
@@ -48,9 +48,9 @@ class Directory:
         return cls(model, path, pipeline)
 
     def network(self, part: str, class_name: str | None = None) -> Any:
-        """Return a network on the processor, in float32; raise `ModelUnavailable` where its files do not make one.
+        """Return a network on the CPU, in float32; raise `ModelUnavailable` for files that do not make a network.
 
-        Weights that the directory lacks are an error: the library would make them up.
+        Missing weights are an error: the library would fill them with random numbers.
         """
         library = transformers() if part == "text_encoder" else diffusers()
         dtype = {"dtype" if part == "text_encoder" else "torch_dtype": torch.float32}
@@ -63,12 +63,12 @@ class Directory:
         return network
 
     def scheduler(self) -> Any:
-        """Return the scheduler as its pipeline uses it."""
+        """Return the scheduler with the settings that its pipeline changes."""
         name, changes = self.pipeline.classes["scheduler"], {}
         if self.pipeline.name == "StableDiffusionPipeline":
-            changes = {"steps_offset": 1, "clip_sample": False}  # the library corrects configs from before these
+            changes = {"steps_offset": 1, "clip_sample": False}  # the library sets both in old configs
         if self.pipeline.name == "DDIMPipeline":
-            name = "DDIMScheduler"  # as that pipeline does with any other
+            name = "DDIMScheduler"  # this pipeline replaces any other scheduler
         made = getattr(diffusers(), name)
         known = inspect.signature(made).parameters
         with _load_errors(self.model, "scheduler"):
@@ -78,7 +78,7 @@ class Directory:
 
 @cache
 def diffusers() -> Any:
-    """Import diffusers and keep its progress bars and advice to programmers out of the worker's log."""
+    """Import diffusers without progress bars and warnings in the worker's log."""
     import diffusers
 
     transformers()
@@ -89,7 +89,7 @@ def diffusers() -> Any:
 
 @cache
 def transformers() -> Any:
-    """Import transformers, as quiet."""
+    """Import transformers without progress bars and warnings in the worker's log."""
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -115,12 +115,12 @@ def _load_errors(model: Model, part: str) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise OutOfMemory from error
-    except Exception as error:  # a config that does not fit its own class fails in any way there is
-        said = error.detail if isinstance(error, PenstockError) else f"{type(error).__name__}: {_first_line(error)}"
+    except Exception as error:  # a wrong config raises errors of any type
+        reason = error.detail if isinstance(error, PenstockError) else f"{type(error).__name__}: {_first_line(error)}"
         raise ModelUnavailable(
-            f"model {model.name!r} cannot be loaded: the files of {part}/ do not make a network ({said})"
+            f"model {model.name!r} cannot be loaded: the files of {part}/ do not make a network ({reason})"
             if part != "scheduler"
-            else f"model {model.name!r} cannot be loaded: scheduler/scheduler_config.json is not usable ({said})"
+            else f"model {model.name!r} cannot be loaded: scheduler/scheduler_config.json is not usable ({reason})"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""Images out of noise: each step takes a little noise out of every image of the batch.
+"""Image generation by diffusion: each step removes some noise from every image of the batch.
 
-Images of one size share a batch, whatever their jobs, steps, schedules and seeds. On a CPU each has a forward pass of
-its own inside the step, so that an image has the same bits whatever shares the batch, and larger passes gain nothing.
-On a device the batch is one pass, and neighbours change the last bits.
+Images of one size share a batch, whatever their jobs, steps, schedules and seeds. On a CPU each image has a forward
+pass of its own inside the step: its bits do not depend on the batch, and larger passes are not faster. On a GPU the
+batch is one pass, and the other images of the batch change the last bits.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from torch import Tensor
 from penstock.errors import ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
-from penstock.processors.drawing.pipeline import Pipeline
+from penstock.processors.image_generation.pipeline import Pipeline
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.diffusers.networks import Networks, load_networks, shrunk
 from penstock.workers.engine.diffusers.parts import Directory, log
-from penstock.workers.engine.diffusers.sampling import Sample, Wish, begin
-from penstock.workers.engine.torch_device import TorchDevice, weights_bytes
+from penstock.workers.engine.diffusers.sampling import ImageSettings, Sample, begin
+from penstock.workers.engine.torch.device import TorchDevice, weights_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionRunner:
-    """Makes images: prompts have plain data, see `Wish.of`, and what the network is told: `input_ids` and
-    `negative_ids`, int64 (T,), or `label`, or nothing.
+    """A diffusion pipeline.
 
-    Outputs have `image`, uint8 (H, W, 1 or 3). Partial ones come as often as the prompt asks for `previews`: `preview`
-    is what the image is expected to be, small, after `step` steps.
+    Prompts have plain data, see `ImageSettings.of`, and the condition: `input_ids` and `negative_ids`, int64 (T,), or
+    `label`, or nothing.
+    Outputs have `image`, uint8 (H, W, 1 or 3). A prompt gets `previews` partial outputs: `preview` is a small image of
+    the expected result after `step` steps.
     """
 
     networks: Networks
@@ -40,26 +41,26 @@ class DiffusionRunner:
     device: TorchDevice
     max_batch: int
     memory_bytes: int
-    #: Whether a batch is one forward pass.
+    #: True: a batch is one forward pass.
     together: bool
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Images of one size share a batch, if all or none of them are guided."""
-        wish = Wish.of(prompt.data, self.pipeline)
-        return wish.width, wish.height, wish.guided
+        """Return size and guidance: images of one size share a batch, if all or none of them are guided."""
+        settings = ImageSettings.of(prompt.data, self.pipeline)
+        return settings.width, settings.height, settings.guided
 
     def admit(self, prompt: Prompt) -> Sample:
-        """Return the noise that the image begins as."""
-        wish = Wish.of(prompt.data, self.pipeline)
+        """Return the image's initial noise."""
+        settings = ImageSettings.of(prompt.data, self.pipeline)
         factor = self.pipeline.factor
-        shape = self.networks.channels, wish.height // factor, wish.width // factor
-        said = self.networks.read(prompt.data, guided=wish.guided)
-        return begin(wish, said, self.scheduler, shape, self.device.device)
+        shape = self.networks.channels, settings.height // factor, settings.width // factor
+        condition = self.networks.read(prompt.data, guided=settings.guided)
+        return begin(settings, condition, self.scheduler, shape, self.device.device)
 
     def step(self, states: Sequence[Sample]) -> Sequence[Step]:
-        """Take a step with every image."""
+        """Advance every image by a step."""
         with self.device.running():
-            branches = [sample.branch() for sample in self._told(states)]
+            branches = [sample.branch() for sample in self._encoded(states)]
             return [self._advance(*one) for one in zip(branches, self._noise(branches), strict=True)]
 
     def close(self) -> None:
@@ -67,11 +68,13 @@ class DiffusionRunner:
         for module in self.networks.modules:
             self.device.free(module)
 
-    def _told(self, states: Sequence[Sample]) -> list[Sample]:
-        """Have new samples' texts understood: once for all images of one text that begin together."""
-        new = {state.said for state in states if state.told is None}
-        told = {said: self.networks.understand(said, self.device.device) for said in new}
-        return [state if state.told is not None else replace(state, told=told[state.said]) for state in states]
+    def _encoded(self, states: Sequence[Sample]) -> list[Sample]:
+        """Encode the conditions of new samples: once for all images with one condition that begin together."""
+        new = {state.condition for state in states if state.encoded is None}
+        made = {condition: self.networks.encode(condition, self.device.device) for condition in new}
+        return [
+            state if state.encoded is not None else replace(state, encoded=made[state.condition]) for state in states
+        ]
 
     def _noise(self, samples: Sequence[Sample]) -> Sequence[Tensor]:
         if self.together:
@@ -83,11 +86,11 @@ class DiffusionRunner:
         images = torch.cat([sample.scaled() for sample in samples])
         times = torch.stack([sample.time for sample in samples]).to(device)
         guidance = None
-        if samples[0].wish.guided:
-            scales = [sample.wish.guidance_scale for sample in samples]
+        if samples[0].settings.guided:
+            scales = [sample.settings.guidance_scale for sample in samples]
             guidance = torch.tensor(scales, device=device).reshape(-1, 1, 1, 1)
-        told = [sample.told for sample in samples if sample.told is not None]
-        return self.networks.predict(images, times, told, guidance)
+        encoded = [sample.encoded for sample in samples if sample.encoded is not None]
+        return self.networks.predict(images, times, encoded, guidance)
 
     def _advance(self, branch: Sample, noise: Tensor) -> Step:
         after, expected = branch.stepped(noise)
@@ -108,7 +111,7 @@ class DiffusionRunner:
 
 
 def load_diffusers(model: Model) -> Runner:
-    """Load a directory in diffusers' format; raise `ModelUnavailable` naming what is missing, damaged or not known."""
+    """Load a directory in diffusers' format; raise `ModelUnavailable` for a missing, damaged or unknown part."""
     directory = Directory.of(model)
     networks, scheduler = load_networks(directory), directory.scheduler()
     if (directory.path / "safety_checker").is_dir():
@@ -128,5 +131,5 @@ def load_diffusers(model: Model) -> Runner:
 
 
 def check_diffusers(model: Model) -> None:
-    """Look at what `load_diffusers` would load, without reading any weights; raise `ModelUnavailable`."""
+    """Check the files that `load_diffusers` would load, without reading weights; raise `ModelUnavailable`."""
     Directory.of(model)

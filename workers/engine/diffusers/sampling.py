@@ -1,8 +1,8 @@
-"""An image on its way out of the noise: its own scheduler, its own random numbers, its own step.
+"""The state of an image in diffusion: its own scheduler, random numbers and step.
 
-The library's schedulers remember earlier steps in lists and tensors that they write into. A step works on a copy of the
-scheduler and of the generator, so that the state before it stays good: a step that failed is taken again, and what
-shares the batch may be at another step of another schedule.
+The library's schedulers keep earlier steps in lists and tensors that they write into. A step works on a copy of the
+scheduler and of the generator, so that the state before stays valid: a failed step is repeated, and the other images of
+a batch may be at other steps of other schedules.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import torch
 from torch import Tensor
 
 from penstock.errors import InvalidInput, ProcessorFailed
-from penstock.processors.drawing.pipeline import Pipeline
+from penstock.processors.image_generation.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a prompt asks for, whatever it tells the network."""
+class ImageSettings:
+    """A prompt's settings beside the condition."""
 
     width: int
     height: int
     steps: int
     seed: int
     guidance_scale: float
-    #: How many previews are made on the way, evenly spread.
+    #: Number of previews, at even distances.
     previews: int
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], pipeline: Pipeline) -> Wish:
-        """Read a prompt's plain data; raise `InvalidInput` for what the network cannot do.
+    def of(cls, data: Mapping[str, Any], pipeline: Pipeline) -> ImageSettings:
+        """Read a prompt's plain data; raise `InvalidInput` for settings that the network does not support.
 
-        `width`, `height`, `steps` and `seed` must be there; `guidance_scale` is 1 unless given, `previews` 0.
+        `width`, `height`, `steps` and `seed` are required; `guidance_scale` defaults to 1, `previews` to 0.
         """
         width, height, steps, seed, previews = (
             _whole(data, name, least)
@@ -53,55 +53,55 @@ class Wish:
 
     @property
     def guided(self) -> bool:
-        """Whether the network is asked twice a step: with and without what it is told."""
+        """True if each step runs the network twice: with and without the condition."""
         return self.guidance_scale > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An image at a step. Steps make new samples and leave this one good."""
+    """An image at a step. Steps make new samples and leave this one valid."""
 
-    wish: Wish
-    #: What the network is told, see `Networks.read`.
-    said: tuple[Any, ...]
-    #: Never stepped itself: `branch` is.
+    settings: ImageSettings
+    #: Condition, see `Networks.read`.
+    condition: tuple[Any, ...]
+    #: Never stepped: `branch` steps a copy.
     scheduler: Any
     random: torch.Generator
     #: Float32 (1, C, h, w).
     image: Tensor
-    #: What the network is told, understood; None before the first step.
-    told: Tensor | None = None
-    #: How many steps were taken.
+    #: Encoded condition; None before the first step.
+    encoded: Tensor | None = None
+    #: Number of steps so far.
     at: int = 0
 
     @property
     def time(self) -> Tensor:
-        """Where the image stands in the noise."""
+        """The scheduler's time of the next step."""
         time: Tensor = self.scheduler.timesteps[self.at]
         return time
 
     @property
     def count(self) -> int:
-        """How many steps the scheduler takes for the wish: with some of them one more, or nearly twice as many."""
+        """The number of the scheduler's steps: some schedulers take one more than asked, or nearly twice as many."""
         return len(self.scheduler.timesteps)
 
     @property
     def shows(self) -> bool:
-        """Whether the next step is one that a preview is made of."""
-        previews, after = self.wish.previews, self.at + 1
+        """True if the next step makes a preview."""
+        previews, after = self.settings.previews, self.at + 1
         return after < self.count and after * (previews + 1) // self.count > self.at * (previews + 1) // self.count
 
     def branch(self) -> Sample:
-        """Return the same state with a scheduler and random numbers of its own."""
+        """Return a copy with a scheduler and random numbers of its own."""
         return replace(self, scheduler=copy.deepcopy(self.scheduler), random=self.random.clone_state())
 
     def scaled(self) -> Tensor:
-        """Return the image as the network takes it. Of a branch: the scheduler notes that it was asked."""
+        """Return the image scaled for the network. Call on a branch: the scheduler's state changes."""
         scaled: Tensor = self.scheduler.scale_model_input(self.image, self.time)
         return scaled
 
     def stepped(self, noise: Tensor) -> tuple[Sample, Tensor]:
-        """Return the state after a step, and what the scheduler expects the image to be in the end. Of a branch.
+        """Return the state after a step, and the scheduler's expected final image. Call on a branch.
 
         `noise` is the network's answer, float32 (1, C, h, w).
         """
@@ -114,23 +114,27 @@ class Sample:
 
 
 def begin(
-    wish: Wish, said: tuple[Any, ...], scheduler: Any, shape: tuple[int, int, int], device: torch.device
+    settings: ImageSettings,
+    condition: tuple[Any, ...],
+    scheduler: Any,
+    shape: tuple[int, int, int],
+    device: torch.device,
 ) -> Sample:
-    """Return noise of a shape (C, h, w). It is drawn on the processor: the same seed is the same noise on every device.
+    """Return initial noise of a shape (C, h, w), drawn on the CPU: a seed gives the same noise on every device.
 
-    Raises `InvalidInput` where the scheduler cannot go so many steps.
+    Raises `InvalidInput` if the scheduler does not support the number of steps.
     """
     scheduler = copy.deepcopy(scheduler)
     try:
-        scheduler.set_timesteps(wish.steps)
+        scheduler.set_timesteps(settings.steps)
     except ValueError as error:
-        raise InvalidInput(f"the model's scheduler cannot take {wish.steps} steps: {error}") from error
+        raise InvalidInput(f"the model's scheduler cannot take {settings.steps} steps: {error}") from error
     if float(scheduler.timesteps.max()) >= scheduler.config.num_train_timesteps:
-        # With `steps_offset` the library counts one past its own tables.
-        raise InvalidInput(f"the model's scheduler cannot take {wish.steps} steps: ask for fewer")
-    random = torch.Generator().manual_seed(wish.seed)
+        # With `steps_offset` the library counts one step past its own tables.
+        raise InvalidInput(f"the model's scheduler cannot take {settings.steps} steps: ask for fewer")
+    random = torch.Generator().manual_seed(settings.seed)
     noise = torch.randn((1, *shape), generator=random)
-    return Sample(wish, said, scheduler, random, noise.to(device) * scheduler.init_noise_sigma)
+    return Sample(settings, condition, scheduler, random, noise.to(device) * scheduler.init_noise_sigma)
 
 
 def _whole(data: Mapping[str, Any], name: str, least: int) -> int:

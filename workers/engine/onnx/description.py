@@ -1,14 +1,14 @@
-"""The table `onnx` in a model's options: how the names and axes of its prompts fit those of its file.
+"""The table `onnx` in a model's options: maps the names and axes of prompts to those of the ONNX file.
 
     [models.NAME.options.onnx]
-    file = "model.onnx"                                           # where the source is a directory
+    file = "model.onnx"                                           # if the source is a directory
     inputs.pixels = { name = "input_1", layout = "NHWC" }         # prompts have channels first, the file last
     outputs.probability = { name = "conv2d_19", layout = "NHWC" }
     outputs.classes = { name = "logits", reduce = "argmax", resize = true }
     rows = true                                                   # tables: the first axis of a prompt is the batch
-    threads = 4                                                   # of one forward pass; else every core
+    threads = 4                                                   # of one forward pass; default: every core
 
-A name that is the same on both sides need not stand there, and without `outputs` all are given.
+A name that is the same on both sides may be left out; without `outputs` all outputs are returned.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ Layout = Literal["NCHW", "NHWC"]
 
 
 class InputSpec(Record):
-    """Which input of the file takes a prompt's array."""
+    """The input of the file for a prompt's array."""
 
     name: str | None = None
     layout: Layout = "NCHW"
 
 
 class OutputSpec(Record):
-    """What is made of an output of the file."""
+    """The reduction of an output of the file."""
 
     name: str | None = None
     layout: Layout = "NCHW"
-    #: Bilinearly, before it is reduced: to the prompt's `size` ([height, width]), or to the size of its `pixels`.
+    #: Resize bilinearly before the reduction: to the prompt's `size` ([height, width]), or to the size of its `pixels`.
     resize: bool = False
-    #: Over the channels: probabilities, or the best one's id.
+    #: Reduction over the channels: probabilities, or the id of the best channel.
     reduce: Literal["none", "softmax", "argmax"] = "none"
 
 
 class Description(Record):
-    """What the table says."""
+    """The content of the table."""
 
     file: str = "model.onnx"
     inputs: Mapping[str, InputSpec] = Field(default_factory=dict)

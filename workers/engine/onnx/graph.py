@@ -1,7 +1,7 @@
-"""An ONNX file before it is run: that it is one, and that it reads no file but those beside it.
+"""Checks of an ONNX file before it is run: its format, and the other files that it reads.
 
-Weights may lie in other files, which the graph names by relative paths. What leads out of the model's directory, over
-a link too, is refused, and so is a file without a hash where the model is pinned.
+Weights may lie in other files, which the graph names by relative paths. Paths that lead out of the model's directory,
+also over links, are rejected, and so are files without a hash if the model is pinned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.workers.engine.weights import locate
 
 
 def find_file(model: Model, name: str) -> Path:
-    """Return the model's ONNX file, its hashes checked: the source itself, or `name` in a directory."""
+    """Return the model's ONNX file after checking its hashes: the source itself, or `name` in a directory."""
     source = locate(model).absolute()
     verify(model.model_copy(update={"source": str(source)}))
     path = source / name if source.is_dir() else source
@@ -34,7 +34,7 @@ def find_file(model: Model, name: str) -> Path:
 
 
 def check_graph(model: Model, path: Path) -> tuple[int, bool]:
-    """Return the bytes that the file's weights take, and whether some lie outside it; raise `ModelUnavailable`."""
+    """Return the bytes of the file's weights, and True if some lie in other files; raise `ModelUnavailable`."""
     try:
         graph = onnx.load(path, load_external_data=False).graph
     except (DecodeError, OSError, ValueError) as error:
@@ -57,7 +57,7 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def _places(tensors: Iterable[Any]) -> set[str]:
-    """Return the names of the files that tensors lie in."""
+    """Return the names of the files with external tensors."""
     return {
         entry.value
         for tensor in tensors
@@ -68,8 +68,8 @@ def _places(tensors: Iterable[Any]) -> set[str]:
 
 
 def _external(model: Model, path: Path, place: str) -> Path:
-    """Return a file of weights that the graph names, if it lies in the model's own directory."""
-    # The second where a cache keeps all files elsewhere and links to them, as that of the hub does.
+    """Return a file of weights that the graph names; raise `ModelUnavailable` outside of the model's directory."""
+    # The second root is for caches, as the hub's, that keep all files in one folder and link to them.
     roots = path.parent.resolve(), path.resolve().parent
     try:
         file = (roots[0] / place).resolve()

@@ -1,11 +1,11 @@
-"""The runner `rapidocr`: text in a picture, by the three networks of the library RapidOCR and with its own arithmetic.
+"""The runner `rapidocr`: text in an image, by the three networks of the library RapidOCR and its own arithmetic.
 
-A detector finds lines, a classifier turns those that stand on their heads, a recogniser reads them: what the second
-sees depends on what the first found, so that all three belong to one model. A page takes one step for its lines and
-then one for each batch of them, so that a page full of text never holds up the prompts of other jobs.
+A detector finds lines, a classifier turns upside-down lines, a recogniser reads them. The second network's input is
+the first one's output, so all three belong to one model. A page takes one step for its lines and then one step for each
+batch of lines, so that a page full of text never delays the prompts of other jobs.
 
-Prompts have `picture`, uint8 RGB (height, width, 3); outputs have `boxes`, float32 (lines, 4, 2) as x and y in pixels,
-clockwise from the top left as one reads, `scores`, float32 (lines,), and `texts`, from top to bottom.
+Prompts have `image`, uint8 RGB (height, width, 3). Outputs have `boxes`, float32 (lines, 4, 2) of x and y in pixels,
+clockwise from the top left in reading direction, `scores`, float32 (lines,), and `texts`, from top to bottom.
 """
 
 from __future__ import annotations
@@ -33,79 +33,74 @@ from penstock.workers.engine.weights import locate
 
 Array = npt.NDArray[Any]
 
-INPUT_NAME = "picture"
-#: What the library calls its networks, and how their files are told apart.
+INPUT_NAME = "image"
+#: The library's names of its networks, and the words in the names of their files.
 _PARTS = {"Det": "det", "Cls": "cls", "Rec": "rec"}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A picture before its lines are found: uint8 BGR, as the library wants it."""
+    """An image before detection: uint8 BGR, as the library takes it."""
 
-    picture: Array
-    #: What the library did to make it fit.
+    image: Array
+    #: The library's record of how it resized the image.
     changes: dict[str, Any]
-    #: Its (height, width) before.
+    #: The (height, width) before resizing.
     shape: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a page: those that were read, and those that were not yet."""
+    """The lines of a page, some of them read."""
 
-    #: float32 (lines, 4, 2) in pixels of the page.
+    #: Float32 (lines, 4, 2) in pixels of the page.
     boxes: Array
-    #: The lines cut out and set upright; None once they are read.
+    #: Upright crops of the lines; None once a line is read.
     crops: Sequence[Array | None]
-    #: In which order they are read: the narrowest first, because a batch is as wide as its widest.
+    #: Order of reading: the narrowest line first, because a batch is as wide as its widest line.
     order: Sequence[int]
-    #: By line.
+    #: Text and score of the lines that are read, by line.
     read: Mapping[int, tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class OcrRunner:
-    """RapidOCR with sessions of ours."""
+    """RapidOCR with Penstock's sessions of onnxruntime."""
 
     library: Any
     memory_bytes: int
-    #: One: pages differ in size, and the lines of one fill batches.
+    #: 1: pages differ in size, and the lines of a page fill batches.
     max_batch: int = 1
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Pages of one shape are alike."""
+        """Return the prompt's shape."""
         return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> Page:
-        """Return the picture as the library wants it; raise `InvalidInput` if nothing would be left of it."""
-        picture = prompt.data.get(INPUT_NAME)
-        if (
-            not isinstance(picture, np.ndarray)
-            or picture.dtype != np.uint8
-            or picture.ndim != 3
-            or picture.shape[2] != 3
-        ):
+        """Return the image as the library takes it; raise `InvalidInput` for one that is too small."""
+        image = prompt.data.get(INPUT_NAME)
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ProcessorFailed(f"the model takes `{INPUT_NAME}`, a uint8 array (height, width, 3)")
-        height, width = picture.shape[:2]
+        height, width = image.shape[:2]
         try:
-            resized, changes = self.library.preprocess_img(np.ascontiguousarray(picture[:, :, ::-1]))
+            resized, changes = self.library.preprocess_img(np.ascontiguousarray(image[:, :, ::-1]))
         except ResizeImgError as error:
-            detail = f"The picture is too small or too narrow for this model: {width} x {height} pixels."
+            detail = f"the image is too small or too narrow for this model: {width} x {height} pixels."
             raise InvalidInput(detail) from error
         return Page(resized, changes, (height, width))
 
     def step(self, states: Sequence[Page | Lines]) -> Sequence[Step]:
-        """Find a page's lines, or read some more of them."""
+        """Find a page's lines, or read the next batch of them."""
         with onnx_errors():
             return [self._found(state) if isinstance(state, Page) else self._further(state) for state in states]
 
     def close(self) -> None:
-        """There is nothing to free but the sessions, which go with the runner."""
+        """Free nothing: the sessions are freed with the runner."""
 
     def _found(self, page: Page) -> Step:
         try:
-            crops, found = self.library.detect_and_crop(page.picture, page.changes)
-        except RapidOCRError:  # its word for a page without any text
+            crops, found = self.library.detect_and_crop(page.image, page.changes)
+        except RapidOCRError:  # raised for a page without any text
             return Done(_output(np.empty((0, 4, 2), np.float32), []))
         boxes = map_boxes_to_original(found.boxes, page.changes, *page.shape).astype(np.float32)
         order = np.argsort([crop.shape[1] / crop.shape[0] for crop in crops]).tolist()
@@ -133,25 +128,25 @@ def load_ocr(model: Model) -> Runner:
     sessions = {part: open_session(model, path, threads=threads) for part, path in paths.items()}
     if "character" not in sessions["Rec"].get_modelmeta().custom_metadata_map:
         raise ModelUnavailable(f"model {model.name!r}: {paths['Rec'].name} does not say which characters it knows")
-    # Scores are for the processor to judge; a logger of the library's own would colour the worker's log.
+    # The processor filters by score; the library's own logger would write coloured lines into the worker's log.
     library: Any = RapidOCR(params={"Global.text_score": 0.0, "Global.log_level": "critical"})
     with flag_override(library.cfg, "allow_objects", True):
         for part, session in sessions.items():
             library.cfg[part].session = session
-    # It makes its parts when they are first needed.
+    # The library loads its parts on first use.
     for load in (library._load_det_model, library._load_cls_model, library._load_rec_model):
         load()
     return OcrRunner(library, size_bytes)
 
 
 def check_ocr(model: Model) -> None:
-    """Look at what `load_ocr` would load, without making sessions of it; raise `ModelUnavailable`."""
+    """Check the files that `load_ocr` would load, without making sessions; raise `ModelUnavailable`."""
     for path in _files(model).values():
         check_graph(model, path)
 
 
 def _files(model: Model) -> dict[str, Path]:
-    """Return the files of the three networks by what the library calls them."""
+    """Return the files of the three networks by the library's names."""
     root = locate(model)
     if not root.is_dir():
         raise ModelUnavailable(f"the source of model {model.name!r} is not a directory: {root}")

@@ -1,4 +1,4 @@
-"""What is made of a network's answer before it leaves the runner, in numpy."""
+"""Resizing and reduction of a network's answer, in numpy."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Array = npt.NDArray[Any]
 
 
 def resized(channels: Array, height: int, width: int) -> Array:
-    """Return (channels, h, w) as float32 (channels, height, width), bilinearly.
+    """Resize (channels, h, w) bilinearly to float32 (channels, height, width).
 
-    As `torch.nn.functional.interpolate` does without aligned corners: pixels have centres, and edges are repeated.
+    Equals `torch.nn.functional.interpolate` with `align_corners=False`: pixels have centres, and edges are repeated.
     """
     rows, columns = _weights(channels.shape[1], height), _weights(channels.shape[2], width)
     return np.asarray(rows @ channels.astype(np.float32) @ columns.T, dtype=np.float32)
 
 
 def reduced(channels: Array, reduce: Literal["none", "softmax", "argmax"]) -> Array:
-    """Return (channels, ...) as it is, as float32 probabilities, or as ids: uint8, or uint16 above 256 channels."""
+    """Return (channels, ...) unchanged, as float32 probabilities, or as ids: uint8, or uint16 above 256 channels."""
     match reduce:
         case "none":
             return channels

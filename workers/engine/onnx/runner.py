@@ -1,11 +1,11 @@
 """The runner `onnx`: one forward pass of a network in an ONNX file per batch.
 
-Prompts and outputs have the arrays that the file names, without their first axis, which must be the batch: a dynamic
-one takes `max_batch` prompts at a time, one of 1 takes them one by one. Of a table (`rows`) the first axis is the
-prompt's own. In float16 files float32 goes in and comes out.
+Prompts and outputs have the arrays that the file names, without their first axis, which must be the batch. A dynamic
+batch axis takes `max_batch` prompts at a time, a batch axis of 1 takes one prompt. For tables (`rows`) the first axis
+belongs to the prompt. Files in float16 take and return float32.
 
-On a CPU the same prompt gives the same bits; what shares its batch may change the last ones in some networks (products
-of matrices, not convolutions), and `max_batch = 1` keeps them.
+On a CPU a prompt gives the same bits every time. Other prompts of its batch may change the last bits in some networks
+(those with products of matrices, not convolutions); `max_batch = 1` avoids this.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _DTYPES = {
     "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
     **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
-#: A prompt's [height, width] of the answer, and the array that has them where it says none.
+#: A prompt's [height, width] of the answer, and the array whose size is the default.
 _SIZE, _PIXELS = "size", "pixels"
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input of the file as prompts have it: a side is a number, or the name of any number."""
+    """An input of the file in the prompts' order of axes: a side is a number, or a name for any number."""
 
     name: str
     dtype: str
@@ -50,13 +50,13 @@ class Port:
 
     @property
     def prompt_dtype(self) -> str:
-        """What prompts have: numpy's float16 is the file's own affair."""
+        """The dtype of prompts: float32 for an input in float16."""
         return "float32" if self.dtype == "float16" else self.dtype
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A prompt's arrays by the file's names, in its order of axes, and what its answer is resized to."""
+    """A prompt's arrays by the file's names and in its order of axes, and the size of the answer."""
 
     arrays: Mapping[str, Array]
     size: tuple[int, int] | None
@@ -64,23 +64,23 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class OnnxRunner:
-    """A network in an ONNX file."""
+    """The runner of a network in an ONNX file."""
 
     session: Any
     description: Description
-    #: By the prompts' names.
+    #: Inputs of the file, by the prompts' names.
     inputs: Mapping[str, Port]
-    #: By the outputs' names; each has its file's name.
+    #: Outputs by their names in `Output.data`; each holds its name in the file.
     outputs: Mapping[str, OutputSpec]
     max_batch: int
     memory_bytes: int
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Prompts of the same shapes share a batch."""
+        """Return the prompt's shapes: prompts of the same shapes share a batch."""
         return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> State:
-        """Return the prompt's arrays as the file takes them."""
+        """Return the prompt's arrays in the file's order of axes."""
         self._check(prompt.data)
         arrays = {port.name: _arranged(prompt.data[name], port) for name, port in self.inputs.items()}
         return State(arrays, self._size(prompt.data))
@@ -97,7 +97,7 @@ class OnnxRunner:
         return [Done(self._output(answers, index, state)) for index, state in enumerate(states)]
 
     def close(self) -> None:
-        """There is nothing to free but the session, which goes with the runner."""
+        """Free nothing: the session is freed with the runner."""
 
     @property
     def _ports(self) -> Sequence[Port]:
@@ -120,7 +120,7 @@ class OnnxRunner:
         return Output(made)
 
     def _check(self, data: Mapping[str, Any]) -> None:
-        """Raise `ProcessorFailed` for a name, a type or a rank that is not the file's, `InvalidInput` for sizes."""
+        """Raise `ProcessorFailed` for a wrong name, type or rank, `InvalidInput` for wrong sizes."""
         sides: dict[str, int] = {}
         for name, port in self.inputs.items():
             array = data.get(name)
@@ -155,12 +155,12 @@ def load_onnx(model: Model) -> Runner:
 
 
 def check_onnx(model: Model) -> None:
-    """Look at what `load_onnx` would load, without making a session of it; raise `ModelUnavailable`."""
+    """Check the file that `load_onnx` would load, without making a session; raise `ModelUnavailable`."""
     check_graph(model, find_file(model, read_description(model).file))
 
 
 def _inputs(model: Model, description: Description, nodes: Sequence[Any]) -> tuple[dict[str, Port], bool]:
-    """Return the file's inputs by the prompts' names, and whether their batch axis is dynamic."""
+    """Return the file's inputs by the prompts' names, and True if their batch axis is dynamic."""
     by_file = {spec.name or name: (name, spec) for name, spec in description.inputs.items()}
     _refuse_unknown(model, "input", by_file, nodes)
     ports: dict[str, Port] = {}
@@ -187,7 +187,7 @@ _WANTED = "arrays of numbers whose first axis is the batch are taken"
 
 
 def _sides(model: Model, node: Any, spec: InputSpec, *, rows: bool) -> tuple[int | str | None, ...]:
-    """Return an input's shape as prompts have it."""
+    """Return the shape of an input in the prompts' order of axes."""
     sides = [side if isinstance(side, int | str) else None for side in node.shape]
     if rows:
         return (None, *sides[1:])
@@ -199,7 +199,7 @@ def _sides(model: Model, node: Any, spec: InputSpec, *, rows: bool) -> tuple[int
 
 
 def _outputs(model: Model, description: Description, nodes: Sequence[Any]) -> dict[str, OutputSpec]:
-    """Return the wanted outputs by their names, each with the file's."""
+    """Return the wanted outputs by their names, each with its name in the file."""
     if not description.outputs:
         return {node.name: OutputSpec(name=node.name) for node in nodes if _dtype(node.type) is not None}
     wanted = {name: spec.model_copy(update={"name": spec.name or name}) for name, spec in description.outputs.items()}
@@ -218,12 +218,12 @@ def _refuse_unknown(model: Model, kind: str, named: Mapping[str, Any], nodes: Se
     known = [node.name for node in nodes]
     if unknown := sorted(set(named) - set(known)):
         raise ModelUnavailable(
-            f"model {model.name!r}: its file has no {kind} {unknown[0]!r}; there are: {', '.join(known)}"
+            f"model {model.name!r}: its file has no {kind} {unknown[0]!r}; known {kind}s: {', '.join(known)}"
         )
 
 
 def _dtype(kind: str) -> str | None:
-    """Return numpy's name of `tensor(float)`; None for text, sequences and maps."""
+    """Return numpy's name of a dtype such as `tensor(float)`; None for text, sequences and maps."""
     return _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")")) if kind.startswith("tensor(") else None
 
 
@@ -241,7 +241,7 @@ def _finished(sample: Array, spec: OutputSpec, size: tuple[int, int] | None) -> 
 
 
 def _own(array: Array) -> Array:
-    """Return an array with memory of its own: an output must not keep its whole batch."""
+    """Return an array with memory of its own: an output must not keep its whole batch in memory."""
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     return array if array.base is None and array.flags.c_contiguous else np.array(array, order="C")

@@ -1,4 +1,4 @@
-"""What the runners that use onnxruntime share: a session on the model's device, and its errors as ours."""
+"""Sessions of onnxruntime on a model's device, and translation of its errors."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, PenstockE
 from penstock.models import Model
 
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-#: How onnxruntime and CUDA's libraries say that there is no memory left.
+#: Texts of onnxruntime and CUDA's libraries for a lack of memory.
 _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation", "out of memory", "ALLOC_FAILED")
-#: Of what it says of a file, which may be a whole graph.
+#: Longest quoted text of an error, in characters: some errors quote a whole graph.
 _MAX_SAID = 300
 
 
 def open_session(model: Model, path: Path, *, threads: int = 0) -> Any:
-    """Return a session for an ONNX file that was checked; raise `ModelUnavailable` with what onnxruntime says."""
+    """Return a session for a checked ONNX file; raise `ModelUnavailable` with onnxruntime's error."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     options.inter_op_num_threads = 1
-    # Threads that spin while they wait take the cores from the IO processes.
+    # Threads that spin while they wait would take the cores from the IO processes.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # An arena keeps the most that any shape ever took, for as long as the model is loaded.
+    # An arena would keep the largest memory of any shape for as long as the model is loaded.
     options.enable_cpu_mem_arena = False
     providers = _providers(model)
     try:
         session = ort.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # its own kinds of errors have no common base
+    except Exception as error:  # onnxruntime's errors have no common base
         raise ModelUnavailable(
-            f"onnxruntime does not take {path.name} of model {model.name!r}: {_said(error)}"
+            f"onnxruntime cannot load {path.name} of model {model.name!r}: {_said(error)}"
         ) from error
     if providers[0] != _CPU and _CUDA not in session.get_providers():
         raise ModelUnavailable(f"model {model.name!r}: onnxruntime cannot use CUDA here: its libraries are missing")
@@ -44,7 +44,7 @@ def open_session(model: Model, path: Path, *, threads: int = 0) -> Any:
 
 @contextmanager
 def onnx_errors() -> Iterator[None]:
-    """Translate what onnxruntime raises in a forward pass: the only place that knows its words."""
+    """Translate onnxruntime's errors of a forward pass by their texts, which only this function knows."""
     try:
         yield
     except PenstockError:
@@ -61,7 +61,7 @@ def onnx_errors() -> Iterator[None]:
 
 
 def _providers(model: Model) -> Sequence[Any]:
-    """Return the execution providers that the model's `device` asks for."""
+    """Return the execution providers of the model's `device`."""
     kind, _, index = model.device.partition(":")
     there = _CUDA in ort.get_available_providers()
     if kind not in ("auto", "cpu", "cuda") or not (index or "0").isdecimal():
@@ -76,7 +76,7 @@ def _providers(model: Model) -> Sequence[Any]:
 
 
 def _said(error: BaseException) -> str:
-    """Return the words of an error of onnxruntime, which a library may have wrapped, without its prefix on one line."""
+    """Return the text of onnxruntime's error, which a library may have wrapped, on one line and without prefix."""
     words = " ".join(str(error.__cause__ or error).split())
     _, _, rest = words.rpartition(" : FAIL : ") if " : FAIL : " in words else ("", "", words)
     return rest if len(rest) <= _MAX_SAID else f"{rest[:_MAX_SAID]}..."

@@ -1,10 +1,10 @@
-"""A fine-tune's directory as Prithvi's are published, and as vLLM serves them: `config.json` and the weights.
+"""The directory of a fine-tune, in the layout of Prithvi's published ones, which vLLM serves too.
 
     config.json          {"pretrained_cfg": {"model": {"class_path": "terratorch.tasks.SemanticSegmentationTask",
                           "init_args": {"model_factory": "EncoderDecoderFactory", "model_args": {...}}}}}
-    model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), of which nothing but tensors is read
+    model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
 
-What the config says of data and training is not read: the catalogue's record says what the bands are.
+The config's parts on data and training are not read: the catalogue's record names the bands.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.directory import read_object
 
 SAFETENSORS = "model.safetensors"
-#: In which files torch saves tensors and, when it may, anything else.
+#: Files in torch's own format, which may hold other objects than tensors.
 _PICKLES = ("*.pt", "*.ckpt")
 
 Task = Literal["segmentation", "regression"]
 
-#: What each of TerraTorch's tasks is here: the processor that serves it, and the records' list of its channels.
+#: Tasks by the names of TerraTorch's classes; below, each task's processor and the option with its channels.
 _TASKS: Mapping[str, Task] = MappingProxyType(
     {"SemanticSegmentationTask": "segmentation", "PixelwiseRegressionTask": "regression"}
 )
@@ -42,42 +42,42 @@ _SERVED: Mapping[Task, tuple[str, str]] = MappingProxyType(
 )
 FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
 
-#: A class by its path in Python, which TerraTorch would import and call: `final_act`, for one.
+#: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
 _PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _LAYER = re.compile(r"torch\.nn\.(modules\.[a-z_]+\.)?[A-Z]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How TerraTorch builds a network."""
+    """TerraTorch's arguments for building a network."""
 
     task: Task
     factory: str
-    #: What its factory takes, as it stands in the config.
+    #: Arguments of the factory, from the config.
     args: Mapping[str, Any]
 
     @property
     def channels(self) -> int | None:
-        """How many channels its answer has, if the config says it."""
+        """The number of channels of the answer, if the config has it."""
         if self.task == "segmentation":
             return self._number("num_classes")
         return self._number("num_outputs") or 1
 
     @property
     def bands(self) -> int | None:
-        """How many bands of each date it takes, if the config says it."""
+        """The number of bands of each date, if the config has it."""
         bands = self._of_backbone("bands") or self.args.get("bands")
         return len(bands) if isinstance(bands, list) else None
 
     @property
     def dates(self) -> int:
-        """How many dates it takes."""
+        """The number of dates."""
         frames = self._of_backbone("num_frames") or self.args.get("num_frames") or 1
         return frames if isinstance(frames, int) else 1
 
     @property
     def stacks_dates(self) -> bool:
-        """Whether it takes dates on an axis of their own even where there is one."""
+        """True if dates have an axis of their own, even for a single date."""
         return self.dates > 1 or bool(self._of_backbone("use_temporal"))
 
     def _number(self, name: str) -> int | None:
@@ -99,22 +99,22 @@ class Checkpoint:
 
     @classmethod
     def of(cls, model: Model) -> Checkpoint:
-        """Look at a model's directory and record; raise `ModelUnavailable` naming what is missing or does not fit."""
+        """Check a model's directory and record; raise `ModelUnavailable` for a missing file or a mismatch."""
         path = directory_of(model)
         recipe = read_recipe(read_object(path / "config.json"))
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the network's weights by their names in it; raise `ModelUnavailable` for a file that is none of ours.
+        """Return the network's weights by name; raise `ModelUnavailable` for a file that is not readable or not safe.
 
-        Positions are left out: they follow from sizes, and TerraTorch computes them anew.
+        Position embeddings are left out: TerraTorch computes them from sizes.
         """
         return dict(_of_network(_read(self.weights)))
 
 
 def read_recipe(config: Mapping[str, Any]) -> Recipe:
-    """Return what a `config.json` says of the network; raise `ModelUnavailable` where it does not, or says too much."""
+    """Return the recipe in a `config.json`; raise `ModelUnavailable` if it is missing or names code."""
     published = config.get("pretrained_cfg", config)
     model = published.get("model") if isinstance(published, dict) else None
     settings = model.get("init_args") if isinstance(model, dict) else None
@@ -123,10 +123,10 @@ def read_recipe(config: Mapping[str, Any]) -> Recipe:
         raise ModelUnavailable(_no_recipe(config))
     name = str(model.get("class_path")).rpartition(".")[2]
     if name not in _TASKS:
-        raise ModelUnavailable(f"config.json names the task {name}; these are served: {', '.join(_TASKS)}")
+        raise ModelUnavailable(f"config.json names the task {name}; known tasks: {', '.join(_TASKS)}")
     factory = str(settings.get("model_factory", FACTORIES[0]))
     if factory not in FACTORIES:
-        raise ModelUnavailable(f"config.json names the factory {factory}; these are known: {', '.join(FACTORIES)}")
+        raise ModelUnavailable(f"config.json names the factory {factory}; known factories: {', '.join(FACTORIES)}")
     for key, value in args.items():
         if key != "backbone":
             _refuse_code(key, value)
@@ -136,25 +136,25 @@ def read_recipe(config: Mapping[str, Any]) -> Recipe:
 def _no_recipe(config: Mapping[str, Any]) -> str:
     if "architecture" in config:
         return (
-            f"config.json is of the backbone {config['architecture']} alone, which answers nothing about a scene: "
-            "fine-tune it with TerraTorch, and serve what comes of that"
+            f"config.json is of the backbone {config['architecture']} alone, which has no output for a scene: "
+            "fine-tune it with TerraTorch, and serve the fine-tune"
         )
-    return "config.json has no pretrained_cfg.model.init_args.model_args, which say how TerraTorch builds the network"
+    return "config.json has no pretrained_cfg.model.init_args.model_args, the arguments of the network"
 
 
 def _refuse_code(key: str, value: Any) -> None:
-    """Raise `ModelUnavailable` for a class of anything but torch's layers: building the network would call it."""
+    """Raise `ModelUnavailable` for a class that is not a layer of torch: building the network would call it."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in values:
         _refuse_code(key, part)
     if isinstance(value, str) and _PYTHON_PATH.fullmatch(value) and not _LAYER.fullmatch(value):
         raise ModelUnavailable(
-            f"config.json names the Python object {value} in {key}: nothing but layers of torch.nn is taken"
+            f"config.json names the Python object {value} in {key}: only layers of torch.nn are allowed"
         )
 
 
 def _check_record(model: Model, recipe: Recipe) -> None:
-    """Compare what the catalogue's record says of a network with what its config does."""
+    """Compare the catalogue's record with the config of the network; raise `ModelUnavailable`."""
     processor, named = _SERVED[recipe.task]
     if model.processor in dict(_SERVED.values()) and model.processor != processor:
         raise ModelUnavailable(f"config.json is of a {recipe.task}, which the processor {processor} serves")
@@ -169,12 +169,12 @@ def _check_record(model: Model, recipe: Recipe) -> None:
 
 
 def _length(listed: Any) -> int:
-    """Return how many there are; 0 for what is no list, which the processor refuses."""
+    """Return the length of a list; 0 for any other value, which the processor rejects."""
     return len(listed) if isinstance(listed, list | tuple) else 0
 
 
 def _find_weights(model: Model, path: Path) -> Path:
-    """Return the file of weights: safetensors before what torch pickles, and of several that which has a hash."""
+    """Return the file of weights: safetensors first, then torch's own format; of several files the one with a hash."""
     if (path / SAFETENSORS).is_file():
         return path / SAFETENSORS
     found = sorted(file for pattern in _PICKLES for file in path.glob(pattern))
@@ -199,7 +199,7 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"{path.name} holds more than tensors, or is damaged. The rest could run code and is not read: save the "
             f"network's weights as {SAFETENSORS}, or its state_dict alone"
         ) from error
-    except Exception as error:  # whatever a damaged archive makes of itself
+    except Exception as error:  # a damaged archive raises errors of any type
         raise ModelUnavailable(f"{path.name} cannot be read ({type(error).__name__})") from error
     weights = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(weights, Mapping):
@@ -208,7 +208,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _of_network(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield what belongs to the network. A training's checkpoint calls it `model`, and has its losses beside it."""
+    """Yield the network's weights. A training checkpoint names them `model.*` and also holds weights of losses."""
     of_training = any(name.startswith("model.") for name in weights)
     for name, tensor in weights.items():
         if of_training and not name.startswith("model."):
@@ -220,5 +220,5 @@ def _of_network(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def is_needed(name: str) -> bool:
-    """Return whether a weight is of use: positions are computed, and heads beside the main one serve training only."""
+    """Return True for a weight that inference needs: positions are computed, and auxiliary heads serve training."""
     return "pos_embed" not in name and not name.startswith("aux_heads.")

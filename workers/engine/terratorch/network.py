@@ -1,4 +1,4 @@
-"""Building a checkpoint's network with TerraTorch. The only module that imports it."""
+"""Building a checkpoint's network with TerraTorch, which only this module imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.workers.engine.terratorch.checkpoint import Checkpoint, Recipe, is
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A network with its weights, and what it is told beside the pixels."""
+    """A network with its weights, and its inputs beside the pixels."""
 
     module: nn.Module
     takes_time: bool
@@ -36,13 +36,13 @@ def build(checkpoint: Checkpoint) -> Built:
 
 
 def _new(recipe: Recipe) -> nn.Module:
-    """Return the network without weights: those of its backbone come with the checkpoint, never from the hub."""
+    """Return the network without weights: the backbone's weights come with the checkpoint, never from the hub."""
     factory = getattr(library(), recipe.factory)()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice to who trains
+        warnings.simplefilter("ignore")  # advice for training
         try:
             module = factory.build_model(task=recipe.task, **_without_fetching(recipe))
-        except Exception as error:  # arguments that do not fit fail in any way there is
+        except Exception as error:  # wrong arguments raise errors of any type
             first = next(iter(str(error).strip().splitlines()), "")
             raise ModelUnavailable(
                 f"TerraTorch cannot build the network of config.json ({type(error).__name__}: {first})"
@@ -53,7 +53,7 @@ def _new(recipe: Recipe) -> nn.Module:
 
 
 def _without_fetching(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments without weights of the backbone's own, and without heads that serve training only."""
+    """Return the arguments without weights of the backbone, and without auxiliary heads of the training."""
     left_out = {"aux_decoders", "pretrained", "backbone_pretrained", "backbone_ckpt_path"}
     args = {name: value for name, value in recipe.args.items() if name not in left_out}
     kwargs = args.get("backbone_kwargs")
@@ -68,7 +68,7 @@ def _without_fetching(recipe: Recipe) -> dict[str, Any]:
 def _fill(module: nn.Module, checkpoint: Checkpoint) -> None:
     name = checkpoint.weights.name
     try:
-        # That of the libraries between warns of weights of another shape, and leaves them random.
+        # The backbone library's own `load_state_dict` only warns of weights of another shape and leaves them random.
         report = nn.Module.load_state_dict(module, checkpoint.tensors(), strict=False)
     except RuntimeError as error:
         raise ModelUnavailable(f"the weights in {name} have other shapes than the network of config.json") from error
@@ -82,7 +82,7 @@ def _fill(module: nn.Module, checkpoint: Checkpoint) -> None:
 
 @cache
 def library() -> Any:
-    """Import TerraTorch's models, and keep what its libraries say to programmers out of the worker's log."""
+    """Import TerraTorch's models, and keep the warnings of its libraries out of the worker's log."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import terratorch.models

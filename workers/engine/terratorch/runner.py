@@ -1,15 +1,14 @@
 """The runner `terratorch`: one forward pass of a network that TerraTorch built.
 
-Prompts have `pixels`, float32 (dates * bands, H, W), date after date; and, where they are known and the network was
-trained with them, `temporal_coords`, float32 (dates, 2) of year and day of the year from 0, and `location_coords`,
-float32 (2,) of latitude and longitude. Outputs have `probability`, float32 (classes, H, W), or `values`, float32
-(quantities, H, W).
+Prompts have `pixels`, float32 (dates * bands, H, W), date after date. If the network was trained with them and they are
+known, prompts also have `temporal_coords`, float32 (dates, 2) of year and day of the year from 0, and
+`location_coords`, float32 (2,) of latitude and longitude. Outputs have `probability`, float32 (classes, H, W), or
+`values`, float32 (quantities, H, W).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +20,8 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint, Recipe
 from penstock.workers.engine.terratorch.network import Built, build
-from penstock.workers.engine.torch_device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.weights import naming
 
 PIXELS, TIME, LOCATION = "pixels", "temporal_coords", "location_coords"
 
@@ -30,41 +30,41 @@ State = Mapping[str, Sent]
 
 
 class TerraTorchRunner:
-    """Runs a network. On a CPU prompts run one by one, for the same bits (see `torch_runner`)."""
+    """A network of TerraTorch. On a CPU prompts run one by one, for the same bits (see `torch.runner`)."""
 
     def __init__(self, built: Built, recipe: Recipe, device: TorchDevice, *, max_batch: int) -> None:
         """Move the network to the device."""
         self._recipe, self._device = recipe, device
-        told: dict[str, tuple[int, ...]] = {TIME: (recipe.dates, 2), LOCATION: (2,)}
+        coordinates: dict[str, tuple[int, ...]] = {TIME: (recipe.dates, 2), LOCATION: (2,)}
         takes = {TIME: built.takes_time, LOCATION: built.takes_location}
-        #: The shapes of what the network is told beside the pixels.
-        self._told = {name: shape for name, shape in told.items() if takes[name]}
+        #: Shapes of the network's inputs beside the pixels, by name.
+        self._coordinates = {name: shape for name, shape in coordinates.items() if takes[name]}
         self._memory_bytes = weights_bytes(built.module)
         self._module: nn.Module = device.place(built.module)
         self._max_batch = 1 if device.is_cpu else max_batch
 
     @property
     def max_batch(self) -> int:
-        """The model's, or one on a CPU."""
+        """The model's `max_batch`, or 1 on a CPU."""
         return self._max_batch
 
     @property
     def memory_bytes(self) -> int:
-        """What the weights take."""
+        """The bytes of the weights."""
         return self._memory_bytes
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Tiles of one shape share a batch, if the same is known of them."""
+        """Return the prompt's shapes: tiles of one shape and with the same coordinates present share a batch."""
         return shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> State:
-        """Return the prompt's arrays on their way to the device, dates on an axis of their own where there are many."""
+        """Return the prompt's arrays on their way to the device, several dates on an axis of their own."""
         pixels = self._checked(prompt)
         if self._recipe.stacks_dates:
             dated = pixels.reshape(self._recipe.dates, -1, *pixels.shape[1:])
             pixels = np.ascontiguousarray(dated.transpose(1, 0, 2, 3))
-        told = {name: self._device.send(prompt.data[name]) for name in self._told if name in prompt.data}
-        return {PIXELS: self._device.send(pixels), **told}
+        coordinates = {name: self._device.send(prompt.data[name]) for name in self._coordinates if name in prompt.data}
+        return {PIXELS: self._device.send(pixels), **coordinates}
 
     def step(self, states: Sequence[State]) -> Sequence[Done]:
         """Run the network once."""
@@ -81,14 +81,16 @@ class TerraTorchRunner:
     def _named(self, answer: Tensor) -> tuple[str, Tensor]:
         if self._recipe.task == "segmentation":
             return "probability", torch.softmax(answer, dim=1)
-        # TerraTorch leaves out the axis of a single channel.
+        # TerraTorch drops the axis of a single channel.
         return "values", answer[:, None] if answer.ndim == 3 else answer
 
     def _checked(self, prompt: Prompt) -> np.ndarray[tuple[int, int, int], np.dtype[np.float32]]:
-        unknown = prompt.data.keys() - {PIXELS, *self._told}
+        unknown = prompt.data.keys() - {PIXELS, *self._coordinates}
         if unknown:
-            raise ProcessorFailed(f"the network takes {', '.join([PIXELS, *self._told])}, not {', '.join(unknown)}")
-        for name, shape in self._told.items():
+            raise ProcessorFailed(
+                f"the network takes {', '.join([PIXELS, *self._coordinates])}, not {', '.join(unknown)}"
+            )
+        for name, shape in self._coordinates.items():
             array = prompt.data.get(name)
             if array is not None and (not isinstance(array, np.ndarray) or array.dtype != np.float32):
                 raise ProcessorFailed(f"the network takes `{name}`, a float32 array {shape}")
@@ -107,7 +109,7 @@ class TerraTorchRunner:
 
 def load_terratorch(model: Model) -> Runner:
     """Load a checkpoint's directory (see `checkpoint`); raise `ModelUnavailable`."""
-    with _about(model):
+    with naming(model):
         checkpoint = Checkpoint.of(model)
         built = build(checkpoint)
         _check_coordinates(model, built)
@@ -115,28 +117,17 @@ def load_terratorch(model: Model) -> Runner:
 
 
 def check_terratorch(model: Model) -> None:
-    """Look at what `load_terratorch` would load, without TerraTorch and any weights; raise `ModelUnavailable`."""
-    with _about(model):
+    """Check the files that `load_terratorch` would load, without TerraTorch or weights; raise `ModelUnavailable`."""
+    with naming(model):
         Checkpoint.of(model)
 
 
 def _check_coordinates(model: Model, built: Built) -> None:
-    """Compare what the record says that the network is told with what it was trained with."""
-    told = model.options.get("coordinates") or {}
+    """Compare the record's `coordinates` with the inputs that the network was trained with."""
+    coordinates = model.options.get("coordinates") or {}
     for name, takes in (("time", built.takes_time), ("location", built.takes_location)):
-        if told.get(name, "no") != "no" and not takes:
+        if coordinates.get(name, "no") != "no" and not takes:
             raise ModelUnavailable(
-                f"options.coordinates.{name} is {told[name]!r}, and the network of config.json takes no {name} "
+                f"options.coordinates.{name} is {coordinates[name]!r}, and the network of config.json takes no {name} "
                 f"(its backbone's coords_encoding does not have it)"
             )
-
-
-@contextmanager
-def _about(model: Model) -> Iterator[None]:
-    """Begin what is wrong with a directory with the model's name."""
-    try:
-        yield
-    except ModelUnavailable as error:
-        if repr(model.name) in error.detail:
-            raise
-        raise ModelUnavailable(f"model {model.name!r} cannot be loaded: {error.detail}") from error

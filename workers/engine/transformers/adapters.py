@@ -1,7 +1,7 @@
 """LoRA adapters in the directory format of the PEFT library: merged into a network's weights when it is loaded.
 
-Merged, they cost nothing while the network runs; each adapter is a model of its own in the catalogue. Beside quantised
-weights they stay as they are: merging would round them to the few values that those can have.
+A merged adapter takes no time when the network runs; each adapter is a model of its own in the catalogue. Adapters of
+quantised weights are not merged: merging would round them to the few values of the quantisation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def find_adapter(model: Model, path: Path) -> Path | None:
-    """Return the folder of a model's adapter: the option `adapter`, or its own directory if one lies there; or None.
+    """Return the folder of a model's adapter: the option `adapter`, or its own directory if that has one; or None.
 
-    Raises `ModelUnavailable` for one that cannot be taken.
+    Raises `ModelUnavailable` for an adapter that cannot be loaded.
     """
     named = model.options.get("adapter")
     folder = path if named is None else path / str(named)
@@ -43,9 +43,9 @@ def find_adapter(model: Model, path: Path) -> Path | None:
 
 
 def adapted(network: Any, folder: Path) -> Any:
-    """Return the network with an adapter's changes in or, if they are quantised, beside its weights.
+    """Return the network with the adapter merged into its weights or, if these are quantised, beside them.
 
-    Raises `ModelUnavailable` where some are missing.
+    Raises `ModelUnavailable` if some of the adapter's weights are missing.
     """
     from peft import PeftModel, get_peft_model_state_dict
 
@@ -61,7 +61,7 @@ def adapted(network: Any, folder: Path) -> Any:
 
 @contextmanager
 def without_adapter(path: Path) -> Iterator[Path]:
-    """Give a folder with the same files but an adapter's: where one lies beside them the library takes it unasked."""
+    """Yield a folder with the same files without an adapter's: the library would load such an adapter unasked."""
     if not (path / CONFIG).is_file():
         yield path
         return

@@ -1,8 +1,7 @@
-"""When a Whisper's tokens are spoken: by where in the sound some heads of its decoder look while they write them.
+"""Times of a Whisper's tokens, from the cross-attention of some heads of the decoder to the audio.
 
-The way of https://github.com/openai/whisper/blob/main/whisper/timing.py and of transformers: what the heads named in
-`generation_config.json` look at is evened out, and the cheapest way through it (dynamic time warping) is the time of
-each token.
+As in https://github.com/openai/whisper/blob/main/whisper/timing.py and transformers: the attention of the heads named
+in `generation_config.json` is normalised and median-filtered, and dynamic time warping assigns times to the tokens.
 """
 
 from __future__ import annotations
@@ -19,45 +18,47 @@ from torch import Tensor
 
 from penstock.errors import ModelUnavailable
 
-#: A layer of the decoder, and a head of it.
+#: A layer of the decoder, and a head of the layer.
 Head = tuple[int, int]
-#: Ways to a cell of the table: from the cell before both, from the one above, from the one on its left.
+#: Predecessors of a cell in the table: the cell above on the left, the cell above, the cell on the left.
 _BOTH, _ABOVE, _LEFT = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Aligner:
-    """Finds out when tokens are spoken."""
+    """Computes the times of tokens from the decoder's attention."""
 
     decoder: Any
     heads: Sequence[Head]
-    #: How many steps of the sound are evened out together, an odd number.
+    #: Width of the median filter in steps of the audio, an odd number.
     median: int
 
-    def steps(self, tokens: Sequence[int], ignored: int, sound: Tensor, heard: int) -> list[int]:
-        """Return at which step of the sound each token but the first `ignored` is over; the sound has `heard` steps."""
-        ids = torch.tensor([list(tokens)], device=sound.device)
-        looks = self._looks(ids, sound)[:, ignored:, : max(1, heard)]
-        spread, mean = torch.std_mean(looks, dim=-2, keepdim=True, correction=0)
-        even = _median_filtered((looks - mean) / spread, self.median).mean(dim=0)
+    def steps(self, tokens: Sequence[int], ignored: int, audio: Tensor, length: int) -> list[int]:
+        """Return the step of the audio, of `length` steps, at which each token but the first `ignored` ends."""
+        ids = torch.tensor([list(tokens)], device=audio.device)
+        weights = self._attention(ids, audio)[:, ignored:, : max(1, length)]
+        deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, correction=0)
+        even = _median_filtered((weights - mean) / deviation, self.median).mean(dim=0)
         return first_steps(-even.cpu().double().numpy())
 
-    def _looks(self, ids: Tensor, sound: Tensor) -> Tensor:
-        """Return how much each head looks at each step of the sound for each token, float32 (heads, tokens, steps)."""
-        asked: dict[int, Tensor] = {}
+    def _attention(self, ids: Tensor, audio: Tensor) -> Tensor:
+        """Return the attention of each head to each step of the audio, float32 (heads, tokens, steps)."""
+        hidden: dict[int, Tensor] = {}
         layers = self.decoder.layers
         with ExitStack() as hooks:
             for at in {layer for layer, _ in self.heads}:
-                hook = layers[at].encoder_attn.register_forward_pre_hook(_keeping(asked, at), with_kwargs=True)
+                hook = layers[at].encoder_attn.register_forward_pre_hook(_keeping(hidden, at), with_kwargs=True)
                 hooks.callback(hook.remove)
-            self.decoder(input_ids=ids, encoder_hidden_states=sound, use_cache=False)
-        return torch.stack([_look(layers[at].encoder_attn, asked[at], sound, head) for at, head in self.heads])
+            self.decoder(input_ids=ids, encoder_hidden_states=audio, use_cache=False)
+        return torch.stack(
+            [_head_attention(layers[at].encoder_attn, hidden[at], audio, head) for at, head in self.heads]
+        )
 
 
 def aligner_of(network: Any) -> Aligner | None:
-    """Return the aligner of a network; None for one whose `generation_config.json` names no heads.
+    """Return the aligner of a network; None if its `generation_config.json` names no heads.
 
-    Raises `ModelUnavailable` for heads that it does not have.
+    Raises `ModelUnavailable` for heads that the network does not have.
     """
     named = getattr(network.generation_config, "alignment_heads", None)
     if not named:
@@ -73,13 +74,13 @@ def aligner_of(network: Any) -> Aligner | None:
 
 
 def first_steps(costs: npt.NDArray[np.float64]) -> list[int]:
-    """Return in which column the cheapest way through costs (rows, columns), down and to the right, enters each row."""
-    entered = dict(_cheapest_way(costs))  # from its end: what is said last of a row is where it begins
+    """Return the column where the cheapest path, down and to the right, enters each row of costs (rows, columns)."""
+    entered = dict(_cheapest_way(costs))  # from the end: a row's last entry is its first cell
     return [int(entered[row]) for row in sorted(entered)]
 
 
 def _cheapest_way(costs: npt.NDArray[np.float64]) -> Iterator[tuple[int, int]]:
-    """Yield the cells of the way, from its end."""
+    """Yield the cells of the path, from its end."""
     ways = _ways(costs)
     row, column = costs.shape
     while row > 0 and column > 0:
@@ -89,10 +90,10 @@ def _cheapest_way(costs: npt.NDArray[np.float64]) -> Iterator[tuple[int, int]]:
 
 
 def _ways(costs: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
-    """Return from where each cell is reached cheapest, for rows and columns that count from 1.
+    """Return the cheapest predecessor of each cell, for rows and columns that count from 1.
 
-    Cells of one diagonal do not need each other: the table is filled diagonal by diagonal, of which two are kept. In a
-    table that is laid out flat, a diagonal's cells lie in steps of a row less one.
+    Cells of one diagonal do not depend on each other: the table is filled by diagonals, of which two are kept. In a
+    flat table the cells of a diagonal are one row less one cell apart.
     """
     rows, columns = costs.shape
     flat, ways = costs.ravel(), np.full((rows + 1) * (columns + 1), _LEFT, np.int8)
@@ -112,24 +113,24 @@ def _ways(costs: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     return ways.reshape(rows + 1, columns + 1)
 
 
-def _keeping(asked: dict[int, Tensor], layer: int) -> Any:
+def _keeping(hidden: dict[int, Tensor], layer: int) -> Any:
     def keep(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        asked[layer] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        hidden[layer] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
 
     return keep
 
 
-def _look(attention: Any, asked: Tensor, sound: Tensor, head: int) -> Tensor:
+def _head_attention(attention: Any, hidden: Tensor, audio: Tensor, head: int) -> Tensor:
     size = attention.head_dim
     part = slice(head * size, (head + 1) * size)
-    query = (attention.q_proj(asked) * attention.scaling)[0, :, part]
-    return torch.softmax(query @ attention.k_proj(sound)[0, :, part].T, dim=-1).float()
+    query = (attention.q_proj(hidden) * attention.scaling)[0, :, part]
+    return torch.softmax(query @ attention.k_proj(audio)[0, :, part].T, dim=-1).float()
 
 
-def _median_filtered(looks: Tensor, width: int) -> Tensor:
+def _median_filtered(weights: Tensor, width: int) -> Tensor:
     """Return the median around each step, float32 (heads, tokens, steps)."""
     half = width // 2
-    if looks.shape[-1] <= half:
-        return looks
-    padded = torch.nn.functional.pad(looks, (half, half), mode="reflect")
+    if weights.shape[-1] <= half:
+        return weights
+    padded = torch.nn.functional.pad(weights, (half, half), mode="reflect")
     return padded.unfold(-1, width, 1).sort()[0][..., half]

@@ -1,4 +1,4 @@
-"""What a text begins with: tokens, or vectors in the place of their embeddings. Only the first step sees it."""
+"""Beginnings of texts for the first step: tokens, or vectors in the place of their embeddings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Array
 
-#: Float32 (T, D): what the network's own table would give for the tokens.
+#: Float32 (T, D): embeddings as of the network's own table.
 EMBEDS = "inputs_embeds"
 
 
 def checked_embeddings(embeds: Array, network: Any, max_tokens: int | None) -> Array:
-    """Return embeddings that fit a network, or raise `InvalidInput`, or `ProcessorFailed` for what are none.
+    """Return checked embeddings; raise `InvalidInput` for wrong sizes, `ProcessorFailed` for any other value.
 
-    No network (None) takes none.
+    Without a network (None) embeddings are always invalid.
     """
     if network is None:
         raise InvalidInput("this model takes tokens, and no embeddings of them")
@@ -35,7 +35,7 @@ def checked_embeddings(embeds: Array, network: Any, max_tokens: int | None) -> A
 
 
 def named(beginning: Tensor, network: Any) -> dict[str, Tensor]:
-    """Return a batch of one beginning, (T,) or (T, D), by the name that the network has for it."""
+    """Return a batch of one beginning, (T,) or (T, D), by the network's name of the input."""
     if not beginning.is_floating_point():
         return {"input_ids": beginning[None]}
     return {EMBEDS: beginning[None].to(network.get_input_embeddings().weight.dtype)}

@@ -1,11 +1,10 @@
-"""Text token by token in shared passes: a step is one pass of the network over all texts, whatever their lengths.
+"""Continuous batching of text generation: a step is one pass of the network over all texts, whatever their lengths.
 
-The texts share the reading of the weights, which is most of a step's time. What shares a pass changes the last bits of
-a text's logits, so its tokens are those of `generation` up to that: a choice between two tokens of all but equal
-likelihood may fall the other way.
+The texts share the reading of the weights, which is most of a step's time. The other texts of a pass change the last
+bits of a text's logits. So tokens equal those of `generation` except where two tokens are almost equally likely.
 
-A text has room for all its tokens from its first step on, or waits for it; prompts are read in parts beside texts that
-already grow, so that a long one delays nobody's next token by more than a part.
+A text gets pages for all its tokens before its first step, or waits. Prompts are read in chunks beside texts that
+already grow, so that a long prompt delays another text's next token by at most a chunk.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from penstock.errors import InvalidInput
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
-from penstock.workers.engine.torch_device import TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.generation import check_cache, checked_prompt, done, ends_of
 from penstock.workers.engine.transformers.pages import PAGE_TOKENS, Chunk, Pages, Place, open_pages, pages_bytes
 from penstock.workers.engine.transformers.sampling import Sampling
 
-#: For how many tokens there is room unless `options.cache_tokens` says it, or all texts of a batch need less.
+#: Default of `options.cache_tokens`, the tokens of all pages, unless the texts of a full batch need less.
 CACHE_TOKENS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class PagedText:
-    """A text on its way. Steps make new ones; they share its place, which is free again when the last one goes."""
+    """The state of a text. Later states share its place, which is freed with the last of them."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
@@ -41,17 +40,17 @@ class PagedText:
     new: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """Return how many tokens it has."""
+        """Return the number of tokens."""
         return len(self.prompt) + len(self.new)
 
     def part(self, start: int, count: int) -> Sequence[int]:
-        """Return so many of its tokens."""
+        """Return `count` tokens from `start` on."""
         return (*self.prompt, *self.new)[start : start + count]
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuousRunner:
-    """Continues texts in shared passes; prompts and outputs are those of `GenerationRunner`."""
+    """A runner of texts in shared passes, with the prompts and outputs of `GenerationRunner`."""
 
     network: Any
     device: TorchDevice
@@ -60,16 +59,16 @@ class ContinuousRunner:
     memory_bytes: int
     vocabulary: int
     max_tokens: int | None
-    #: How many tokens the longest text may have that fits into the pages.
+    #: Tokens of the longest text that fits into the pages.
     room: int
     ends: frozenset[int]
 
     def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
-        """All texts advance together."""
+        """Return one key for all texts: they advance together."""
         return "texts"
 
     def admit(self, prompt: Prompt) -> PagedText:
-        """Return the prompt's tokens with a right to pages."""
+        """Return the prompt's tokens with a place, which has no pages yet."""
         ids, sampling = checked_prompt(prompt, self.vocabulary, self.max_tokens)
         tokens = len(ids) + sampling.max_new_tokens
         if tokens > self.room:
@@ -80,7 +79,7 @@ class ContinuousRunner:
         return PagedText(tuple(ids.tolist()), sampling, self.pages.place(tokens))
 
     def step(self, states: Sequence[PagedText]) -> Sequence[Step]:
-        """Read what is new of all texts, up to a pass's tokens, and choose one more for each that was read whole."""
+        """Read new tokens of all texts, up to the limit of a pass, and choose a token for each text read to its end."""
         chunks = self._chunks(states)
         asked = [at for at, chunk in chunks.items() if chunk.last]
         tokens: dict[int, int] = {}
@@ -96,9 +95,9 @@ class ContinuousRunner:
         self.device.free(self.network)
 
     def _chunks(self, states: Sequence[PagedText]) -> dict[int, Chunk]:
-        """Return what the next pass reads, by the texts' positions."""
+        """Return the chunks of the next pass, by the texts' positions in the batch."""
         seated = self._seated(states)
-        # One token at least is read again: the next one follows from it.
+        # At least the last token is read again: the next token follows from its logits.
         starts = [min(self.pages.kept(states[at].place), len(states[at]) - 1) for at in seated]
         unread = [len(states[at]) - start for at, start in zip(seated, starts, strict=True)]
         counts = shares(unread, self.pages.step_tokens)
@@ -109,7 +108,7 @@ class ContinuousRunner:
         }
 
     def _seated(self, states: Sequence[PagedText]) -> list[int]:
-        """Return the positions of texts that have pages, after giving some to those that wait, first come first."""
+        """Allot pages to waiting texts in order, and return the positions of texts with pages."""
         seated, waiting = [], False
         for at, state in enumerate(states):
             if self.pages.has(state.place) or (not waiting and self.pages.allot(state.place)):
@@ -129,7 +128,7 @@ class ContinuousRunner:
 
 
 def load_continuous(directory: HubDirectory) -> Runner:
-    """Load a network whose texts share passes; raise `ModelUnavailable` for one that the library cannot batch."""
+    """Load a network for shared passes; raise `ModelUnavailable` if the library cannot batch it."""
     model = directory.model
     device = TorchDevice.of(model)
     network = directory.load("AutoModelForCausalLM", dtype=device.dtype)
@@ -153,15 +152,15 @@ def load_continuous(directory: HubDirectory) -> Runner:
 
 
 def cache_bytes_of(model: Model, config: Any) -> int:
-    """Return what the pages of a model will take, by its network's config of texts."""
+    """Return the bytes of a model's pages, from its network's text config."""
     tokens = _cache_tokens(model, getattr(config, "max_position_embeddings", None))
     return pages_bytes(config, texts=model.max_batch, tokens=tokens, dtype=getattr(torch, model.dtype))
 
 
 def shares(unread: Sequence[int], most: int) -> list[int]:
-    """Return how many tokens of each text go into a pass of so many.
+    """Return how many tokens of each text a pass of at most `most` tokens reads.
 
-    Texts that grow have one unread token and always go; the others share what is left, first come first.
+    Growing texts have one unread token, which is always read; the others share the rest in order.
     """
     left = most - sum(count == 1 for count in unread)
     counts = []
@@ -172,7 +171,7 @@ def shares(unread: Sequence[int], most: int) -> list[int]:
 
 
 def _chosen(logits: Tensor, states: Sequence[PagedText]) -> list[int]:
-    """Return each text's next token. The likeliest of all come from the device at once."""
+    """Return each text's next token. The likeliest tokens of all texts are copied from the device at once."""
     likeliest: list[int] = logits.argmax(dim=-1).tolist()
     return [
         token if state.sampling.temperature == 0 else state.sampling.choose(row, len(state.new))
@@ -181,7 +180,7 @@ def _chosen(logits: Tensor, states: Sequence[PagedText]) -> list[int]:
 
 
 def _cache_tokens(model: Model, most: int | None) -> int:
-    """Return for how many tokens there is to be room."""
+    """Return the number of tokens of all pages."""
     asked: int | None = model.options.get("cache_tokens")
     needed = CACHE_TOKENS if most is None else model.max_batch * (most + PAGE_TOKENS)
     return min(CACHE_TOKENS, needed) if asked is None else asked

@@ -1,8 +1,8 @@
-"""Chats about pictures: the first step puts what the network sees of them at their places among the text's tokens.
+"""Chats about images: the first step merges the images' features into the text's embeddings.
 
-Pictures are encoded once, in that step; what follows is text token by token, as in `generation`. The network's own
-encoder and projector make the features; merging and positions are done here, because the library keeps a text's
-position in the network itself, where texts that advance together would share it.
+Images are encoded once, in the first step; later steps are those of `generation`. The network's own encoder and
+projector make the features. Merging and positions are computed here, because the library keeps a text's position in
+the network itself, where texts that advance together would share it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.models import Model
 from penstock.processors.base import Array, Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import Encoded, Encodings, counted, encoding_key, limit_bytes
-from penstock.workers.engine.torch_device import Sent, TorchDevice
+from penstock.workers.engine.torch.device import Sent, TorchDevice
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.generation import Counts, Opening, generator_of
 from penstock.workers.engine.transformers.positions import grid_positions
@@ -30,36 +30,37 @@ Layout = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SentPicture:
-    """A picture on its way to the device."""
+class SentImage:
+    """An image on its way to the device."""
 
-    #: By which its encoding is found again.
+    #: Cache key of the encoding.
     key: bytes
     pixels: Sent
-    #: What the network must be told of its shape.
+    #: The image's layout, see `ImageOpener`.
     layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What pictures of a kind of network look like."""
+    """The images that a kind of network takes."""
 
-    #: Of `pixels`; None = any number.
+    #: Axes of `pixels`; None = any length.
     axes: tuple[int | None, ...]
-    #: How many numbers their layout has.
+    #: Number of values of a layout.
     layout: int
-    #: What the network's method takes beside the pixels.
-    told: Callable[[Tensor], dict[str, Tensor]]
-    #: How many patches on a side become one token, where tokens have places in a picture.
+    #: Makes the arguments of the network's method beside the pixels.
+    arguments: Callable[[Tensor], dict[str, Tensor]]
+    #: Patches per side of a token, for networks with positions inside images.
     merge: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PictureOpener:
-    """Prompts have `input_ids` with a token for each feature of a picture, `image_0`, `image_1`, ... and `layouts`.
+class ImageOpener:
+    """The opener of chats.
 
-    Pictures are float32: (1, 3, side, side) for Llava, (1 + tiles, 3, side, side) with the layout [height, width] of
-    the picture for LLaVA-NeXT, (patches, values) with the layout [frames, rows, columns] for Qwen2-VL.
+    Prompts have `input_ids` with a token for each feature of an image, the images `image_0`, ... and `layouts`.
+    Images are float32: (1, 3, side, side) for Llava, (1 + tiles, 3, side, side) with the layout [height, width] of
+    the image for LLaVA-NeXT, (patches, values) with the layout [frames, rows, columns] for Qwen2-VL.
     """
 
     model: Model
@@ -69,27 +70,29 @@ class PictureOpener:
     encodings: Encodings[Tensor]
 
     def admit(self, prompt: Prompt, device: TorchDevice) -> Opening:
-        """Return the prompt's pictures on their way to the device, and its positions if the network wants them."""
+        """Return the prompt's images on their way to the device, and positions for networks that take them."""
         layouts = _layouts(prompt.data.get("layouts", []), self.shape.layout)
         arrays = [self._checked(prompt.data.get(f"image_{number}")) for number in range(len(layouts))]
-        pictures = tuple(
-            SentPicture(encoding_key(self.model, prompt, pixels, layout), device.send(pixels), layout)
+        images = tuple(
+            SentImage(encoding_key(self.model, prompt, pixels, layout), device.send(pixels), layout)
             for pixels, layout in zip(arrays, layouts, strict=True)
         )
         if self.shape.merge is None:
-            return Opening(pictures)
+            return Opening(images)
         ids = prompt.data["input_ids"]
-        return Opening(pictures, grid_positions(ids == self.image_token_id, layouts, self.shape.merge))
+        return Opening(images, grid_positions(ids == self.image_token_id, layouts, self.shape.merge))
 
     def inputs(self, tokens: Tensor, opening: Opening, device: TorchDevice) -> tuple[dict[str, Any], Counts]:
-        """Return the tokens' embeddings, those of pictures at their places; and how many pictures were known."""
+        """Return the tokens' embeddings with the images' features at their places, and the counts of cached images."""
         embedded = self.network.get_input_embeddings()(tokens[None])
         places = tokens == self.image_token_id
-        encoded = self._encoded(opening.pictures, device)
+        encoded = self._encoded(opening.images, device)
         features = [one.value for one in encoded]
         made = sum(map(len, features))
         if made != int(places.sum()):
-            raise InvalidInput(f"the prompt has {int(places.sum())} places for pictures' tokens, and they make {made}")
+            raise InvalidInput(
+                f"the prompt has {int(places.sum())} places for images' tokens, and the images make {made}"
+            )
         if features:
             embedded[0, places] = torch.cat(features).to(embedded)
         inputs: dict[str, Any] = {"inputs_embeds": embedded}
@@ -98,45 +101,45 @@ class PictureOpener:
         return inputs, counted(encoded) if encoded else {}
 
     def close(self) -> None:
-        """Forget the encodings."""
+        """Drop the encodings."""
         self.encodings.clear()
 
-    def _encoded(self, pictures: Sequence[SentPicture], device: TorchDevice) -> list[Encoded[Tensor]]:
+    def _encoded(self, images: Sequence[SentImage], device: TorchDevice) -> list[Encoded[Tensor]]:
         def make(missing: Sequence[int]) -> list[Tensor]:
-            return [self._features(pictures[at], device) for at in missing]
+            return [self._features(images[at], device) for at in missing]
 
-        return self.encodings.encode([picture.key for picture in pictures], make)
+        return self.encodings.encode([image.key for image in images], make)
 
-    def _features(self, picture: SentPicture, device: TorchDevice) -> Tensor:
-        pixels = device.receive(picture.pixels).to(self.network.dtype)
-        return image_features(self.network, self.shape, pixels, picture.layout)
+    def _features(self, image: SentImage, device: TorchDevice) -> Tensor:
+        pixels = device.receive(image.pixels).to(self.network.dtype)
+        return image_features(self.network, self.shape, pixels, image.layout)
 
     def _checked(self, pixels: Array) -> Array:
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.float32:
-            raise ProcessorFailed("the network takes each of its `layouts` with a picture `image_N`, a float32 array")
+            raise ProcessorFailed("the network takes each of its `layouts` with an image `image_N`, a float32 array")
         axes = self.shape.axes
         if pixels.ndim != len(axes) or any(a not in (None, b) for a, b in zip(axes, pixels.shape, strict=True)):
             wanted = ", ".join("any" if axis is None else str(axis) for axis in axes)
-            raise InvalidInput(f"the network takes pictures of the shape ({wanted}), not {pixels.shape}")
+            raise InvalidInput(f"the network takes images of the shape ({wanted}), not {pixels.shape}")
         return pixels
 
 
 def image_features(network: Any, shape: Shape, pixels: Tensor, layout: Layout) -> Tensor:
-    """Return what the text is told of one picture: (tokens, D)."""
+    """Return the features of one image: (tokens, D)."""
     sizes = torch.tensor([layout], device=pixels.device)
-    found = network.get_image_features(pixel_values=pixels, **shape.told(sizes))
+    found = network.get_image_features(pixel_values=pixels, **shape.arguments(sizes))
     features: Tensor = found.pooler_output[0]
     return features
 
 
 def load_conversation(directory: HubDirectory) -> Runner:
-    """Load a network that answers chats about pictures."""
+    """Load a network that answers chats about images."""
     model = directory.model
     device = TorchDevice.of(model)
     network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
     config = network.config
     encodings = Encodings[Tensor](limit_bytes(model), size_of=lambda features: features.nbytes)
-    opener = PictureOpener(model, network, _SHAPES[config.model_type](config), config.image_token_id, encodings)
+    opener = ImageOpener(model, network, _SHAPES[config.model_type](config), config.image_token_id, encodings)
     return generator_of(network, model, device, opener)
 
 
@@ -164,7 +167,7 @@ _SHAPES: Mapping[str, Callable[[Any], Shape]] = MappingProxyType(
 def _layouts(given: Any, length: int) -> list[Layout]:
     found = [tuple(layout) if isinstance(layout, list | tuple) else (None,) for layout in given or ()]
     if not isinstance(given, Sequence) or not all(_is_layout(layout, length) for layout in found):
-        raise ProcessorFailed(f"the network takes `layouts`, a list of {length} whole numbers for each picture")
+        raise ProcessorFailed(f"the network takes `layouts`, a list of {length} whole numbers for each image")
     return found
 
 

@@ -27,20 +27,20 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 @dataclass(frozen=True, slots=True)
 class HubDirectory:
-    """A directory with everything that its task needs, by name."""
+    """A checked hub directory with its task."""
 
     model: Model
     path: Path
     config: Mapping[str, Any]
     task: Task
-    #: Where its adapter lies, if it has one.
+    #: Folder of the adapter, if there is one.
     adapter: Path | None = None
-    #: Whether its weights are quantised and stay so.
+    #: True: the weights are quantised, and stay quantised when loaded.
     quantised: bool = False
 
     @classmethod
     def of(cls, model: Model) -> HubDirectory:
-        """Look at a model's directory; raise `ModelUnavailable` naming the file that is missing or wrong."""
+        """Check a model's directory; raise `ModelUnavailable` with the missing or wrong file."""
         path = directory_of(model)
         adapter = find_adapter(model, path)
         config = read_object(path / "config.json")
@@ -51,10 +51,10 @@ class HubDirectory:
     def load(
         self, auto_class: str, *, dtype: torch.dtype = torch.float32, unused: Callable[[str], bool] = lambda _: False
     ) -> Any:
-        """Return the network on the processor; `auto_class` is one of the library's.
+        """Return the network on the CPU; `auto_class` is a class of the library.
 
-        Of a quantised one nothing is cast to `dtype`. Weights that the directory lacks are an error unless they are
-        `unused`: the library would make them up.
+        Quantised networks are not cast to `dtype`. Missing weights are an error unless `unused` returns True for their
+        names: the library would fill them with random numbers.
         """
         with _load_errors(), without_adapter(self.path) as path:
             network, report = getattr(library(), auto_class).from_pretrained(
@@ -65,7 +65,7 @@ class HubDirectory:
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, where they can be named
+                ignore_mismatched_sizes=True,  # rejected below, where they can be named
             )
             if shapes := wrong_shapes(report["mismatched_keys"]):
                 raise ModelUnavailable(f"config.json and the weights do not make a network: {shapes}")
@@ -81,16 +81,16 @@ class HubDirectory:
             return network if self.adapter is None else adapted(network, self.adapter)
 
     def _check_precision(self, network: Any) -> None:
-        """Raise `ModelUnavailable` for a network of halves that would be given pixels or sound in float32."""
+        """Raise `ModelUnavailable` for a half-precision network that would get pixels or audio in float32."""
         if self.task not in _OF_TOKENS and network.dtype != torch.float32 and self.model.dtype == "float32":
             raise ModelUnavailable(
-                f"what is not quantised of its weights is {str(network.dtype).removeprefix('torch.')} and stays so: "
-                'its record must say `dtype = "bfloat16"`'
+                f"the unquantised part of its weights is {str(network.dtype).removeprefix('torch.')} and is not cast: "
+                'set `dtype = "bfloat16"` in the model\'s record'
             )
 
 
 def text_config(path: Path) -> Any:
-    """Return the library's config of the part that makes texts, with its defaults; raise `ModelUnavailable`."""
+    """Return the library's config of the text decoder, with its defaults; raise `ModelUnavailable`."""
     with _load_errors():
         return _config(path).get_text_config()
 
@@ -100,7 +100,7 @@ def _config(path: Path) -> Any:
 
 
 def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
-    """Return the first of the weights that have another shape than the network's, with both; empty if there is none."""
+    """Return a sentence on the first weight with another shape than the network's; empty if there is none."""
     wrong = sorted((name, tuple(found), tuple(needed)) for name, found, needed in mismatched)
     if not wrong:
         return ""
@@ -112,7 +112,7 @@ def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]])
 
 @cache
 def library() -> Any:
-    """Import transformers and keep its progress bars and advice to programmers out of the worker's log."""
+    """Import transformers without progress bars and warnings in the worker's log."""
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -142,15 +142,15 @@ def known_types() -> Known:
                 if not name.startswith(_OTHER_BOXES)
             ),
             Task.DEPTH_ESTIMATION: frozenset(modeling_auto.MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES),
-            Task.ZERO_SHOT_CLASSIFICATION: _LIKENESS,
+            Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
             Task.IMAGE_EMBEDDING: images,
             Task.IMAGE_TEXT_TO_TEXT: _CHATS & frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
             Task.TEXT_EMBEDDING: frozenset(texts - images),
             Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
-            # Others of the library's speech models tell no times, or read samples.
+            # Other speech models of the library return no timestamps, or take samples.
             Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
             Task.AUDIO_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES)
-            - _OTHER_SOUND,
+            - _OTHER_AUDIO,
         },
         frozenset(library().CONFIG_MAPPING.keys()),
     )
@@ -212,7 +212,7 @@ def _load_errors() -> Iterator[None]:
         raise OutOfMemory from error
     except ImportError as error:
         raise ModelUnavailable(f"it needs a library that is not installed: {_first_line(error)}") from error
-    except Exception as error:  # a config that does not fit its own class fails in any way there is
+    except Exception as error:  # a wrong config raises errors of any type
         sentence = f"config.json and the weights do not make a network ({type(error).__name__}: {_first_line(error)})"
         raise ModelUnavailable(sentence) from error
 
@@ -221,18 +221,18 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-#: Model types whose whole makes embeddings of images and of texts, each by a method of its own.
+#: Model types with one method for embeddings of images and one for texts.
 _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "chinese_clip", "groupvit"})
 
-#: Those that classify features of their own.
-_OTHER_SOUND = frozenset({"wav2vec2-bert", "whisper"})
-#: Tasks whose networks are given tokens, or cast what they are given.
+#: Audio classifiers with features of their own.
+_OTHER_AUDIO = frozenset({"wav2vec2-bert", "whisper"})
+#: Tasks whose networks take tokens, or cast their inputs.
 _OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
-#: Those that answer chats about pictures, of which `conversation.py` knows how each sees them.
+#: Model types of chats about images, each with a shape in `conversation.py`.
 _CHATS = frozenset({"llava", "llava_next", "qwen2_vl"})
-#: Those that compare pictures with texts by the product of their embeddings.
-_LIKENESS = frozenset({"clip", "metaclip_2", "siglip"})
-#: Those that answer a picture alone with masks and their classes; OneFormer is asked with a text besides.
+#: Model types that compare images with texts by the product of their embeddings.
+_SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})
+#: Model types that return masks and classes of an image alone; OneFormer takes a text as well.
 _MASKS = frozenset({"detr", "mask2former", "maskformer"})
-#: Object detectors that answer with something else than logits and boxes.
+#: Beginnings of model types of detectors that return something other than logits and boxes.
 _OTHER_BOXES = ("pp_",)

@@ -1,8 +1,8 @@
-"""Text token by token: each step gives every text of the batch one more token.
+"""Text generation: each step adds one token to every text of the batch.
 
 Each text has its own key-value cache and its own forward pass inside the step, without padding: its tokens do not
-depend on what shares the batch, on a CPU in float32 bit for bit. The texts of all jobs advance together, but they do
-not share the reading of the weights; where that counts, there is `continuous`.
+depend on the other texts of the batch, on a CPU in float32 bit for bit. The texts of all jobs advance together without
+sharing the reading of the weights; `continuous` shares it.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encodings import Encodings
-from penstock.workers.engine.torch_device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.sampling import Sampling
 from penstock.workers.engine.transformers.texts import checked_tokens
 
-#: Of an output: see `Output.counts`.
+#: Counters of an output, see `Output.counts`.
 Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a text's first step has beside its tokens."""
+    """Inputs of a text's first step beside its tokens."""
 
-    #: Its pictures, which only the first step sees.
-    pictures: Any = None
-    #: The tokens' positions, (axes, T), where the network does not count them by itself.
+    #: The prompt's images, for the first step.
+    images: Any = None
+    #: Positions of the tokens, (axes, T), for networks that do not count them.
     positions: Array | None = None
 
     @property
     def shift(self) -> int | None:
-        """By how much the next token's position differs from the number of tokens before it; None = not at all."""
+        """The next token's position minus the number of tokens before it; None without positions."""
         return None if self.positions is None else int(self.positions.max()) + 1 - self.positions.shape[1]
 
 
 class Opener(Protocol):
-    """Makes the first step's input where it is more than tokens."""
+    """Makes the first step's input for prompts with more than tokens."""
 
     @property
     def encodings(self) -> Encodings[Tensor]:
-        """What it keeps of what it has seen."""
+        """The cache of encoded images."""
         ...
 
     def admit(self, prompt: Prompt, device: TorchDevice) -> Opening:
-        """Return what a prompt has beside its tokens, on its way to the device; raise as `Runner.admit` does."""
+        """Return a prompt's inputs beside the tokens, on their way to the device; raise as `Runner.admit` does."""
         ...
 
     def inputs(self, tokens: Tensor, opening: Opening, device: TorchDevice) -> tuple[dict[str, Any], Counts]:
-        """Return what the network is told of the tokens (T,) and what belongs to them; and what was counted."""
+        """Return the network's inputs for tokens (T,) with their opening, and counters."""
         ...
 
     def close(self) -> None:
-        """Free what is kept on the device."""
+        """Free the device's memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TextState:
-    """A text on its way. Steps make new states and leave this one good."""
+    """The state of a text. Steps make new states and leave this one valid."""
 
     prompt: Sent
     sampling: Sampling
@@ -84,8 +84,9 @@ class TextState:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRunner:
-    """Continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`. Without an opener they
-    may have `inputs_embeds` instead, float32 (T, D).
+    """A runner that continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
+
+    Without an opener prompts may have `inputs_embeds` instead, float32 (T, D).
 
     Outputs have `token_ids`, the new ones without the end token, and `finish_reason`: "stop" at an end token, "length"
     after `max_new_tokens`. Partial outputs have the `token_ids` so far.
@@ -98,17 +99,17 @@ class GenerationRunner:
     vocabulary: int
     max_tokens: int | None
     ends: frozenset[int]
-    #: What the network is told beside the tokens.
-    also: dict[str, Any]
+    #: Arguments of the network beside the inputs.
+    arguments: dict[str, Any]
     opener: Opener | None = None
 
     @property
     def encodings(self) -> Encodings[Tensor] | None:
-        """What it keeps of pictures it has seen, if it sees any."""
+        """The cache of encoded images, if the network takes images."""
         return None if self.opener is None else self.opener.encodings
 
     def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
-        """All texts advance together."""
+        """Return one key for all texts: they advance together."""
         return "texts"
 
     def admit(self, prompt: Prompt) -> TextState:
@@ -132,15 +133,15 @@ class GenerationRunner:
     def _advance(self, state: TextState) -> Step:
         cache = library().DynamicCache(config=self.network.config) if state.cache is None else branch(state.cache)
         inputs, counts = self._first(state) if state.cache is None else (self._next(state), state.counts)
-        logits: Tensor = self.network(**inputs, past_key_values=cache, use_cache=True, **self.also).logits
+        logits: Tensor = self.network(**inputs, past_key_values=cache, use_cache=True, **self.arguments).logits
         token = state.sampling.choose(logits[0, -1].float(), len(state.new))
         if token in self.ends:
             return done(state.new, "stop", counts)
         new = (*state.new, token)
         if len(new) == state.sampling.max_new_tokens:
             return done(new, "length", counts)
-        # The pictures are in the cache now.
-        opening = replace(state.opening, pictures=None)
+        # The key-value cache holds the images now.
+        opening = replace(state.opening, images=None)
         following = replace(state, opening=opening, cache=cache, new=new, counts=counts)
         return Continue(following, Output({"token_ids": list(new)}, partial=True))
 
@@ -160,7 +161,7 @@ class GenerationRunner:
 
 
 def load_generator(directory: HubDirectory) -> Runner:
-    """Load a network that continues texts. With `dtype` bfloat16 its weights are, too: they are what takes time."""
+    """Load a network that continues texts. With `dtype` bfloat16 its weights are bfloat16, for speed."""
     model = directory.model
     device = TorchDevice.of(model)
     network = directory.load("AutoModelForCausalLM", dtype=device.dtype)
@@ -168,7 +169,7 @@ def load_generator(directory: HubDirectory) -> Runner:
 
 
 def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener | None = None) -> Runner:
-    """Place a network and return its runner; raise `ModelUnavailable` for one whose text cannot be continued here."""
+    """Place a network and return its runner; raise `ModelUnavailable` for a network without a key-value cache."""
     check_cache(network)
     device.place(network)
     text = network.config.get_text_config()
@@ -181,7 +182,7 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         vocabulary=text.vocab_size,
         max_tokens=getattr(text, "max_position_embeddings", None),
         ends=ends_of(network),
-        also={"logits_to_keep": 1} if keeps else {},
+        arguments={"logits_to_keep": 1} if keeps else {},
         opener=opener,
     )
 
@@ -189,9 +190,9 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
 def checked_prompt(
     prompt: Prompt, vocabulary: int, max_tokens: int | None, embedded: Any = None
 ) -> tuple[Array, Sampling]:
-    """Return a prompt's tokens and how they go on, if that fits a network; raise as `Runner.admit` does.
+    """Return a prompt's checked tokens and sampling; raise as `Runner.admit` does.
 
-    For the network `embedded` they may be embeddings; others take none.
+    For the network `embedded` the tokens may be embeddings.
     """
     if EMBEDS in prompt.data:
         given = checked_embeddings(prompt.data[EMBEDS], embedded, max_tokens)
@@ -207,7 +208,7 @@ def checked_prompt(
 
 
 def check_cache(network: Any) -> None:
-    """Raise `ModelUnavailable` for a network whose text cannot be continued here."""
+    """Raise `ModelUnavailable` for a network without a key-value cache."""
     if not _has_cache(network):
         raise ModelUnavailable(
             f"{type(network).__name__} keeps no key-value cache of its text, which this runner needs"
@@ -215,7 +216,7 @@ def check_cache(network: Any) -> None:
 
 
 def _has_cache(network: Any) -> bool:
-    """Return whether all that a network remembers of its text is in a cache whose layers `branch` can copy."""
+    """Return True if the network keeps its whole state in a cache whose layers `branch` can copy."""
     if network.config.is_encoder_decoder or getattr(network, "_is_stateful", False):
         return False
     layers = library().DynamicCache(config=network.config).layers
@@ -236,7 +237,7 @@ def ends_of(network: Any) -> frozenset[int]:
 
 
 def branch(cache: Any) -> Any:
-    """Return a cache that grows without changing this one: its layers replace their tensors, they write into none."""
+    """Return a copy of a cache that can grow alone: layers replace their tensors and never write into them."""
     grown = copy.copy(cache)
     grown.layers = [copy.copy(layer) for layer in cache.layers]
     return grown

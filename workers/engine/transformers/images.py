@@ -1,8 +1,8 @@
-"""Images through a network of the hub: labels' scores, classes per pixel, or an embedding.
+"""Networks of the hub for images: scores of labels, classes per pixel, or an embedding.
 
-On a CPU in float32 a prompt alone gets the same bits every time (see `torch_runner`). A neighbour in its batch may
-change the last bits of labels and embeddings; class maps and probabilities run one by one there, so that tiles of a
-scene do not depend on what else runs.
+On a CPU in float32 a prompt alone gets the same bits every time (see `torch.runner`). Other images of its batch may
+change the last bits of labels and embeddings. Class maps and probabilities run one by one on a CPU, so that tiles of a
+scene do not depend on other jobs.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.remembering import remembering
-from penstock.workers.engine.torch_device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 
-#: Classes whose scores are at the asked size in memory at the same time.
+#: Classes whose scores are in memory at the size of the answer at the same time.
 _CLASSES_AT_A_TIME = 8
 _MAX_SIDE_PX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class ImageState:
-    """An image on its way to the device, and the size of the answer if the prompt says it."""
+    """An image on its way to the device, and the size of the answer if the prompt has one."""
 
     pixels: Sent
     size: tuple[int, int] | None
 
 
-#: Makes the outputs' arrays from a batch of images and the size that was asked for.
+#: Makes the name and the arrays of outputs from a network, a batch of images and the size of the answer.
 Answer = Callable[[Any, Tensor, tuple[int, int] | None], tuple[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class ImageRunner:
-    """Runs a network on images: prompts have `pixels`, float32 (channels, H, W), prepared as the network wants them.
+    """A network of images: prompts have `pixels`, float32 (channels, H, W), prepared for the network.
 
     Outputs, by task: `logits` float32 (classes,); `embedding` float32 (D,); `probability` float32 (classes, H, W) or,
     if the prompt has `size` [height, width] or the model the option `answer = "classes"`, `classes` of that size,
@@ -57,12 +57,12 @@ class ImageRunner:
     max_batch: int
     memory_bytes: int
     channels: int
-    #: The height and width of the only images that the network takes, if there are such.
+    #: The only (height, width) that the network takes; None = any.
     only_size: tuple[int, int] | None = None
     takes_size: bool = field(default=False)
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Images of one shape whose answers have one size share a batch."""
+        """Return the image's shape and the answer's size: prompts with equal ones share a batch."""
         return shapes_of(prompt), str(prompt.data.get("size"))
 
     def admit(self, prompt: Prompt) -> ImageState:
@@ -92,12 +92,12 @@ class ImageRunner:
 
 
 def load_classifier(directory: HubDirectory) -> Runner:
-    """Load a network that answers `logits`."""
+    """Load a network that returns `logits`."""
     return _runner(directory, "AutoModelForImageClassification", _logits)
 
 
 def load_segmenter(directory: HubDirectory) -> Runner:
-    """Load a network that answers `probability` or `classes`."""
+    """Load a network that returns `probability` or `classes`."""
     answer = directory.model.options.get("answer", "probability")
     if answer not in ("probability", "classes"):
         raise ModelUnavailable(f"`options.answer` is 'probability' or 'classes', not {answer!r}")
@@ -108,8 +108,9 @@ def load_segmenter(directory: HubDirectory) -> Runner:
 
 
 def load_image_embedder(directory: HubDirectory) -> Runner:
-    """Load a network that answers `embedding`; options: `pooling` ("pooler", "cls" or "mean"), `normalize` (true),
-    `encoder_cache_bytes` (0): how much of what it made is kept for pictures that come again.
+    """Load a network that returns `embedding`.
+
+    Options: `pooling` ("pooler", "cls" or "mean"), `normalize` (true), `encoder_cache_bytes` (0), a cache.
     """
     pooling = directory.model.options.get("pooling", "pooler")
     if pooling not in _POOLINGS:
@@ -125,7 +126,7 @@ def load_image_embedder(directory: HubDirectory) -> Runner:
 
 
 def checked_pixels(pixels: Array, channels: int, only_size: tuple[int, int] | None) -> Array:
-    """Return an image that fits a network, or raise `InvalidInput`, or `ProcessorFailed` for what is none."""
+    """Return a checked image; raise `InvalidInput` for wrong sizes, `ProcessorFailed` for any other value."""
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.float32 or pixels.ndim != 3:
         raise ProcessorFailed("the network takes `pixels`, a float32 array (channels, height, width)")
     found, height, width = pixels.shape
@@ -165,7 +166,7 @@ def _runner(
 
 
 def only_size_of(network: nn.Module, config: Any) -> tuple[int, int] | None:
-    """Return the size that a network with learned positions takes; the library would resize those when asked to."""
+    """Return the only image size of a network with learned positions; None for any other network."""
     size = getattr(config, "image_size", None)
     forward = getattr(network, "get_image_features", network.forward)
     if size is None or "interpolate_pos_encoding" not in inspect.signature(forward).parameters:
@@ -194,9 +195,9 @@ def _segmentation(always_classes: bool) -> Answer:
 
 
 def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return the best class of each pixel of logits (N, classes, h, w) enlarged to `size`: (N, height, width).
+    """Return the best class per pixel of logits (N, classes, h, w) enlarged to `size`: (N, height, width).
 
-    A few classes at a time: 150 classes of a 12-megapixel photo would be 7 GB at once.
+    Some classes at a time: 150 classes of a 12-megapixel photo would take 7 GB at once.
     """
     best, ids = None, None
     for first in range(0, logits.shape[1], _CLASSES_AT_A_TIME):
@@ -213,7 +214,7 @@ def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _features(network: Any, batch: Tensor) -> Any:
-    """Return the outputs of the part of a network that sees images."""
+    """Return the outputs of a network's image encoder."""
     if hasattr(network, "get_image_features"):
         return network.get_image_features(pixel_values=batch)
     return network(pixel_values=batch)
@@ -222,7 +223,7 @@ def _features(network: Any, batch: Tensor) -> Any:
 def _pooler(network: Any, batch: Tensor) -> Tensor:
     pooled = _features(network, batch)
     pooled = pooled if isinstance(pooled, Tensor) else pooled.pooler_output
-    # Convolutional networks keep their two axes of one pixel.
+    # Convolutional networks keep two axes of one pixel.
     return torch.flatten(pooled, 1)
 
 

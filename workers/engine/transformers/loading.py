@@ -1,4 +1,4 @@
-"""Loading a hub directory for the task it is for."""
+"""Loading of a hub directory, by its task."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import limit_bytes
+from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, text_config
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
-from penstock.workers.engine.transformers.likeness import load_zero_shot_classifier
 from penstock.workers.engine.transformers.photos import (
     load_depth_estimator,
     load_detector,
     load_instance_segmenter,
 )
-from penstock.workers.engine.transformers.sounds import load_audio_classifier
+from penstock.workers.engine.transformers.similarity import load_zero_shot_classifier
 from penstock.workers.engine.transformers.speech import load_transcriber
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import load_text_embedder
+from penstock.workers.engine.weights import naming
 
-#: How each task's network is loaded.
+#: Loading functions by task.
 LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
     {
         Task.IMAGE_CLASSIFICATION: load_classifier,
@@ -46,20 +47,20 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
 
 
 def load_transformers(model: Model) -> Runner:
-    """Load the model's directory; raise `ModelUnavailable` naming what is missing, damaged or does not fit."""
-    with _about(model):
+    """Load the model's directory; raise `ModelUnavailable` for missing, damaged or wrong files."""
+    with naming(model):
         directory = _directory(model)
         return _load_continuous(directory) if is_continuous(model) else LOADERS[directory.task](directory)
 
 
 def check_transformers(model: Model) -> None:
-    """Look at what `load_transformers` would load, without reading any weights; raise `ModelUnavailable`."""
-    with _about(model):
+    """Check the files that `load_transformers` would load, without reading weights; raise `ModelUnavailable`."""
+    with naming(model):
         _directory(model)
 
 
 def _directory(model: Model) -> HubDirectory:
-    """Look at the directory and at how its texts are to be batched."""
+    """Return the checked directory after checking the options of caches and batching."""
     directory = HubDirectory.of(model)
     limit_bytes(model)
     if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
@@ -68,7 +69,7 @@ def _directory(model: Model) -> HubDirectory:
 
 
 def is_continuous(model: Model) -> bool:
-    """Return whether a model's texts share passes; raise `ModelUnavailable` for options that say neither."""
+    """Return True if a model's texts share passes; raise `ModelUnavailable` for wrong options."""
     batching = model.options.get("batching")
     if batching not in (None, "continuous"):
         raise ModelUnavailable(f"`options.batching` is 'continuous' or left out, not {batching!r}")
@@ -79,7 +80,7 @@ def is_continuous(model: Model) -> bool:
 
 
 def cache_bytes(model: Model) -> int:
-    """Return what the cache of a model's texts will take, 0 where they share no passes; raise `ModelUnavailable`."""
+    """Return the bytes of the cache of a model's texts, 0 if they share no passes; raise `ModelUnavailable`."""
     if not is_continuous(model):
         return 0
     with _library_since():
@@ -92,7 +93,7 @@ def cache_bytes(model: Model) -> int:
 
 
 def _load_continuous(directory: HubDirectory) -> Runner:
-    """Load a network whose texts share passes."""
+    """Load a network for continuous batching."""
     with _library_since():
         from penstock.workers.engine.transformers.continuous import load_continuous
     return load_continuous(directory)
@@ -100,22 +101,11 @@ def _load_continuous(directory: HubDirectory) -> Runner:
 
 @contextmanager
 def _library_since() -> Iterator[None]:
-    """Import inside what is made of parts of the library that older versions lack."""
+    """Translate the import error of a module that needs a newer version of the library."""
     try:
         yield
     except ImportError as error:
         installed = library().__version__
         raise ModelUnavailable(
-            f"`options.batching` needs transformers as it is since 5.23, and {installed} is installed: {error}"
+            f"`options.batching` needs transformers 5.23 or later, and {installed} is installed: {error}"
         ) from error
-
-
-@contextmanager
-def _about(model: Model) -> Iterator[None]:
-    """Begin what is wrong with a directory with the model's name."""
-    try:
-        yield
-    except ModelUnavailable as error:
-        if repr(model.name) in error.detail:
-            raise
-        raise ModelUnavailable(f"model {model.name!r} cannot be loaded: {error.detail}") from error

@@ -1,8 +1,8 @@
-"""Where texts that share forward passes keep their keys and values: transformers' paged cache, filled by our own steps.
+"""Pages of keys and values for texts that share forward passes: transformers' paged cache with Penstock's own steps.
 
-Of the library's continuous batching these are the cache, its allocators and what packs texts of any lengths into one
-pass; the attention of its networks reads and writes the pages. Its thread, queue and scheduler are not used: see
-docs/decisions/0033.
+The library's continuous batching provides the cache, its allocators and the packing of texts of any lengths into one
+pass; the attention of its networks reads and writes the pages. The library's thread, queue and scheduler are not used:
+see docs/decisions/0033.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from transformers.generation.continuous_batching.requests import FutureRequestSt
 from transformers.generation.continuous_batching.utils import find_head_dim, find_num_key_value_heads
 
 from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError, ProcessorFailed
-from penstock.workers.engine.torch_device import TorchDevice, torch_errors
+from penstock.workers.engine.torch.device import TorchDevice, torch_errors
 
-#: How many tokens of a text are given room at a time.
+#: Tokens of a page.
 PAGE_TOKENS = 32
-#: How many tokens one pass takes, unless more texts than that grow in it: longer prompts are read in several.
+#: Largest pass in tokens, unless more texts grow in it; longer prompts are read in several passes.
 STEP_TOKENS = 512
 
-#: What the library's sectors are multiples of.
+#: Alignment of the library's sectors in bytes.
 _ALIGNED_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Place:
-    """A text's right to pages. They are free again once nobody has it any more."""
+    """A text's place for pages, which are freed when the last reference to the place is gone."""
 
     name: str
-    #: How many tokens the text may grow to.
+    #: Largest number of tokens of the text.
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a pass reads of a text. Those before it are kept."""
+    """Tokens of a text that a pass reads, after tokens whose keys and values are cached."""
 
     place: Place
-    #: How many tokens stand before it.
+    #: Number of tokens before the chunk.
     start: int
     tokens: Sequence[int]
-    #: Whether the text ends here, so that it is asked what comes next.
+    #: True: the text ends here, and the pass returns logits of the next token.
     last: bool
 
 
 class Pages:
-    """The pages of one network's texts. `place` is for any thread, everything else for the one that steps."""
+    """The pages of one network's texts. Any thread may call `place`, only the stepping thread anything else."""
 
     def __init__(self, network: Any, *, texts: int, tokens: int) -> None:
-        """Allot memory for so many tokens, of at most so many texts in one pass."""
+        """Allocate memory for so many tokens, of at most so many texts in one pass."""
         config = _config(texts, tokens)
         usual = GenerationConfig(do_sample=False, eos_token_id=-1)  # type: ignore[no-untyped-call]
         manager = network.init_continuous_batching(usual, config)
@@ -87,37 +87,37 @@ class Pages:
         self._processors = manager.logit_processor
         self._network = network
         self._numbers = itertools.count()
-        #: Names of places that nobody has any more; any thread may find that out.
+        #: Names of places without references; any thread may append one.
         self._left: deque[str] = deque()
-        #: By the names of places with pages: how many tokens are in them.
+        #: Number of cached tokens, by the names of places with pages.
         self._kept: dict[str, int] = {}
         self.step_tokens: int = config.max_batch_tokens
         self.memory_bytes = _bytes((self._cache.cache_tensor, *vars(self._inputs).values()))
 
     @property
     def free_share(self) -> float:
-        """How much of all pages is free, from 0 to 1."""
+        """The free share of all pages, from 0 to 1."""
         self._reclaim()
         return float(self._cache.compute_free_capacity())
 
     def capacity(self, most: int | None) -> int:
-        """Return how long a single text may grow, `most` if it may; to be asked while no text has pages."""
+        """Return the largest length of a single text, at most `most`; call while no text has pages."""
         if most is not None and self._cache.can_store_request_tokens(RequestState("", []), most, dry_run=True):
             return most
         return int(infer_max_single_request_tokens(self._cache))
 
     def place(self, tokens: int) -> Place:
-        """Return the right to pages for a text that grows to so many tokens; it has none yet."""
+        """Return a place, without pages yet, for a text that grows to so many tokens."""
         place = Place(str(next(self._numbers)), tokens)
         weakref.finalize(place, self._left.append, place.name).atexit = False
         return place
 
     def has(self, place: Place) -> bool:
-        """Return whether a text has its pages."""
+        """Return True if a text has its pages."""
         return place.name in self._kept
 
     def allot(self, place: Place) -> bool:
-        """Give a text its pages, all that it will need, so that it never waits half way; False if too few are free."""
+        """Give a text all pages that it will need, so that it never waits later; return False if too few are free."""
         self._reclaim()
         if not self._cache.can_store_request_tokens(RequestState(place.name, []), place.tokens):
             return False
@@ -125,18 +125,18 @@ class Pages:
         return True
 
     def kept(self, place: Place) -> int:
-        """Return how many of a text's tokens need not be read again."""
+        """Return the number of a text's cached tokens."""
         return self._kept.get(place.name, 0)
 
     def free(self, place: Place) -> None:
-        """Take a text's pages back."""
+        """Free a text's pages."""
         self._free(place.name)
 
     def read(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Return the logits of what follows the texts that end here, float32 (texts, vocabulary), in their order.
+        """Return the logits after the chunks that end their texts, float32 (texts, vocabulary), in order.
 
-        After an error nothing of these texts is kept: a pass that failed half way has overwritten some of it where
-        attention slides.
+        After an error no tokens of these texts count as cached: with sliding attention a failed pass has overwritten
+        some of them.
         """
         for chunk in chunks:
             self._kept[chunk.place.name] = 0
@@ -146,11 +146,11 @@ class Pages:
         return logits
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         del self._cache, self._inputs, self._processors, self._network
 
     def layers(self) -> frozenset[int]:
-        """Return which of the network's layers have used the pages."""
+        """Return the indices of the network's layers that used the pages."""
         return frozenset(self._cache.used)
 
     def _pass(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -163,15 +163,15 @@ class Pages:
             max_kv_read=sum(chunk.start if limit is None else min(chunk.start, limit) for chunk in chunks),
             use_padding=False,
         )
-        told: Mapping[str, Any] = self._inputs.get_model_kwargs()
-        asked = told["logits_indices"][: sum(chunk.last for chunk in chunks)]
+        arguments: Mapping[str, Any] = self._inputs.get_model_kwargs()
+        ends = arguments["logits_indices"][: sum(chunk.last for chunk in chunks)]
         if self._network._supports_logits_to_keep():
-            logits: Tensor = self._network(**told, logits_to_keep=asked).logits[0]
+            logits: Tensor = self._network(**arguments, logits_to_keep=ends).logits[0]
         else:
-            logits = self._network(**told).logits[0, asked]
-        # Attention multiplies others' values by zero, and what is no number stays none: all texts of the pass have it.
+            logits = self._network(**arguments).logits[0, ends]
+        # Attention multiplies other texts' values by zero, and NaN times zero is NaN: all texts of the pass have NaN.
         if bool(logits.isnan().any()):
-            raise ProcessorFailed("the network computed something that is no number")
+            raise ProcessorFailed("the network's logits are not numbers (NaN)")
         return logits.float()
 
     def _reclaim(self) -> None:
@@ -185,7 +185,7 @@ class Pages:
 
 
 def open_pages(network: Any, device: TorchDevice, *, texts: int, tokens: int, vocabulary: int) -> Pages:
-    """Return the pages of a network that is on its device; raise `ModelUnavailable` if it does not use them rightly."""
+    """Return the pages of a network on its device; raise `ModelUnavailable` if its answers differ with pages."""
     ids = [vocabulary * part // 7 for part in range(1, 7)]
     with _refusals(network, tokens), device.running():
         expected = network(input_ids=torch.tensor([ids[:4]], device=device.device)).logits[0, -1].float()
@@ -195,7 +195,7 @@ def open_pages(network: Any, device: TorchDevice, *, texts: int, tokens: int, vo
             found = _tried(pages, ids)
     agrees = float((found - expected).abs().max() / expected.abs().max()) <= _tolerance(network)
     if not agrees or pages.layers() != frozenset(range(network.config.get_text_config().num_hidden_layers)):
-        raise ModelUnavailable(f"{type(network).__name__} answers otherwise where texts share a pass: {_ALONE}")
+        raise ModelUnavailable(f"{type(network).__name__} computes other logits where texts share a pass: {_ALONE}")
     return pages
 
 
@@ -203,7 +203,7 @@ _ALONE = "leave out `options.batching`"
 
 
 def _tried(pages: Pages, ids: Sequence[int]) -> Tensor:
-    """Read four tokens in two passes, the first beside another text; return the logits of what follows."""
+    """Read four tokens in two passes, the first beside another text; return the logits of the next token."""
     ours, others = pages.place(4), pages.place(2)
     if not (pages.allot(ours) and pages.allot(others)):
         raise ModelUnavailable("`options.cache_tokens` has no room for two texts")
@@ -215,17 +215,17 @@ def _tried(pages: Pages, ids: Sequence[int]) -> Tensor:
 
 
 def _tolerance(network: Any) -> float:
-    """Return by how much logits may differ from those of the network's usual pass, as a share of their largest.
+    """Return the allowed difference of logits from the network's usual pass, as a share of the largest logit.
 
-    Where what a layer takes is rounded to eight bits, the usual pass differs by 0.01 from its own in two parts.
+    With inputs of layers in eight bits, the usual pass in two parts differs by 0.01 from the pass in one.
     """
     return 1e-3 if network.dtype == torch.float32 and not getattr(network, "is_quantized", False) else 0.05
 
 
 def pages_bytes(config: Any, *, texts: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return what the pages of a network with this config will take: the cache, and the masks and indices of a pass.
+    """Return the bytes of the pages of a network with this config: the cache, and the masks and indices of a pass.
 
-    Layers of each kind of attention share out the cache by sectors, of which the library keeps two more for itself.
+    The cache is split into sectors among the kinds of attention; the library adds two sectors of its own.
     """
     page: int = 2 * find_num_key_value_heads(config) * find_head_dim(config) * dtype.itemsize * PAGE_TOKENS
     kinds = [len(layers) * page for layers in group_layers_by_attn_type(config).values()]
@@ -237,7 +237,7 @@ def pages_bytes(config: Any, *, texts: int, tokens: int, dtype: torch.dtype) -> 
 
 
 class _Cache(PagedAttentionCache):
-    """The library's, which also knows the layers that used it: networks may ignore what they are handed."""
+    """The library's cache, which also records the layers that used it: some networks ignore the cache."""
 
     def __init__(self, **known: Any) -> None:
         super().__init__(**known)
@@ -258,11 +258,11 @@ def _config(texts: int, tokens: int) -> Any:
         max_batch_tokens=_step_tokens(texts),
         max_requests_per_batch=texts,
         max_blocks_per_request=0,
-        # How long a prompt takes would tell one tenant what another's was.
+        # With sharing, the time of a prompt would reveal another tenant's prompt.
         allow_block_sharing=False,
         use_async_batching=False,
         use_cuda_graph=False,
-        # It would look for kernels on the hub.
+        # Switching would search the hub for kernels.
         auto_switch_to_flash=False,
     )
 
@@ -283,7 +283,7 @@ def _request(chunk: Chunk) -> FutureRequestState:
 
 @contextmanager
 def _refusals(network: Any, tokens: int) -> Iterator[None]:
-    """Say of a network that the library cannot batch, in whichever way it finds out, that it cannot."""
+    """Turn any error of the library into `ModelUnavailable`: the library cannot batch the network."""
     try:
         with torch_errors():
             yield
@@ -299,7 +299,7 @@ def _refusals(network: Any, tokens: int) -> Iterator[None]:
 
 
 def _bytes(kept: Sequence[Any]) -> int:
-    """Return the memory of tensors, also of those in mappings; what shares its memory counts once."""
+    """Return the bytes of tensors, also in mappings; shared memory counts once."""
     tensors = [tensor for each in kept for tensor in (each.values() if isinstance(each, dict) else (each,))]
     stores = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, Tensor)]
     return sum({store.data_ptr(): store.nbytes() for store in stores}.values())

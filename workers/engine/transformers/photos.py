@@ -1,7 +1,7 @@
-"""Photographs through networks that answer with several arrays: depth, boxes, or masks with their classes.
+"""Networks for photographs that return several arrays: depth, boxes, or masks with their classes.
 
-Pictures of one shape share a batch, whatever is asked of each: the network looks at the batch, and an answer is made of
-each picture's outputs alone.
+Images of one shape share a batch, whatever their prompts ask for: the network runs on the batch, and each answer comes
+from the outputs of one image.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from torch import Tensor
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.torch_device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.images import checked_pixels, only_size_of
 from penstock.workers.engine.transformers.segments import Wanted, queries, segment
 
-#: Mask2Former's masks are enlarged to this first, as where it was published.
+#: Size to which Mask2Former's masks are enlarged first, as in its publication.
 _MASK2FORMER_PX = (384, 384)
 
-#: Reads what a prompt asks for beside its pixels; raises `ProcessorFailed`.
+#: Reads a prompt's settings beside the pixels; raises `ProcessorFailed`.
 Read = Callable[[Mapping[str, Any]], Any]
-#: Makes each picture's arrays from a network's outputs for a batch and what the prompts ask for.
+#: Makes each image's arrays from a network's outputs for a batch and the prompts' settings.
 Answer = Callable[[Any, Sequence[Any]], Sequence[Mapping[str, Array]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """A picture on its way to the device."""
+    """An image on its way to the device."""
 
     pixels: Sent
-    #: The (height, width) at the upper left that is picture; the rest is padding.
+    #: The (height, width) of the image at the upper left; the rest is padding.
     shown: tuple[int, int]
     asked: Any
 
 
 @dataclass(frozen=True, slots=True)
 class PhotoRunner:
-    """Runs a network on pictures: prompts have `pixels`, float32 (channels, H, W), prepared as the network wants them.
+    """A network of photographs: prompts have `pixels`, float32 (channels, H, W), prepared for the network.
 
-    `shown` [height, width], if it is there, is the part at the upper left that is picture and no padding. The functions
-    that load say what outputs have.
+    `shown` [height, width], if given, is the image's part at the upper left; the rest is padding. The loading functions
+    describe the outputs.
     """
 
     network: Any
@@ -60,12 +60,12 @@ class PhotoRunner:
     read: Read
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Pictures of one shape share a batch."""
+        """Return the image's shape: images of one shape share a batch."""
         shape: tuple[int, ...] = prompt.data["pixels"].shape
         return shape
 
     def admit(self, prompt: Prompt) -> Photo:
-        """Return the picture on its way to the device."""
+        """Return the image on its way to the device."""
         pixels = checked_pixels(prompt.data.get("pixels"), self.channels, self.only_size)
         shown, asked = _shown(prompt.data.get("shown"), pixels.shape[1:]), self.read(prompt.data)
         return Photo(self.device.send(pixels[None], channels_last=True), shown, asked)
@@ -84,24 +84,24 @@ class PhotoRunner:
 
 
 def load_depth_estimator(directory: HubDirectory) -> Runner:
-    """Load a network that answers `depth`, float32 (h, w): the picture's depth at the network's own resolution."""
+    """Load a network that returns `depth`, float32 (h, w): the image's depth at the network's own resolution."""
     return _runner(directory, "AutoModelForDepthEstimation", _depth)
 
 
 def load_detector(directory: HubDirectory) -> Runner:
-    """Load a network that answers `logits`, float32 (queries, classes), and `boxes`, float32 (queries, 4).
+    """Load a network that returns `logits`, float32 (queries, classes), and `boxes`, float32 (queries, 4).
 
-    Boxes are centre x, centre y, width and height, in parts of the picture. Whether the last class means "nothing"
-    depends on the model type.
+    Boxes are centre x, centre y, width and height, as shares of the image. The model type decides if the last class
+    means "nothing".
     """
     return _runner(directory, "AutoModelForObjectDetection", _boxes)
 
 
 def load_instance_segmenter(directory: HubDirectory) -> Runner:
-    """Load a network that answers `segments`, `classes` and `scores`; prompts say how (see `segments.Wanted`).
+    """Load a network that returns `segments`, `classes` and `scores`; prompts have settings (see `segments.Wanted`).
 
-    `segments` are ids (height, width) of the size that the prompt names, uint8 (uint16 above 255 segments), 0 where
-    there is none; `classes` int64 and `scores` float32 (segments,) belong to the ids 1, 2, ...
+    `segments` are ids (height, width) of the prompt's size, uint8 (uint16 above 255 segments), 0 for no segment;
+    `classes` int64 and `scores` float32 (segments,) belong to the ids 1, 2, ...
     """
     via = _MASK2FORMER_PX if directory.config.get("model_type") == "mask2former" else None
 
@@ -132,12 +132,12 @@ def _shown(sides: Any, whole: tuple[int, ...]) -> tuple[int, int]:
     if sides is None:
         return whole[0], whole[1]
     if len(sides) != 2 or not all(type(a) is int and 0 < a <= b for a, b in zip(sides, whole, strict=True)):
-        raise ProcessorFailed(f"`shown` is the [height, width] of the picture within {list(whole)}, not {sides!r}")
+        raise ProcessorFailed(f"`shown` is the [height, width] of the image within {list(whole)}, not {sides!r}")
     return sides[0], sides[1]
 
 
 def _mask(batch: Tensor, photos: Sequence[Photo]) -> Tensor:
-    """Return int64 (N, H, W): 1 where there is picture."""
+    """Return int64 (N, H, W): 1 for the image, 0 for padding."""
     mask = torch.zeros((len(photos), *batch.shape[-2:]), dtype=torch.int64, device=batch.device)
     for one, photo in zip(mask, photos, strict=True):
         one[: photo.shown[0], : photo.shown[1]] = 1

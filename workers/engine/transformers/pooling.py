@@ -1,4 +1,4 @@
-"""How the vectors of a text's tokens become one: what sentence-transformers wrote beside the network, or options."""
+"""Pooling of a text's token vectors: from sentence-transformers' files beside the network, or from options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.workers.engine.transformers.directory import HubDirectory, read_li
 
 
 class Mode(StrEnum):
-    """What is taken of the last layer's vectors."""
+    """Reductions of the last layer's vectors."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -35,13 +35,13 @@ _SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """A mode, and whether the result gets the length 1."""
+    """A mode of pooling, and normalisation to length 1."""
 
     mode: Mode = Mode.MEAN
     normalize: bool = True
 
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return (N, D) of vectors (N, T, D) where the mask (N, T) is 1; padding is at the right."""
+        """Return (N, D) from vectors (N, T, D) where the mask (N, T) is 1, at least once in each row."""
         pooled = self._pool(hidden.float(), mask)
         return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
 
@@ -51,17 +51,18 @@ class Pooling:
             case Mode.MEAN:
                 return (hidden * real).sum(dim=1) / mask.sum(dim=1, keepdim=True)
             case Mode.CLS:
-                return hidden[:, 0]
+                return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
             case Mode.MAX:
                 return hidden.masked_fill(~real, -torch.inf).amax(dim=1)
             case Mode.LAST:
-                return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(dim=1) - 1]
+                last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
+                return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
 def pooling_of(directory: HubDirectory) -> Pooling:
-    """Return what `modules.json` says, else the options `pooling` ("mean") and `normalize` (true).
+    """Return the pooling of `modules.json`, else of the options `pooling` ("mean") and `normalize` (true).
 
-    Raises `ModelUnavailable` for modules that this runner does not know.
+    Raises `ModelUnavailable` for unknown modules.
     """
     options = directory.model.options
     if (directory.path / "modules.json").is_file():
@@ -78,7 +79,7 @@ def _of_modules(directory: HubDirectory) -> Pooling:
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise ModelUnavailable(
-            f"modules.json has the modules {', '.join(kinds)}; known are Transformer, Pooling and perhaps Normalize"
+            f"modules.json has the modules {', '.join(kinds)}; known modules: Transformer, Pooling, and Normalize"
         )
     folder = PurePosixPath(str(modules[1].get("path")))
     if folder.is_absolute() or ".." in folder.parts:

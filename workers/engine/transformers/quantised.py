@@ -1,7 +1,7 @@
-"""Checkpoints with quantised weights: whether this machine can load them, and what their config must say for it.
+"""Checkpoints with quantised weights: checks of this machine's packages and of the config.
 
-They are loaded by the library, which hands them to the package that made them. What is not quantised keeps the
-precision in which it was saved: the library casts a part of it only, and what comes of that cannot be computed.
+The library loads them with the package that made them. Weights that are not quantised keep their saved precision: the
+library would cast only some of them, and mixed precisions cannot be computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable
 
-#: What must be installed for each `quant_method`, by the names on PyPI. Of others the library says it.
+#: Packages on PyPI for each `quant_method`; for other methods the library reports missing packages.
 PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "auto-round": ("auto-round",),
@@ -30,18 +30,18 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-#: How the names of what stands beside quantised weights end.
+#: Ends of the names of tensors beside quantised weights.
 _SCALES = (
     ".SCB", ".weight_format", ".absmax", ".quant_map", ".weight_scale", ".weight_scale_inv", ".weight_packed",
     ".qweight", ".qzeros", ".scales",
 )  # fmt: skip
 
-#: Would unpack their weights in the first pass, when nobody reckons with it.
+#: Methods that would unpack their weights in the first pass, unexpectedly.
 _UNPACKED = frozenset({"compressed-tensors"})
 
 
 def quantisation_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a `config.json` says of how its weights are quantised, None if they are not."""
+    """Return the quantisation in a `config.json`, None without one."""
     text = config.get("text_config")
     found = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
     if found is None or isinstance(found, dict):
@@ -50,7 +50,7 @@ def quantisation_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def require_no_scales(names: Iterable[str]) -> None:
-    """Raise `ModelUnavailable` where a network has no use for scales: it would take quantised weights for others."""
+    """Raise `ModelUnavailable` for scales without use: the network would read quantised weights as ordinary ones."""
     scales = sorted(name for name in names if name.endswith(_SCALES))
     if scales:
         raise ModelUnavailable(
@@ -60,9 +60,9 @@ def require_no_scales(names: Iterable[str]) -> None:
 
 
 def stays_quantised(config: Mapping[str, Any]) -> bool:
-    """Return whether weights are quantised, and stay so when they are loaded here.
+    """Return True if weights are quantised, and stay quantised when loaded.
 
-    Raises `ModelUnavailable` if they are quantised in a way that cannot be loaded here.
+    Raises `ModelUnavailable` for a quantisation that cannot be loaded here.
     """
     found = quantisation_of(config)
     if found is None:
@@ -73,7 +73,7 @@ def stays_quantised(config: Mapping[str, Any]) -> bool:
 
     library: Any = AutoHfQuantizer  # partly typed
     try:
-        # The library would take the weights for ordinary ones.
+        # The library would read the weights as ordinary ones.
         if not library.supports_quant_method(found):
             raise ModelUnavailable(f"its weights are quantised by {method!r}, which this version of transformers lacks")
         quantizer = library.from_config(deepcopy(found), pre_quantized=True)
@@ -85,7 +85,7 @@ def stays_quantised(config: Mapping[str, Any]) -> bool:
 
 
 def unpacked(config: Any) -> Any:
-    """Return the library's config of a network, which is to take all its memory when it is loaded."""
+    """Return the library's config of a network, changed to unpack weights when they are loaded."""
     text = config.get_text_config(decoder=True)
     found = getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None)
     if isinstance(found, dict) and found.get("quant_method") in _UNPACKED:
@@ -97,7 +97,7 @@ def _check_packages(method: str) -> None:
     lacking = [package for package in PACKAGES.get(method, ()) if not _is_installed(package)]
     if lacking:
         raise ModelUnavailable(
-            f"its weights are quantised by {method!r}, which needs what is not installed: pip install "
+            f"its weights are quantised by {method!r}, which needs packages that are not installed: pip install "
             f"{' '.join(lacking)}"
         )
 

@@ -1,5 +1,7 @@
-"""Choosing the next token. Every choice has a random number of its own, made of the seed and the choice's position:
-a step that is repeated, or shares its batch with others, chooses the same."""
+"""Sampling of the next token.
+
+Each choice has a random number made from the seed and the token's position, whatever else is in the batch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from penstock.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen; with `temperature` 0 always the likeliest."""
+    """Settings of sampling; with `temperature` 0 always the likeliest token."""
 
     max_new_tokens: int
     temperature: float
@@ -29,7 +31,7 @@ class Sampling:
     def of(cls, data: Mapping[str, Any]) -> Sampling:
         """Read a prompt's plain data; raise `InvalidInput`.
 
-        `max_new_tokens` must be there; `temperature` is 0 unless given, `top_p` 1, `seed` a random one.
+        `max_new_tokens` is required; `temperature` defaults to 0, `top_p` to 1, `seed` to a random number.
         """
         count, seed = data.get("max_new_tokens"), data.get("seed")
         temperature, top_p = data.get("temperature"), data.get("top_p")
@@ -50,7 +52,7 @@ class Sampling:
             return int(logits.argmax())
         probabilities, tokens = torch.softmax(logits.double() / self.temperature, dim=0).sort(descending=True)
         below = probabilities.cumsum(dim=0)
-        # The fewest tokens, from the likeliest on, that together have `top_p`.
+        # The fewest of the likeliest tokens whose probabilities sum to `top_p`.
         kept = int((below - probabilities < self.top_p).sum())
         draw = np.random.default_rng((self.seed, position)).random() * float(below[kept - 1])
         return int(tokens[min(int((below[:kept] <= draw).sum()), kept - 1)])

@@ -1,8 +1,8 @@
-"""From the queries of a mask transformer to segments that do not overlap, as the library's panoptic pipeline does.
+"""Segments without overlap from the queries of a mask transformer, as in the library's panoptic pipeline.
 
-Every query has a class with a score, and a mask. Where masks overlap the likelier one wins, weighed by its score; a
-query of which others took too much is dropped, and its pixels belong to nobody. One mask at a time is at full size: a
-hundred of them for a 12-megapixel photo would be 5 GB.
+Every query has a class with a score, and a mask. Where masks overlap the likelier one wins, weighted by its score. A
+query that lost too many pixels is dropped, and its pixels have no segment. One mask at a time is at full size: 100
+masks of a 12-megapixel photo would take 5 GB.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MAX_SIDE_PX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a prompt asks for."""
+    """A prompt's settings of segmentation."""
 
     #: The (height, width) of the answer.
     size: tuple[int, int]
-    #: The least score of a query.
+    #: Scores of queries must be above this.
     threshold: float
-    #: From which value on a pixel counts as a mask's own.
+    #: Least value of a pixel that counts as a mask's own.
     mask_threshold: float
-    #: Which share of its own pixels a query must have kept.
+    #: A query must have kept more than this share of its own pixels.
     overlap_threshold: float
 
     @classmethod
@@ -62,27 +62,27 @@ def queries(outputs: Any) -> tuple[Tensor, Tensor]:
 def segment(
     logits: Tensor, masks: Tensor, wanted: Wanted, *, via: tuple[int, int] | None = None
 ) -> Mapping[str, Array]:
-    """Return `segments`, `classes` and `scores` of one picture's queries; see `load_instance_segmenter`.
+    """Return `segments`, `classes` and `scores` of one image's queries; see `load_instance_segmenter`.
 
-    `via` is a size that masks are enlarged to on their way.
+    `via` is a size to which masks are enlarged first.
     """
     scores, classes = torch.softmax(logits, dim=-1).max(dim=-1)
     kept = (classes != logits.shape[-1] - 1) & (scores > wanted.threshold)
     scores, classes = scores[kept], classes[kept]
-    owners, sound = _share(masks[kept], scores, wanted, via)
+    owners, kept_enough = _share(masks[kept], scores, wanted, via)
     ids = torch.zeros(len(scores) + 1, dtype=torch.int32, device=scores.device)
-    ids[1:][sound] = torch.arange(1, int(sound.sum()) + 1, dtype=torch.int32, device=scores.device)
+    ids[1:][kept_enough] = torch.arange(1, int(kept_enough.sum()) + 1, dtype=torch.int32, device=scores.device)
     ids = ids.to(torch.uint8) if len(ids) <= 256 else ids
     segments = ids[owners.int()].cpu().numpy()
     return {
         "segments": segments if segments.dtype == np.uint8 else segments.astype(np.uint16),
-        "classes": classes[sound].cpu().numpy(),
-        "scores": scores[sound].cpu().numpy(),
+        "classes": classes[kept_enough].cpu().numpy(),
+        "scores": scores[kept_enough].cpu().numpy(),
     }
 
 
 def _share(masks: Tensor, scores: Tensor, wanted: Wanted, via: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """Return which query, from 1 on, each pixel belongs to, and which queries kept enough."""
+    """Return each pixel's query, from 1 on, and a mask of the queries that kept enough pixels."""
     best = torch.full(wanted.size, -1.0, device=masks.device)
     owners = torch.zeros(wanted.size, dtype=torch.int16, device=masks.device)
     own = torch.zeros(len(scores), dtype=torch.int64, device=masks.device)

@@ -1,8 +1,8 @@
-"""Speech to text, token by token: Whisper hears a window of 30 s, writes what is said in it, and moves on.
+"""Speech to text with Whisper, token by token, in windows of 30 s.
 
-The encoder runs once a window; then each step gives every recording of the batch one more token, as in `generation`.
-Where a window's tokens end before its sound does, the next window begins there: that is the long-form transcription of
-the library, whose rules for tokens are used as they are.
+The encoder runs once per window; then each step adds one token to every recording of the batch, as in `generation`.
+If a window's tokens end before its audio, the next window begins at that time. This is the library's long-form
+transcription, with the library's own rules for tokens.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.reports import Issue
 from penstock.workers.engine.base import Continue, Done, Runner, Step
-from penstock.workers.engine.torch_device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.alignment import Aligner, aligner_of
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import branch
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.utterances import FRAMES_PER_TOKEN, Segment, Window
+from penstock.workers.engine.transformers.timestamps import FRAMES_PER_TOKEN, Segment, Window
 
 TASKS = ("transcribe", "translate")
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The tokens that steer a network: from `generation_config.json`."""
+class SpecialTokens:
+    """The special tokens of a network, from `generation_config.json`."""
 
     start: int
     end: int
     first_timestamp: int
-    #: By code, such as "en"; empty where the network knows one language only.
+    #: Tokens of languages by code, such as "en"; empty for a network of one language.
     languages: Mapping[str, int]
     tasks: Mapping[str, int]
-    #: How many tokens a window has, the beginning included.
+    #: Largest number of tokens of a window, with the beginning.
     most: int
 
     def code(self, token: int) -> str:
-        """Return the language that a token names."""
+        """Return the code of a language's token."""
         return next(code for code, known in self.languages.items() if known == token)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A window on its way: what the encoder made of it, and the tokens that were written since."""
+class EncodedWindow:
+    """A window in progress: its encoded audio, and the tokens so far."""
 
-    sound: Tensor
-    #: What the decoder is given to begin with.
+    audio: Tensor
+    #: Tokens that the decoder begins with.
     beginning: tuple[int, ...]
     new: tuple[int, ...] = ()
     #: Keys and values of everything but the last new token; None before the first step.
@@ -61,50 +61,50 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class SpeechState:
-    """A recording on its way. Steps make new states and leave this one good."""
+    """The state of a recording. Steps make new states and leave this one valid."""
 
     features: Sent
-    #: How many of the features' frames are sound.
+    #: Number of the features' frames with audio; the rest is padding.
     frames: int
     task: str
     sampling: Sampling
-    #: Whether the times of words are wanted.
+    #: True: the prompt asks for times of words.
     words: bool = False
-    #: The token of its language; None while it is not known.
+    #: Token of the language; None until the language is detected.
     language: int | None = None
-    #: Where the window begins; what came before is in `segments`.
+    #: Frame where the window begins; earlier frames are in `segments`.
     seek: int = 0
-    window: Heard | None = None
+    window: EncodedWindow | None = None
     segments: tuple[Segment, ...] = ()
-    #: How many tokens were chosen in all.
+    #: Number of tokens chosen in all windows.
     drawn: int = 0
 
 
 @dataclass(frozen=True)
 class SpeechRunner:
-    """Transcribes recordings: prompts have `features`, float32 (bands, frames) of 10 ms, and plain data.
+    """A Whisper: prompts have `features`, float32 (bands, frames) of 10 ms, and plain data.
 
-    `frames` is how many of them are sound; `language` a code or None, which has the network listen for it; `task` one
-    of `TASKS`; `temperature` and `seed` as in `Sampling.of`. Outputs have `segments`, a list of [start, end, token ids]
-    in seconds, and `language`, None for networks of one. Partial outputs have the segments that are ended. With `words`
-    each segment has a list of [start, end] of its tokens besides; then partial outputs come window by window.
+    `frames` is the number of frames with audio; `language` a code, or None for detection; `task` one of `TASKS`;
+    `temperature` and `seed` as in `Sampling.of`. Outputs have `segments`, a list of [start, end, token ids] in seconds,
+    and `language`, None for networks of one language. Partial outputs have the finished segments. With `words` each
+    segment also has a list of [start, end] of its tokens, and partial outputs come window by window.
     """
 
     network: Any
     device: TorchDevice
     max_batch: int
     memory_bytes: int
-    words: Words
+    words: SpecialTokens
     bands: int
-    #: Of a window.
+    #: Frames of a window.
     window_frames: int
-    #: The library's rules, from scores to scores.
+    #: The library's logits processors.
     rules: Sequence[Any] = field(repr=False)
-    #: None where nothing tells which heads follow the sound.
+    #: None for a network without `alignment_heads`.
     aligner: Aligner | None = field(repr=False)
 
     def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
-        """All recordings advance together."""
+        """Return one key for all recordings: they advance together."""
         return "recordings"
 
     def admit(self, prompt: Prompt) -> SpeechState:
@@ -136,7 +136,7 @@ class SpeechRunner:
         if features.shape[0] != self.bands:
             raise InvalidInput(f"the network takes features of {self.bands} bands, the prompt has {features.shape[0]}")
         if type(frames) is not int or not 0 < frames <= features.shape[1]:
-            raise ProcessorFailed(f"`frames` is how many of the {features.shape[1]} frames are sound")
+            raise ProcessorFailed(f"`frames` is the number of frames with audio, from 1 to {features.shape[1]}")
         return features, frames
 
     def _language(self, code: object, task: str) -> int | None:
@@ -157,7 +157,7 @@ class SpeechRunner:
         window = state.window
         assert window is not None  # noqa: S101  (`_listen` made it)
         cache = None if window.cache is None else _branch(window.cache)
-        scores, cache = self._decode(window.sound, window.new[-1:] or window.beginning, cache)
+        scores, cache = self._decode(window.audio, window.new[-1:] or window.beginning, cache)
         token = state.sampling.choose(self._ruled(scores, window.new), state.drawn)
         ends = token == self.words.end
         new = window.new if ends else (*window.new, token)
@@ -167,68 +167,68 @@ class SpeechRunner:
         return Continue(state, self._news(state, new))
 
     def _listen(self, state: SpeechState) -> SpeechState:
-        """Run the encoder on the next window, and find out about the language if need be."""
+        """Run the encoder on the next window, and detect the language if it is not known."""
         features = self.device.receive(state.features)[:, state.seek : state.seek + self.window_frames]
         padded = torch.nn.functional.pad(features, (0, self.window_frames - features.shape[1]))
-        sound = self.network.model.encoder(padded[None]).last_hidden_state
+        audio = self.network.model.encoder(padded[None]).last_hidden_state
         words, language = self.words, state.language
         if words.languages and language is None:
-            scores, _ = self._decode(sound, [words.start], None)
+            scores, _ = self._decode(audio, [words.start], None)
             tokens = list(words.languages.values())
             language = tokens[int(scores[tokens].argmax())]
         beginning = (words.start,) if language is None else (words.start, language, words.tasks[state.task])
-        return replace(state, language=language, window=Heard(sound, beginning))
+        return replace(state, language=language, window=EncodedWindow(audio, beginning))
 
     def _move_on(self, state: SpeechState, tokens: Sequence[int], *, whole: bool) -> Step:
-        """Leave the window for the next one, or the recording."""
+        """Go on to the next window, or finish the recording."""
         steps = self._steps(state, tokens, whole=whole) if state.words else ()
         found, frames = self._window(state).segments(tokens, steps)
         segments = (*state.segments, *found)
-        # At least a step: whatever the tokens say, there is an end.
+        # At least one step, so that the recording ends whatever the tokens are.
         seek = state.seek + max(frames, FRAMES_PER_TOKEN)
         if seek >= state.frames:
-            return Done(self._told(segments, state))
+            return Done(self._output(segments, state))
         moved = replace(state, seek=seek, window=None, segments=segments)
-        return Continue(moved, replace(self._told(segments, state), partial=True))
+        return Continue(moved, replace(self._output(segments, state), partial=True))
 
     def _steps(self, state: SpeechState, tokens: Sequence[int], *, whole: bool) -> Sequence[int]:
-        """Return after how many steps each token of a window is over.
+        """Return the step at which each token of a window ends.
 
-        Unless the end was written behind the last one (`whole`), nothing was listened to after it, and it has the time
-        of the one before.
+        Without an end token (`whole` is false) the last token was never fed to the decoder: it gets the time of the
+        token before.
         """
         window, fed = state.window, list(tokens if whole else tokens[:-1])
         assert window is not None and self.aligner is not None  # noqa: S101, PT018  (`admit` refused it otherwise)
         if not fed:
             return [0] * len(tokens)
-        heard = (state.frames - state.seek) // FRAMES_PER_TOKEN
-        steps = self.aligner.steps([*window.beginning, *fed], len(window.beginning), window.sound, heard)
+        frames_heard = (state.frames - state.seek) // FRAMES_PER_TOKEN
+        steps = self.aligner.steps([*window.beginning, *fed], len(window.beginning), window.audio, frames_heard)
         return steps if whole else [*steps, steps[-1]]
 
     def _news(self, state: SpeechState, tokens: Sequence[int]) -> Output | None:
-        """Return what is told of a window when a segment of it has just ended."""
+        """Return a partial output if a segment of the window has just ended."""
         if state.words or len(tokens) < 2 or min(tokens[-2:]) < self.words.first_timestamp:
             return None
         segments = (*state.segments, *self._window(state).ended(tokens))
-        return replace(self._told(segments, state), partial=True)
+        return replace(self._output(segments, state), partial=True)
 
     def _window(self, state: SpeechState) -> Window:
-        heard = min(self.window_frames, self.device.receive(state.features).shape[1] - state.seek)
-        return Window(state.seek, heard, self.words.first_timestamp)
+        frames_heard = min(self.window_frames, self.device.receive(state.features).shape[1] - state.seek)
+        return Window(state.seek, frames_heard, self.words.first_timestamp)
 
-    def _told(self, segments: Sequence[Segment], state: SpeechState) -> Output:
-        told = [[segment.start_s, segment.end_s, list(segment.tokens)] for segment in segments]
+    def _output(self, segments: Sequence[Segment], state: SpeechState) -> Output:
+        rows = [[segment.start_s, segment.end_s, list(segment.tokens)] for segment in segments]
         if state.words:
             spans = [[list(span) for span in segment.spans] for segment in segments]
-            told = [[*row, of_row] for row, of_row in zip(told, spans, strict=True)]
+            rows = [[*row, of_row] for row, of_row in zip(rows, spans, strict=True)]
         language = None if state.language is None else self.words.code(state.language)
-        return Output({"segments": told, "language": language})
+        return Output({"segments": rows, "language": language})
 
-    def _decode(self, sound: Tensor, tokens: Sequence[int], cache: Any) -> tuple[Tensor, Any]:
-        """Return the scores of the token after these, float32 (vocabulary,), and the cache that now has these too."""
+    def _decode(self, audio: Tensor, tokens: Sequence[int], cache: Any) -> tuple[Tensor, Any]:
+        """Return the logits after these tokens, float32 (vocabulary,), and the cache with these tokens."""
         ids = torch.tensor([list(tokens)], device=self.device.device)
         decoder = self.network.model.decoder
-        made = decoder(input_ids=ids, encoder_hidden_states=sound, past_key_values=cache, use_cache=True)
+        made = decoder(input_ids=ids, encoder_hidden_states=audio, past_key_values=cache, use_cache=True)
         return self.network.proj_out(made.last_hidden_state[0, -1]).float(), made.past_key_values
 
     def _ruled(self, scores: Tensor, new: Sequence[int]) -> Tensor:
@@ -240,7 +240,7 @@ class SpeechRunner:
 
 
 def load_transcriber(directory: HubDirectory) -> Runner:
-    """Load a Whisper. With `dtype` bfloat16 its weights are, too: they are what takes time."""
+    """Load a Whisper. With `dtype` bfloat16 its weights are bfloat16, for speed."""
     model = directory.model
     device = TorchDevice.of(model)
     network = directory.load(
@@ -261,32 +261,32 @@ def load_transcriber(directory: HubDirectory) -> Runner:
     )
 
 
-def _words(network: Any) -> Words:
-    """Return what `generation_config.json` says; raise `ModelUnavailable` for one that knows no timestamps."""
-    told, config = network.generation_config, network.config
-    silent = getattr(told, "no_timestamps_token_id", None)
-    if silent is None or told.decoder_start_token_id is None or not isinstance(told.eos_token_id, int):
+def _words(network: Any) -> SpecialTokens:
+    """Return the tokens of `generation_config.json`; raise `ModelUnavailable` if it has no timestamps."""
+    settings, config = network.generation_config, network.config
+    silent = getattr(settings, "no_timestamps_token_id", None)
+    if silent is None or settings.decoder_start_token_id is None or not isinstance(settings.eos_token_id, int):
         raise ModelUnavailable(
-            "generation_config.json lacks what tells times: `no_timestamps_token_id`, `decoder_start_token_id` and "
+            "generation_config.json lacks the tokens of times: `no_timestamps_token_id`, `decoder_start_token_id` and "
             "`eos_token_id`; take the one of the published model"
         )
-    several = getattr(told, "is_multilingual", True)
-    languages = getattr(told, "lang_to_id", None) or {}
-    tasks = getattr(told, "task_to_id", None) or {}
+    several = getattr(settings, "is_multilingual", True)
+    languages = getattr(settings, "lang_to_id", None) or {}
+    tasks = getattr(settings, "task_to_id", None) or {}
     if several and languages and set(tasks) < set(TASKS):
         raise ModelUnavailable("generation_config.json has languages and no `task_to_id`")
-    return Words(
-        start=told.decoder_start_token_id,
-        end=told.eos_token_id,
+    return SpecialTokens(
+        start=settings.decoder_start_token_id,
+        end=settings.eos_token_id,
         first_timestamp=silent + 1,
         languages={name.strip("<|>"): token for name, token in languages.items()} if several else {},
         tasks=tasks,
-        most=min(told.max_length or config.max_target_positions, config.max_target_positions),
+        most=min(settings.max_length or config.max_target_positions, config.max_target_positions),
     )
 
 
 def _rules(config: Any, device: TorchDevice) -> Sequence[Any]:
-    """Return the library's rules for what may follow which tokens; they get the new ones alone."""
+    """Return the library's logits processors, which get the new tokens alone."""
     from transformers.generation import logits_process as processes
 
     rules: list[Any] = []
@@ -299,7 +299,7 @@ def _rules(config: Any, device: TorchDevice) -> Sequence[Any]:
 
 
 def _branch(cache: Any) -> Any:
-    """Return a cache that grows without changing this one."""
+    """Return a copy of a cache that can grow alone."""
     parts = (branch(cache.self_attention_cache), branch(cache.cross_attention_cache))
     grown = library().EncoderDecoderCache(*parts)
     grown.is_updated = dict(cache.is_updated)

@@ -1,4 +1,4 @@
-"""Which task a hub directory's `config.json` is for, and whether one that the catalogue names fits it. Pure."""
+"""The task of a hub directory, from its `config.json` and the catalogue. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import ModelUnavailable
 
 
 class Task(StrEnum):
-    """What a model does with a prompt; a catalogue's `options.task` may name it."""
+    """Tasks of models, as `options.task` in the catalogue may name them."""
 
     IMAGE_CLASSIFICATION = "image-classification"
     SEMANTIC_SEGMENTATION = "semantic-segmentation"
@@ -31,17 +31,17 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The model types that the installed library has: by task, and all of them."""
+    """The model types of the installed library, by task and all."""
 
     by_task: Mapping[Task, frozenset[str]]
     all: frozenset[str]
 
     def tasks(self, model_type: str) -> tuple[Task, ...]:
-        """Return what models of a type can do."""
+        """Return the tasks of a model type."""
         return tuple(task for task in Task if model_type in self.by_task[task])
 
 
-#: How the name of a class in `architectures` ends, for the tasks that need a head of their own.
+#: Tasks by the end of a class's name in `architectures`, for tasks with a head of their own.
 _HEADS = {
     "ForImageClassification": Task.IMAGE_CLASSIFICATION,
     "ForImageClassificationWithTeacher": Task.IMAGE_CLASSIFICATION,
@@ -62,7 +62,7 @@ _HEADS = {
 }
 
 
-#: What the shipped processors need of a network, by their names.
+#: Tasks that the shipped processors need, by the names of processors.
 _NEEDED: Mapping[str, Task] = MappingProxyType(
     {
         "audio-classification": Task.AUDIO_CLASSIFICATION,
@@ -85,9 +85,9 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
 
 
 def wanted(processor: str, asked: object) -> object:
-    """Return the task to ask a directory for: the option's, which must be the processor's if that needs one, or None.
+    """Return the wanted task: the option's, else the one that the processor needs; None without either.
 
-    Raises `ModelUnavailable` where the two do not go together.
+    Raises `ModelUnavailable` for an option that is not the processor's task.
     """
     needed = _NEEDED.get(processor)
     if needed is None or asked is None:
@@ -100,9 +100,9 @@ def wanted(processor: str, asked: object) -> object:
 
 
 def resolve(config: Mapping[str, Any], asked: object, known: Known) -> Task:
-    """Return the task of a directory: the one that is asked for, else the one its architecture was made for.
+    """Return the task of a directory: the wanted one, else the task of its architecture.
 
-    Raises `ModelUnavailable` with what would fit.
+    Raises `ModelUnavailable` with the possible tasks.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -117,13 +117,13 @@ def resolve(config: Mapping[str, Any], asked: object, known: Known) -> Task:
         if task in possible and any(str(name).endswith(head) for name in architectures):
             return task
     for task in (Task.IMAGE_EMBEDDING, Task.TEXT_EMBEDDING):
-        # A bare model without a head; one with another head may be used without it where the catalogue says so.
+        # A bare model without a head; a model with a head serves as one if `options.task` names the task.
         if task in possible and any(str(name).endswith("Model") for name in architectures):
             return task
     made_for = ", ".join(map(str, architectures)) or "none"
     raise ModelUnavailable(
-        f"config.json has the architectures {made_for}, which no task is known for; model_type {model_type!r} can do: "
-        f"{', '.join(possible) or 'nothing that this runner knows'}. Name one as `options.task`"
+        f"config.json has the architectures {made_for}, without a known task; model_type {model_type!r} can do: "
+        f"{', '.join(possible) or 'nothing that this runner knows'}. Set one of them as `options.task`"
     )
 
 
@@ -131,7 +131,7 @@ def _asked(asked: object, model_type: str, possible: tuple[Task, ...]) -> Task:
     try:
         task = Task(str(asked))
     except ValueError as error:
-        raise ModelUnavailable(f"there is no task {asked!r}; there are: {', '.join(Task)}") from error
+        raise ModelUnavailable(f"there is no task {asked!r}; known tasks: {', '.join(Task)}") from error
     if task not in possible:
         raise ModelUnavailable(
             f"the task {task.value!r} does not fit model_type {model_type!r}, which can do: "

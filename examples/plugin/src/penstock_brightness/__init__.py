@@ -1,1 +1,1 @@
-"""An IO processor for Penstock: how bright pictures are."""
+"""An IO processor and a runner for Penstock: the brightness of pictures."""

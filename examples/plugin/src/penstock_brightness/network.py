@@ -1,6 +1,6 @@
 """Write the model's directory: `python -m penstock_brightness.network FOLDER`.
 
-A network of your own goes the same way: `torch.export`, and a `penstock.toml` that says what goes in and out.
+Export a network of your own the same way: `torch.export`, and a `penstock.toml` that names inputs and outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DESCRIPTION = """\
 shape = ["bands=3", "H", "W"]
 [outputs.luminance]
 """
-#: Of linear red, green and blue (ITU-R BT.709).
+#: Weights of linear red, green and blue (ITU-R BT.709).
 WEIGHTS = (0.2126, 0.7152, 0.0722)
 
 
@@ -33,7 +33,7 @@ class Luminance(nn.Module):
 
 
 def write(folder: Path) -> None:
-    """Make the folder with `program.pt2` and `penstock.toml`."""
+    """Write `program.pt2` and `penstock.toml` into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     auto = torch.export.Dim.AUTO
     example = (torch.zeros(2, 3, 8, 8),)

@@ -1,4 +1,4 @@
-"""Both halves: pictures become prompts, luminances become numbers and grey pictures."""
+"""The processor: turns pictures into prompts, and luminances into numbers and grey pictures."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from PIL import Image
 from penstock.errors import ConfigError, InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
 from penstock.processors.outputs import OUTPUTS
 from penstock_brightness.request import BrightnessRequest
 
-#: The side of the dummy's picture where the model has no `max_pixels`.
+#: Side of the dummy's picture in pixels for a model without `max_pixels`.
 DUMMY_PX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the second half needs of a job."""
+    """The settings of a job that `post_process` needs."""
 
     bins: int
     maps: bool
 
 
 class Brightness:
-    """Tells the mean and the histogram of each picture's relative luminance, from 0 (black) to 1 (white).
+    """Measures the mean and the histogram of each picture's relative luminance, from 0 (black) to 1 (white).
 
     Prompts have `pixels`, float32 (3, H, W), linear RGB from 0 to 1; outputs have `luminance`, float32 (H, W). The
-    model's option `dark` is the mean below which a picture is called dark.
+    model's option `dark` is the mean below which a picture counts as dark.
     """
 
     request = BrightnessRequest
     outputs = (OUTPUTS.spec("map", "map-1.png and so on: the luminance of each picture", kind="png", default=False),)
+    exchanges = (Exchange(prompt={"pixels": "float32 (3, H, W)"}, output={"luminance": "float32 (H, W)"}),)
 
     def __init__(self, model: Model) -> None:
         self._limits = model.limits
@@ -53,13 +55,13 @@ class Brightness:
         return Prepared(
             prompts=self._prompts(request, media),
             count=count,
-            cost=count,  # each prompt costs 1: how large the pictures are is not known yet
+            cost=count,  # each prompt costs 1: the pictures are not read yet
             context=Context(request.bins, "map" in request.outputs),
             unit="pictures",
         )
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return the numbers, and hand over the grey pictures that were asked for."""
+        """Return the numbers, and write the grey pictures if the request asks for them."""
         found: list[dict[str, Any]] = []
         for number, output in enumerate(final_outputs(outputs), start=1):
             luminance = output.data["luminance"]
@@ -80,7 +82,7 @@ class Brightness:
 
     def _prompts(self, request: BrightnessRequest, media: Media) -> Iterator[Prompt]:
         for reference in request.pictures:
-            # uint8 (H, W, 3); what is wrong with a file is an `InputError` that names it.
+            # uint8 (H, W, 3); an unreadable file raises an `InputError` that names the file.
             picture = INPUTS.read("picture", media.path(reference), self._limits)
             coded = picture.astype(np.float32) / 255
             linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)  # IEC 61966-2-1

@@ -1,4 +1,4 @@
-"""A job's `input`. No numpy here: whoever validates requests imports this module alone."""
+"""The `input` of a job. Without numpy: validation imports this module alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.models import MediaReference
 
 
 class BrightnessRequest(BaseModel):
-    """Pictures, and what to tell of them."""
+    """The pictures, and the results to compute."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pictures: Annotated[list[MediaReference], Field(min_length=1)]
-    bins: int = Field(default=4, ge=2, le=256, description="How many bars each histogram has.")
+    bins: int = Field(default=4, ge=2, le=256, description="Number of bars of each histogram.")
     outputs: tuple[Literal["map"], ...] = Field(default=(), description="map: also a grey picture of each, as PNG.")

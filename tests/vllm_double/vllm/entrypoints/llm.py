@@ -12,7 +12,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 
 class LLM:
-    #: How many were started, and what each was handed in together.
+    #: Arguments of each engine that was started, and the sizes of all batches.
     started: list[dict[str, Any]] = []  # noqa: RUF012
     batches: list[int] = []  # noqa: RUF012
 

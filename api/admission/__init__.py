@@ -1,0 +1,1 @@
+"""Admission control: rejects over-limit submissions before their bodies are read."""

@@ -1,0 +1,48 @@
+"""The rate limit: bounds each tenant's submissions per second to this process, where the settings name a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import ceil
+
+from penstock.config import Settings
+from penstock.errors import TooManyRequests
+
+#: Largest burst: this many submissions, or this many seconds' worth where that is more. Small, because a burst fills
+#: the worker slots of all tenants.
+BURST, BURST_S = 5, 0.25
+#: Tolerance for rounding errors in sums of intervals.
+_ROUNDING_S = 1e-6
+
+
+class RateLimit:
+    """A token bucket per tenant, kept as one number by the generic cell rate algorithm (ITU-T I.371).
+
+    The number is the time at which all submissions so far would have arrived at the tenant's rate.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._even_s: dict[str, float] = {}
+        #: True where any tenant has a limit.
+        self.limits_any = settings.limits_rate
+
+    def excess(self, tenant: str, *, counts: bool = True) -> TooManyRequests | None:
+        """Count a submission and return None, or return the error of one beyond the rate, which is not counted.
+
+        Without `counts`, no submission is counted.
+        """
+        per_s = self._settings.max_submissions_per_s(tenant)
+        if per_s is None:
+            return None
+        now_s, interval_s = self._clock(), 1 / per_s
+        even_s = max(now_s, self._even_s.get(tenant, now_s)) + interval_s
+        early_s = even_s - now_s - max(BURST * interval_s, BURST_S)
+        if early_s > _ROUNDING_S:
+            detail = f"this tenant may submit {per_s:g} times per second; try again in {ceil(early_s)} s"
+            return TooManyRequests(detail, retry_after_s=early_s)
+        if counts:
+            self._even_s[tenant] = even_s
+        return None

@@ -1,0 +1,76 @@
+"""The turnstile: bounds what new submissions take of each turn of the event loop.
+
+Without it, each turn would read every request that arrived, and an accepted job takes about 15 turns: a flood makes
+turns so long that no job is accepted any more, and hundreds of requests pass before the first of them waits in line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+#: Seconds of each turn of the event loop that decisions and refusals may take.
+SHARE_S = 0.0003
+#: Submissions that pass in each turn of the event loop, at most.
+MAX_PASSING = 4
+
+
+class Arrival(Protocol):
+    """A submission that has arrived."""
+
+    @property
+    def is_refused(self) -> bool:
+        """True where the submission is refused at the moment."""
+        ...
+
+    def answer(self) -> None:
+        """Refuse the submission, or pass it on where it is not refused any more."""
+        ...
+
+
+class Turnstile:
+    """Passes submissions on in the order of their arrival, and refuses others, the newest first.
+
+    The oldest of the refused submissions is likely to be of a client that left.
+    """
+
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`call_soon` schedules a call for the next turn of the event loop."""
+        self._call_soon = call_soon
+        self._clock = clock
+        self._arrived: deque[Arrival] = deque()
+        self._refused: list[Arrival] = []
+        self._spent_s = 0.0
+        self._passed = 0
+        self._is_scheduled = False
+
+    def admit(self, arrival: Arrival) -> None:
+        """Answer a submission now, or in a later turn where the shares of this turn are spent."""
+        self._arrived.append(arrival)
+        self._work()
+
+    def _turn(self) -> None:
+        self._is_scheduled, self._spent_s, self._passed = False, 0.0, 0
+        if self._arrived or self._refused:
+            self._work()
+
+    def _work(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._turn)
+        begun_s = self._clock() - self._spent_s
+        while self._spent_s < SHARE_S and self._arrived and self._passed < MAX_PASSING:
+            arrival = self._arrived.popleft()
+            if arrival.is_refused:
+                self._refused.append(arrival)
+            else:
+                self._passed += 1
+                arrival.answer()
+            self._spent_s = self._clock() - begun_s
+        while self._spent_s < SHARE_S and self._refused:
+            self._refused.pop().answer()
+            self._spent_s = self._clock() - begun_s

@@ -1,0 +1,64 @@
+"""The capabilities of models in the facades: one table from processor to capabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from penstock.errors import ModelNotServed, ModelUnfit
+from penstock.intake.submissions import servable
+from penstock.models import CatalogueEntry, known_names
+
+
+class Capability(StrEnum):
+    """A capability that a facade requires of a model. The value completes `the model does not support ...`."""
+
+    CHAT = "chat"
+    IMAGE_CHAT = "chat about images"
+    COMPLETION = "text completion"
+    EMBEDDING = "text embedding"
+    IMAGE_GENERATION = "image generation"
+    TRANSCRIPTION = "transcription"
+    POOLING = "pooling of scenes"
+
+
+CAPABILITIES: Mapping[str, frozenset[Capability]] = MappingProxyType(
+    {
+        "image-generation": frozenset({Capability.IMAGE_GENERATION}),
+        "image-text-to-text": frozenset({Capability.CHAT, Capability.IMAGE_CHAT}),
+        "text-generation": frozenset({Capability.CHAT, Capability.COMPLETION}),
+        "text-embedding": frozenset({Capability.EMBEDDING}),
+        "speech-recognition": frozenset({Capability.TRANSCRIPTION}),
+        "raster-segmentation": frozenset({Capability.POOLING}),
+        "raster-regression": frozenset({Capability.POOLING}),
+        "vllm-plugin": frozenset({Capability.POOLING}),
+    }
+)
+
+
+def capabilities_of(entry: CatalogueEntry) -> frozenset[Capability]:
+    """Return the capabilities of a model."""
+    return CAPABILITIES.get(entry.processor, frozenset())
+
+
+def require_capability(catalogue: Mapping[str, CatalogueEntry], name: str, capability: Capability) -> CatalogueEntry:
+    """Return the model of this name or alias.
+
+    Raises `ModelUnfit` and the errors of `servable`, with the names of the models that have the capability.
+    """
+    try:
+        entry = servable(name, catalogue)
+    except ModelNotServed as error:
+        detail = f"there is no model {name!r} for {capability}; known models: {_capable(catalogue, capability)}"
+        raise ModelNotServed(detail, errors=error.errors) from error
+    if capability not in capabilities_of(entry):
+        known = _capable(catalogue, capability)
+        raise ModelUnfit(f"{entry.name} does not support {capability}; models that do: {known}")
+    return entry
+
+
+def _capable(catalogue: Mapping[str, CatalogueEntry], capability: Capability) -> str:
+    """Return the names of the usable models with a capability."""
+    usable = {name: entry for name, entry in catalogue.items() if entry.problem is None}
+    return known_names({name: entry for name, entry in usable.items() if capability in capabilities_of(entry)})

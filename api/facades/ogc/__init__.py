@@ -1,0 +1,1 @@
+"""OGC API - Processes 1.0 under `/ogc`."""

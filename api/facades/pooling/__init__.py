@@ -1,0 +1,1 @@
+"""vLLM's `/pooling` for models with an IO processor."""

@@ -1,0 +1,130 @@
+"""Schemas of vLLM's `/pooling` for models with an IO processor, and their translation to jobs.
+
+The fields are those of vLLM's `IOProcessorRequest` and of TerraTorch's segmentation plugin. Other fields (`softmax`,
+`priority`, `image_format`) are accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from penstock.documents import validated
+from penstock.errors import InputError, InvalidRequest, UnknownArtifact
+from penstock.jobs import Artifact, Job
+from penstock.models import MAX_NAME_CHARS, CatalogueEntry
+from penstock.reports import Issue
+from penstock.requests import JobRequest
+
+#: Processor -> the output whose raster is the response. For a vLLM plugin: the file in field `data` of its response.
+RASTERS: Mapping[str, str] = MappingProxyType(
+    {"raster-segmentation": "classes", "raster-regression": "values", "vllm-plugin": "data"}
+)
+#: Bytes per base64 chunk, a multiple of three.
+_CHUNK_BYTES = 3 << 18
+
+_BANDS = "/input/bands"
+_WITHOUT_NAMES = re.compile(r"`bands` \(names or numbers from 1\)")
+_NO_PATHS = "refers to a file on the server, which is not allowed; use `url` or `b64_json`"
+_NO_PATHS_OUT = "would write a file on the server, which clients cannot read; use `b64_json`"
+
+#: Fields of vLLM's text requests.
+_TEXTS = ("input", "messages")
+_NO_TEXTS = "this route runs models on scenes and needs `data`; for text embeddings use POST /openai/v1/embeddings"
+
+
+class PoolingData(BaseModel):
+    """A scene and the format of its result."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    data: Annotated[str, StringConstraints(min_length=1)]
+    data_format: Literal["url", "b64_json", "path"]
+    out_data_format: Literal["b64_json", "path"] = "b64_json"
+    #: Zero-based bands of the file, in the model's order.
+    indices: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+
+    @field_validator("data_format")
+    @classmethod
+    def _no_path_in(cls, given: str) -> str:
+        if given == "path":
+            raise ValueError(_NO_PATHS)
+        return given
+
+    @field_validator("out_data_format")
+    @classmethod
+    def _no_path_out(cls, given: str) -> str:
+        if given == "path":
+            raise ValueError(_NO_PATHS_OUT)
+        return given
+
+
+class PoolingRequest(BaseModel):
+    """A request to a model with an IO processor."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)]
+    data: PoolingData
+
+
+def read_pooling(body: Any) -> PoolingRequest:
+    """Return the request; raise `InvalidRequest`, also for vLLM's text requests."""
+    if isinstance(body, dict) and "data" not in body and not body.keys().isdisjoint(_TEXTS):
+        raise InvalidRequest(_NO_TEXTS, errors=[Issue("/data", "is required")])
+    return validated(PoolingRequest, body)
+
+
+def job_request(entry: CatalogueEntry, wanted: PoolingData, scene: str) -> JobRequest:
+    """Return the job request. `scene` is the reference of the scene's medium."""
+    if entry.processor == "vllm-plugin":
+        indices = {} if wanted.indices is None else {"indices": wanted.indices}
+        return JobRequest(model=entry.name, input={"data": scene, **indices})
+    value: dict[str, Any] = {"scene": scene, "outputs": [RASTERS[entry.processor]]}
+    if wanted.indices is not None:
+        value["bands"] = [index + 1 for index in wanted.indices]
+    return JobRequest(model=entry.name, input=value)
+
+
+def in_client_terms(error: InputError, wanted: PoolingData) -> InputError:
+    """Return a job's error; an error about `bands` becomes one about the zero-based `indices`."""
+    where = next((issue for issue in error.errors if issue.pointer.startswith(_BANDS)), None)
+    if where is None or wanted.indices is None:
+        return type(error)(_WITHOUT_NAMES.sub("`indices` (counted from 0)", error.detail), errors=error.errors)
+    at = where.pointer.removeprefix(_BANDS).removeprefix("/")
+    what = f"has {wanted.indices[int(at)]} (counted from 0), which {where.detail}" if at else where.detail
+    return type(error)(f"`indices` {what}.", errors=[Issue(where.pointer, f"`indices` {what}.")])
+
+
+def raster_artifact(job: Job) -> Artifact:
+    """Return the raster of a finished job; raise `UnknownArtifact` where there is none."""
+    names = {f"{output}.tif" for output in RASTERS.values()}
+    found = next((artifact for artifact in job.artifacts if artifact.name in names), None)
+    if found is None:
+        raise UnknownArtifact(f"the job {job.key.id} has no raster output")
+    return found
+
+
+def answer_bytes(job_id: str, created_s: float, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the response as JSON while its raster is read, with a few chunks in memory."""
+    head = f'{{"request_id":"{job_id}","created_at":{int(created_s)},'
+    yield f'{head}"data":{{"data_format":"b64_json","request_id":"{job_id}","data":"'.encode()
+    yield from base64_of(chunks)
+    yield b'"}}'
+
+
+def base64_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the base64 of the concatenated chunks."""
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        whole = len(rest) - len(rest) % 3
+        if whole >= _CHUNK_BYTES:
+            yield base64.b64encode(rest[:whole])
+            rest = rest[whole:]
+    yield base64.b64encode(rest)

@@ -1,0 +1,64 @@
+"""`POST /pooling` of vLLM for models with an IO processor: runs a scene and returns a GeoTIFF."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from penstock.api.facades.calls import Call, CurrentCall, require_success
+from penstock.api.facades.capabilities import Capability
+from penstock.api.facades.media import decode_base64, store_upload
+from penstock.api.facades.pooling.forms import (
+    PoolingData,
+    answer_bytes,
+    in_client_terms,
+    job_request,
+    raster_artifact,
+    read_pooling,
+)
+from penstock.errors import InputError
+from penstock.jobs import Job
+
+#: Seconds of `Retry-After` for a job that has not ended in time.
+RETRY_AFTER_S = 30
+
+router = APIRouter(tags=["facades"], include_in_schema=False)
+
+
+@router.post("/pooling")
+async def pool(call: CurrentCall) -> Response:
+    """Run a model on a scene and return the raster; 202 with the job where it takes longer than `facade_wait_s`.
+
+    The job is canceled when the client disconnects, unless the request has an `Idempotency-Key`.
+    """
+    body = await call.read(read_pooling)
+    wanted = body.value
+    entry = await call.model(wanted.model, Capability.POOLING)
+    scene = await _scene(call, wanted.data)
+    job = await call.wait_for_end(await call.submit(body.fingerprint, job_request(entry, wanted.data, scene)))
+    if not job.status.terminal:
+        return _accepted(call, job)
+    try:
+        raster = raster_artifact(require_success(job))
+    except InputError as error:
+        raise in_client_terms(error, wanted.data) from error
+    headers = {"x-request-id": job.key.id}
+    chunks = answer_bytes(job.key.id, job.created_s, call.api.objects.read(raster.key))
+    return StreamingResponse(chunks, media_type="application/json", headers=headers)
+
+
+async def _scene(call: Call, wanted: PoolingData) -> str:
+    """Return the reference of the scene. The worker fetches a URL through the guard."""
+    if wanted.data_format == "url":
+        return wanted.data
+    data = decode_base64(wanted.data, "/data/data")
+    return await store_upload(call.api, call.tenant, data, "scene.tif", "image/tiff")
+
+
+def _accepted(call: Call, job: Job) -> JSONResponse:
+    headers = {
+        "Location": f"{call.api.settings.base_url}/v1/jobs/{job.key.id}",
+        "Retry-After": str(RETRY_AFTER_S),
+        "x-request-id": job.key.id,
+    }
+    return JSONResponse(call.api.view(job).model_dump(mode="json", by_alias=True), 202, headers)

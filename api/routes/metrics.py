@@ -1,0 +1,159 @@
+"""`/metrics` for Prometheus: this process's requests, and the queues, jobs and webhooks in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from penstock.api.services import Api, Services
+from penstock.api.traffic import Traffic
+from penstock.errors import PenstockError
+from penstock.storage.redis.counts import Counts, Histogram, counts
+from penstock.storage.redis.queues import QueueStats, queue_stats
+from penstock.storage.redis.workers import LiveWorker, living
+
+#: Time limit of Redis in seconds: scrapers time out soon themselves.
+TIMEOUT_S = 3.0
+
+_QUEUE: tuple[tuple[str, str, Callable[[QueueStats], float]], ...] = (
+    ("waiting_jobs", "Jobs waiting for a worker.", lambda stats: stats.queued),
+    ("running_jobs", "Jobs leased by workers.", lambda stats: stats.running),
+    ("oldest_age_seconds", "Age of the next job; 0 without waiting jobs.", lambda stats: stats.oldest_age_s),
+    ("dead_letters", "Jobs that failed because their workers died too often.", lambda stats: stats.dead_letters),
+    ("workers", "Live workers.", lambda stats: stats.workers),
+    ("slots", "Concurrent jobs of the live workers.", lambda stats: stats.slots),
+)
+
+router = APIRouter(tags=["health"])
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A reading of Redis; `found` is None where Redis did not answer."""
+
+    found: tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]] | None
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the reading as metrics."""
+        up = self.found is not None
+        yield GaugeMetricFamily(
+            "penstock_job_store_up", "1 if Redis answered, else 0; then only request metrics are present.", up
+        )
+        if self.found is not None:
+            found, queues, workers = self.found
+            yield from _queue_metrics(queues)
+            yield from _job_metrics(found)
+            yield _encoder_cache_metric(workers)
+            yield from _webhook_metrics(found)
+            yield from _drop_metrics(found)
+            yield GaugeMetricFamily(
+                "penstock_retention_lag_seconds",
+                "Seconds since the oldest retention that is over ended; 0 while nothing is due.",
+                found.retention_lag_s,
+            )
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "description": "Prometheus' text format.",
+        }
+    },
+)
+async def read_metrics(request: Request, api: Api) -> Response:
+    """Return metrics in Prometheus' text format. `docs/reference/metrics.md` describes each metric."""
+    traffic: Traffic = request.app.state.traffic
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(await _snapshot(api))
+    return Response(
+        generate_latest(traffic.registry) + generate_latest(registry),
+        headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"},
+    )
+
+
+async def _snapshot(api: Services) -> Snapshot:
+    try:
+        return Snapshot(await asyncio.wait_for(_read(api), TIMEOUT_S))
+    except (PenstockError, TimeoutError):
+        return Snapshot(None)
+
+
+async def _read(api: Services) -> tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]]:
+    found = await api.jobs.run(counts())
+    names = sorted({*found.queues, *api.settings.queues})
+    stats = await asyncio.gather(*(api.jobs.run(queue_stats(name)) for name in names))
+    return found, dict(zip(names, stats, strict=True)), await api.jobs.run(living())
+
+
+def _queue_metrics(queues: Mapping[str, QueueStats]) -> Iterable[Metric]:
+    for name, text, figure in _QUEUE:
+        family = GaugeMetricFamily(f"penstock_queue_{name}", text, labels=["queue"])
+        for queue, stats in queues.items():
+            family.add_metric([queue], figure(stats))
+        yield family
+
+
+def _job_metrics(found: Counts) -> Iterable[Metric]:
+    ended = CounterMetricFamily("penstock_jobs_ended", "Ended jobs.", labels=["model", "status"])
+    for labels, count in sorted(found.ended.items()):
+        ended.add_metric(labels, count)
+    yield ended
+    phases = HistogramMetricFamily(
+        "penstock_job_phase_seconds", "Seconds in each phase of ended jobs.", labels=["model", "phase"]
+    )
+    for labels, histogram in found.phases.items():
+        phases.add_metric(labels, _buckets(histogram), histogram.sum_s)
+    yield phases
+    lookups = CounterMetricFamily(
+        "penstock_cache_lookups", "Cache look-ups by ended jobs.", labels=["model", "cache", "outcome"]
+    )
+    for look_up, count in sorted(found.lookups.items()):
+        lookups.add_metric(look_up, count)
+    yield lookups
+
+
+def _encoder_cache_metric(workers: Sequence[LiveWorker]) -> Metric:
+    kept: Counter[str] = Counter()
+    for worker in workers:
+        kept.update({m.name: m.encoder_cache_bytes for m in worker.state.models if m.encoder_cache_bytes is not None})
+    family = GaugeMetricFamily("penstock_encoder_cache_bytes", "Bytes of cached encodings.", labels=["model"])
+    for name, size_bytes in sorted(kept.items()):
+        family.add_metric([name], size_bytes)
+    return family
+
+
+def _webhook_metrics(found: Counts) -> Iterable[Metric]:
+    tries = CounterMetricFamily("penstock_webhook_tries", "Webhook delivery tries.", labels=["outcome"])
+    for outcome, count in sorted(found.tries.items()):
+        tries.add_metric([outcome], count)
+    yield tries
+    yield GaugeMetricFamily("penstock_webhooks_waiting", "Webhook deliveries waiting.", found.waiting_webhooks)
+
+
+def _drop_metrics(found: Counts) -> Iterable[Metric]:
+    events = CounterMetricFamily("penstock_drop_events", "Object events of drop rules.", labels=["source", "outcome"])
+    for labels, count in sorted(found.drop_events.items()):
+        events.add_metric(labels, count)
+    yield events
+    yield GaugeMetricFamily(
+        "penstock_drop_events_waiting", "Object events that the keeper has not processed.", found.waiting_drop_events
+    )
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    reached = accumulate(histogram.counts)
+    return [
+        (str(bound) if isfinite(bound) else "+Inf", count)
+        for bound, count in zip(histogram.bounds_s, reached, strict=True)
+    ]

@@ -1,0 +1,119 @@
+"""Queues: depth, throughput, and the operations for operators."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from penstock.api.auth import Tenant
+from penstock.api.errors import problems
+from penstock.api.routes.jobs import log_submitted, retry_key
+from penstock.api.schemas.queues import DeadLetterList, PurgeView, QueueList, QueueView, RequeueView, queue_view
+from penstock.api.services import Api, Services
+from penstock.errors import JobGone, UnknownJob, UnknownQueue
+from penstock.jobs import JobKey, QueueMode
+from penstock.storage.journal import journal
+from penstock.storage.redis import queues
+
+#: Jobs of one purge or requeue. The response says if more remain.
+MAX_JOBS = 500
+#: Concurrent cancellations of a purge.
+CONCURRENCY = 16
+
+router = APIRouter(prefix="/v1/queues", tags=["queues"], responses=problems(404, 503))
+
+
+async def _known(name: str, api: Api) -> str:
+    await _stats(api, name)
+    return name
+
+
+Queue = Annotated[str, Depends(_known)]
+
+
+@router.get("")
+async def list_queues(api: Api) -> QueueList:
+    """List the queues, sorted by name, with depth and throughput."""
+    names = sorted({*await api.jobs.run(queues.known_queues()), *api.settings.queues})
+    found = await asyncio.gather(*(_stats(api, name) for name in names))
+    return QueueList(queues=[queue_view(name, stats) for name, stats in zip(names, found, strict=True)])
+
+
+@router.get("/{name}")
+async def read_queue(name: str, api: Api) -> QueueView:
+    """Return a queue's depth and throughput, the signals for autoscaling."""
+    return queue_view(name, await _stats(api, name))
+
+
+@router.post("/{name}/pause")
+async def pause_queue(name: Queue, api: Api) -> QueueView:
+    """Pause a queue: workers get no more of its jobs. New jobs are accepted; running jobs continue."""
+    return await _set_mode(api, name, QueueMode.PAUSED)
+
+
+@router.post("/{name}/drain")
+async def drain_queue(name: Queue, api: Api) -> QueueView:
+    """Drain a queue: new jobs are rejected (503). Waiting and running jobs continue."""
+    return await _set_mode(api, name, QueueMode.DRAINING)
+
+
+@router.post("/{name}/resume")
+async def resume_queue(name: Queue, api: Api) -> QueueView:
+    """Resume a paused or draining queue."""
+    view = await _set_mode(api, name, QueueMode.OPEN)
+    api.hints.send(name)
+    return view
+
+
+@router.post("/{name}/purge")
+async def purge_queue(name: Queue, api: Api, tenant: Tenant) -> PurgeView:
+    """Cancel a queue's waiting jobs, at most 500 per call: repeat while `more` is true."""
+    keys = await api.jobs.run(queues.waiting(name, tenant, MAX_JOBS))
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def cancel(key: JobKey) -> bool:
+        async with gate:
+            try:
+                return (await api.journal.run(journal.cancel(key))).status.terminal
+            except (UnknownJob, JobGone):
+                return False
+
+    canceled = sum(await asyncio.gather(*map(cancel, keys)))
+    left = await api.jobs.run(queues.waiting(name, tenant, 1))
+    return PurgeView(canceled=canceled, more=len(left) > 0)
+
+
+@router.get("/{name}/dead-letters", responses=problems(422))
+async def list_dead_letters(
+    name: Queue, api: Api, tenant: Tenant, limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = 50
+) -> DeadLetterList:
+    """List the jobs that failed because their workers died too often, newest first. A retry removes its job."""
+    jobs = await api.jobs.run(queues.dead_letters(name, tenant, limit))
+    return DeadLetterList(jobs=[api.view(job) for job in jobs])
+
+
+@router.post("/{name}/dead-letters/requeue", responses=problems(429))
+async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> RequeueView:
+    """Retry the dead letters as new jobs, at most 500 per call: repeat while `more` is true."""
+    jobs = await api.jobs.run(queues.dead_letters(name, tenant, MAX_JOBS))
+    retries = [await api.journal.run(journal.retry(job.key, retry_key(job.key), api.limits)) for job in jobs]
+    for done in retries:
+        log_submitted(done)
+    if retries:
+        api.hints.send(name)
+    left = await api.jobs.run(queues.dead_letters(name, tenant, 1))
+    return RequeueView(jobs=[api.view(done.job) for done in retries], more=len(left) > 0)
+
+
+async def _set_mode(api: Services, name: str, mode: QueueMode) -> QueueView:
+    await api.jobs.run(queues.set_mode(name, mode))
+    return queue_view(name, await _stats(api, name))
+
+
+async def _stats(api: Services, name: str) -> queues.QueueStats:
+    stats = await api.jobs.run(queues.queue_stats(name))
+    if not stats.known and name not in api.settings.queues:
+        raise UnknownQueue
+    return stats

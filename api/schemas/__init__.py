@@ -1,0 +1,1 @@
+"""Request and response schemas of the native API, one module per noun."""

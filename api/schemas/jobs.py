@@ -1,0 +1,353 @@
+"""Schemas of jobs, their events, artifacts and deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.jobs import Artifact, Delivery, Job, JobEvent, Phase, Status
+from penstock.models import CatalogueEntry
+from penstock.storage.redis.deliveries import DeliveryRecord
+
+#: Returns the public URI of an object key; None where objects have no URI outside the service.
+UriOf: TypeAlias = Callable[[str], str] | None
+
+
+class Outgoing(BaseModel):
+    """Base class of responses. Times are ISO 8601 in UTC."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class ProgressView(Outgoing):
+    """A job's progress. It never decreases: a new attempt reports once it passes the previous attempt."""
+
+    #: Finished units.
+    done: int
+    #: All units; null where the number is not known.
+    total: int | None
+    #: The unit, in the plural: `tiles`, `prompts`.
+    unit: str
+    #: A text of the attempt about its progress.
+    message: str | None
+
+
+class IssueView(Outgoing):
+    """One problem and its place: a JSON pointer into the request."""
+
+    pointer: str
+    detail: str
+
+
+class ErrorView(Outgoing):
+    """The error of a job, with the fields of a problem+json body."""
+
+    #: The error code; see the error reference.
+    code: str
+    #: The meaning of the code.
+    title: str
+    #: The details of this error.
+    detail: str
+    #: True where the same request may succeed later.
+    retryable: bool
+    #: The places in the request that caused the error.
+    errors: list[IssueView]
+
+
+class Problem(ErrorView):
+    """An error response of the API (RFC 9457). `errors` point into the request body."""
+
+    type: str
+    status: int
+
+
+class OutputView(Outgoing):
+    """The output of a job that is no file."""
+
+    #: The text of models that generate text.
+    text: str | None
+    #: The JSON of models that return data.
+    data: dict[str, Any] | None = Field(serialization_alias="json")
+
+
+class ArtifactView(Outgoing):
+    """A file of the result. `url` is stable and returns the bytes."""
+
+    #: The name, unique within the job.
+    name: str
+    #: The media type.
+    content_type: str
+    #: The size in bytes.
+    size_bytes: int
+    #: The SHA-256 in hexadecimal digits.
+    sha256: str
+    uri: str = Field(
+        description="`s3://bucket/key` for tools with access to the bucket, otherwise `artifact://ID/NAME`, which is "
+        "an identifier and no address."
+    )
+    #: The address of the bytes; redirects where the object store serves them.
+    url: str
+    #: Always null: `url` is valid until the job's `expires_at`.
+    url_expires_at: datetime | None
+
+
+class JobLinksView(Outgoing):
+    """Links of a job."""
+
+    #: This job.
+    self: str
+    #: Its events, as a stream.
+    events: str
+    #: POST cancels the job.
+    cancel: str
+    #: Its webhook deliveries.
+    deliveries: str
+
+
+class JobView(Outgoing):
+    """A job."""
+
+    #: A UUID, chosen by the service, or by the client with PUT.
+    id: str
+    #: The type of this document.
+    object: Literal["job"] = "job"
+    #: The tenant that submitted the job.
+    tenant: str
+    #: The model's name, even where the request used an alias.
+    model: str
+    #: The queue of the job.
+    queue: str
+    #: The priority from the request.
+    priority: Literal["low", "normal", "high"]
+    #: The request's `Idempotency-Key`; null without one.
+    idempotency_key: str | None
+    #: The request's W3C trace context; null without one.
+    traceparent: str | None
+    #: The status; `succeeded`, `failed`, `canceled` and `expired` are final.
+    status: Status
+    #: The current phase; null when the job is over.
+    phase: Phase | None
+    attempt: int = Field(
+        description="Attempts begun so far. An attempt that a stopping worker gave back is begun again under the same "
+        "number."
+    )
+    #: The number of attempts after which the job fails, whatever the error.
+    max_attempts: int
+    queue_position: int | None = Field(
+        description="Place among the tenant's own waiting jobs of this queue, from 1. Null unless waiting for a worker."
+    )
+    eta_seconds: float | None = Field(
+        description="Estimated seconds until the job ends, from its progress or from recent jobs of its model. Null "
+        "without an estimate: no job of the model has succeeded yet, or the queue is paused or has no workers."
+    )
+    model_problem: str | None = Field(
+        description="The reason why no worker can run the job's model now. The job waits until a worker can, or until "
+        "its `queue_ttl` ends. Null for jobs that do not wait, and without such a problem."
+    )
+    #: The progress.
+    progress: ProgressView
+    #: Time of the submission.
+    created_at: datetime
+    #: Time at which the latest attempt began.
+    started_at: datetime | None
+    #: Time at which the job ended.
+    completed_at: datetime | None
+    expires_at: datetime | None = Field(description="Time from which the job and its result are deleted (410).")
+    #: The input from the request.
+    input: dict[str, Any]
+    #: The output that is no file; null until the job succeeds, and for jobs whose output is files only.
+    output: OutputView | None
+    #: The output files.
+    artifacts: list[ArtifactView]
+    #: The error of the job, or of its latest failed attempt.
+    error: ErrorView | None
+    #: Metrics of the latest attempt: times in milliseconds, `input_bytes`, `batches` and `batch_size`.
+    metrics: dict[str, float]
+    #: The metadata from the request.
+    metadata: dict[str, str]
+    #: The state of its webhook deliveries; `pending` while a delivery is outstanding.
+    delivery: Delivery
+    #: The id of the job that this job retries.
+    retry_of: str | None
+    batch_id: str | None = Field(description="The id of the job's batch.")
+    batch_line: int | None = Field(description="The job's line in the batch, from 1.")
+    custom_id: str | None = Field(description="The client's id of that line.")
+    #: Links of the job.
+    links: JobLinksView
+
+
+class JobList(Outgoing):
+    """A page of jobs, newest first. Pass `next_cursor` as `cursor` for the next page; null on the last."""
+
+    jobs: list[JobView]
+    next_cursor: str | None
+
+
+class EventView(Outgoing):
+    """An event of a job."""
+
+    id: str
+    type: str
+    at: datetime
+    data: dict[str, Any]
+
+
+class EventList(Outgoing):
+    """The events of a job, oldest first."""
+
+    events: list[EventView]
+
+
+class TryView(Outgoing):
+    """One try of a delivery. `status` is the receiver's HTTP status; null without a response."""
+
+    number: int
+    at: datetime
+    status: int | None
+    note: str
+    latency_ms: float | None = Field(description="Null where no request was sent.")
+    answer: str = Field(description="The beginning of the receiver's response.")
+
+
+class DeliveryView(Outgoing):
+    """A webhook delivery: one event to one receiver. `id` is its `webhook-id`."""
+
+    id: str
+    job: str | None = Field(description="The job's id; null for an event without a job.")
+    endpoint: str | None = Field(description="The endpoint's id; null for a webhook from the job's request.")
+    event: str
+    url: str
+    state: Delivery
+    created_at: datetime
+    tries: int
+    next_attempt_at: datetime | None = Field(description="Null after the last try, and during a try.")
+    log: list[TryView]
+
+
+class DeliveryList(Outgoing):
+    """A job's webhook deliveries."""
+
+    deliveries: list[DeliveryView]
+
+
+class ModelList(Outgoing):
+    """The models, sorted by name."""
+
+    models: list[CatalogueEntry]
+
+
+class ReadyView(Outgoing):
+    """The service accepts jobs. `job_store` identifies the Redis database; null until a keeper has run."""
+
+    status: Literal["ready"] = "ready"
+    job_store: str | None
+
+
+def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
+    """Return the public view of a job."""
+    here, wanted = f"{base_url}/v1/jobs/{job.key.id}", job.submission
+    return JobView(
+        id=job.key.id,
+        tenant=job.key.tenant,
+        model=wanted.model,
+        queue=wanted.queue,
+        priority=_priority(wanted.priority),
+        idempotency_key=wanted.idempotency_key,
+        traceparent=wanted.traceparent,
+        status=job.status,
+        phase=None if job.status.terminal else job.phase,
+        attempt=job.attempt,
+        max_attempts=wanted.max_attempts,
+        queue_position=job.queue_position,
+        eta_seconds=job.eta_s,
+        model_problem=job.model_problem,
+        progress=ProgressView.model_validate(job.progress, from_attributes=True),
+        created_at=utc_time(job.created_s),
+        started_at=_optional_utc_time(job.started_s),
+        completed_at=_optional_utc_time(job.completed_s),
+        expires_at=_optional_utc_time(job.expires_s),
+        input=dict(wanted.input),
+        output=_output(job),
+        artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
+        error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
+        metrics=_metrics(job),
+        metadata=dict(wanted.metadata),
+        delivery=job.delivery,
+        retry_of=wanted.retry_of,
+        batch_id=wanted.batch_id,
+        batch_line=wanted.batch_line,
+        custom_id=wanted.custom_id,
+        links=JobLinksView(
+            self=here, events=f"{here}/events", cancel=f"{here}/cancel", deliveries=f"{here}/deliveries"
+        ),
+    )
+
+
+def event_view(event: JobEvent) -> EventView:
+    """Return the public view of an event."""
+    return EventView(id=event.id, type=event.type, at=utc_time(event.at_s), data=dict(event.data))
+
+
+def delivery_view(row: DeliveryRecord) -> DeliveryView:
+    """Return the public view of a delivery."""
+    tries = [
+        TryView(number=t.number, at=utc_time(t.at_s), status=t.status, note=t.note, latency_ms=t.latency_ms,
+                answer=t.answer)
+        for t in row.log
+    ]  # fmt: skip
+    return DeliveryView(
+        id=row.id,
+        job=row.key.id or None,
+        endpoint=row.endpoint,
+        event=row.event,
+        url=row.url,
+        state=row.state,
+        created_at=utc_time(row.created_s),
+        tries=row.tries,
+        next_attempt_at=_optional_utc_time(row.due_s),
+        log=tries,
+    )
+
+
+def utc_time(seconds: float) -> datetime:
+    """Return the UTC time of seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _optional_utc_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else utc_time(seconds)
+
+
+def _priority(head_starts: int) -> Literal["low", "normal", "high"]:
+    if head_starts == 0:
+        return "normal"
+    return "high" if head_starts > 0 else "low"
+
+
+def _metrics(job: Job) -> dict[str, float]:
+    """Return the latest attempt's metrics, with `queue_ms`: the milliseconds from submission to its begin."""
+    waited = {} if job.started_s is None else {"queue_ms": round((job.started_s - job.created_s) * 1000, 1)}
+    return waited | dict(job.metrics)
+
+
+def _output(job: Job) -> OutputView | None:
+    if job.text is None and job.data is None:
+        return None
+    return OutputView(text=job.text, data=None if job.data is None else dict(job.data))
+
+
+def artifact_view(artifact: Artifact, owner: str, here: str, uri: UriOf) -> ArtifactView:
+    """Return the public view of a file; `owner` is the id of its job or batch, `here` the URL of that resource."""
+    return ArtifactView(
+        name=artifact.name,
+        content_type=artifact.content_type,
+        size_bytes=artifact.size_bytes,
+        sha256=artifact.sha256,
+        uri=f"artifact://{owner}/{quote(artifact.name)}" if uri is None else uri(artifact.key),
+        url=f"{here}/artifacts/{quote(artifact.name)}",
+        url_expires_at=None,
+    )

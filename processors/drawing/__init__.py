@@ -1,1 +1,0 @@
-"""Images out of noise."""

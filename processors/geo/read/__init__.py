@@ -1,0 +1,1 @@
+"""Reading scenes: files, bands, radiometry and rows of pixels."""

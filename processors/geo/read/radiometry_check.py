@@ -1,0 +1,106 @@
+"""Check of a scene's radiometry before it is tiled: reject impossible values, note doubtful ones, never change any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from penstock.errors import InvalidInput
+from penstock.processors.geo.options import SceneOptions
+from penstock.processors.geo.read.encodings import decimal, level_1_sun
+from penstock.processors.geo.read.inputs import Inputs, open_rows
+from penstock.processors.geo.read.number_sample import Numbers, sample_numbers
+from penstock.processors.geo.read.plausibility import Training, Verdict, judge
+from penstock.processors.geo.read.radiometry import EIGHT_BIT, PICTURE, Radiometry
+from penstock.reports import Issue
+
+#: Encodings that a message names at most.
+_MOST_NAMED = 2
+_POINTER = "/input/radiometry"
+_TRUST = 'To use the numbers as they are, add "trust": true to `radiometry`.'
+
+
+def check_radiometry(inputs: Inputs, options: SceneOptions) -> tuple[str, ...]:
+    """Return notes on doubtful radiometry, date by date.
+
+    Raises `InvalidInput` that names the likeliest encoding if a date's values are impossible, unless the request
+    trusts them. Models without a declared unit or range are not checked.
+    """
+    if options.reflectance is None and all(band.range is None for band in options.bands):
+        return ()
+    block_rows = max(band.file.scene.block_rows for band in inputs.bands)
+    with open_rows(inputs) as rows:
+        numbers = sample_numbers(rows, dates=options.dates, block_rows=block_rows)
+    training = Training(tuple(options.bands), options.reflectance)
+    notes: list[str] = []
+    for date, (start, end) in enumerate(pairwise(range(0, len(inputs.bands) + 1, len(options.bands))), start=1):
+        label = f"Date {date}: " if options.dates > 1 else ""
+        used = Radiometry(inputs.radiometry.bands[start:end])
+        eight_bit = any(band.file.scene.dtype in ("uint8", "int8") for band in inputs.bands[start:end])
+        notes += [label + note for note in check_numbers(numbers[start:end], used, training, label, eight_bit)]
+    return tuple(notes)
+
+
+def check_numbers(
+    numbers: Numbers, used: Radiometry, training: Training, label: str = "", eight_bit: bool = False
+) -> Iterator[str]:
+    """Yield notes on the numbers (bands, pixels) of one date; raise `InvalidInput` for impossible values."""
+    verdict = judge(numbers, used.scale, used.offset, training)
+    trusted = any(band.trusted for band in used.bands)
+    doubted = not trusted and training.unit is not None and used.source != "sidecar"
+    if verdict.refused and not trusted:
+        raise InvalidInput(
+            label + _refusal(verdict, used, training),
+            errors=[Issue(_POINTER, "does not fit the scene's numbers")],
+        )
+    if verdict.refused:
+        yield f"The values are implausible, but the request trusts them: {verdict.graded.findings[0].text}."
+    elif verdict.doubtful and doubted:
+        yield _doubt(verdict, training)
+    if doubted:
+        yield from _sun_notes(used, training)
+    if doubted and eight_bit:
+        yield f"The scene has 8-bit numbers. {EIGHT_BIT}"
+
+
+def _refusal(verdict: Verdict, used: Radiometry, training: Training) -> str:
+    found = verdict.graded.findings[0]
+    why = f"With {_words(used)}, the scene's values are impossible: {found.text}."
+    if found.kind == "stretch":
+        return f"{why} {PICTURE} {_TRUST}"
+    if training.unit is None:
+        return f"{why} Give the scale and offset of the model's unit in `radiometry`. {_TRUST}"
+    if not verdict.likely:
+        return f"{why} No usual encoding explains the numbers: check that the bands are in the right order. {_TRUST}"
+    first, *others = verdict.likely[:_MOST_NAMED]
+    unit = training.unit
+    more = "".join(f" If they are {one.name}: {one.remedy(unit)}." for one in others)
+    like = f"{first.name}: {first.remedy(unit)} (on the command line: {first.command(unit)})"
+    return f"{why} The numbers look like {like}.{more} {_TRUST}"
+
+
+def _doubt(verdict: Verdict, training: Training) -> str:
+    unit = training.unit or 1.0
+    found = verdict.graded.findings[0].text
+    ifs = " ".join(
+        f"If the numbers are {one.name}, {one.remedy(unit)} (on the command line: {one.command(unit)})."
+        for one in verdict.likely[:_MOST_NAMED]
+    )
+    return f"The radiometry cannot be verified: {found}. {ifs}"
+
+
+def _sun_notes(used: Radiometry, training: Training) -> Iterator[str]:
+    """Yield a note on the sun's elevation, which Landsat level 1 needs and the numbers do not show."""
+    sun = level_1_sun(used.scale[0], used.offset[0], training.unit or 1.0)
+    if sun is not None:
+        yield (
+            f"Scale {decimal(used.scale[0])} and offset {decimal(used.offset[0])} are right for Landsat level 1 with "
+            f"the sun at {sun:.1f} degrees. The numbers do not show the sun's elevation; the product's *_MTL.json has "
+            "it: give that file as `sidecar`."
+        )
+
+
+def _words(used: Radiometry) -> str:
+    """Return scale, offset and source in words; bands that differ are listed."""
+    scale, offset = (", ".join(dict.fromkeys(map(decimal, values))) for values in (used.scale, used.offset))
+    return f"scale {scale} and offset {offset} (source: {used.source})"

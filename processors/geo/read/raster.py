@@ -1,0 +1,280 @@
+"""One raster file: its header and its rows of pixels.
+
+Only files written by the service are opened, with the one driver that matches their first bytes. Every size is checked
+before pixels are read: a file of 5 MB can declare 149 GiB.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.models import Limits
+from penstock.processors.decoding import decoding
+from penstock.processors.geo.read.bands import SceneBand
+from penstock.processors.geo.read.directories import check_metadata
+from penstock.processors.geo.read.gdal import rasterio, reading, without_georeference
+from penstock.processors.geo.read.metadata import parse_time
+from penstock.processors.geo.read.radiometry import Declaration, MaskName, from_tags
+from penstock.processors.geo.read.resample import Chunk
+from penstock.processors.geo.tiling.plan import Box
+
+_DRIVERS = {
+    b"II*\0": "GTiff",
+    b"MM\0*": "GTiff",
+    b"II+\0": "GTiff",
+    b"MM\0+": "GTiff",
+    b"\0\0\0\x0cjP  \r\n\x87\n": "JP2OpenJPEG",
+    b"\xff\x4f\xff\x51": "JP2OpenJPEG",
+}
+#: Maximum block size; GDAL decodes whole blocks.
+_MAX_BLOCK_BYTES = 256 * 2**20
+#: Minimum rows per read; lower blocks are combined.
+_MIN_CHUNK_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Header of a raster file: size, bands, georeference, tags."""
+
+    driver: str
+    height: int
+    width: int
+    dtype: str
+    #: Number of all bands; `bands` excludes alpha bands.
+    count: int
+    bands: tuple[SceneBand, ...]
+    #: CRS and affine transform (rasterio objects); None if the file has none.
+    crs: Any | None
+    transform: Any | None
+    #: Ground control points and their CRS.
+    gcps: tuple[Any, ...]
+    gcps_crs: Any | None
+    scales: tuple[float, ...]
+    offsets: tuple[float, ...]
+    nodata: tuple[float | None, ...]
+    #: Number of the alpha band, 0 for the internal mask, None for no mask.
+    mask_band: int | None
+    block_rows: int
+    #: Acquisition time from the file's tags.
+    acquired: datetime | None = None
+    #: Rational polynomial coefficients (rasterio object); None if the file has none.
+    rpcs: Any | None = None
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk: the height of one block, or of several low blocks."""
+        return self.block_rows * max(1, _MIN_CHUNK_ROWS // self.block_rows)
+
+    @property
+    def mask(self) -> MaskName | None:
+        """Kind of validity mask in the file, besides nodata numbers."""
+        match self.mask_band:
+            case None:
+                return None
+            case 0:
+                return "internal mask"
+            case _:
+                return "alpha"
+
+    def declared(self, bands: Sequence[SceneBand]) -> tuple[Declaration, ...]:
+        """Return the radiometry that the file's tags declare for the used bands."""
+        at = [band.index - 1 for band in bands]
+        return from_tags([self.scales[i] for i in at], [self.offsets[i] for i in at], [self.nodata[i] for i in at])
+
+
+def read_scene(path: Path, limits: Limits) -> Scene:
+    """Return the header of a raster file.
+
+    Raises `MediaUnreadable` for unsupported files, `MediaTooLarge` for more pixels than the model's limit, and
+    `InvalidInput` for an unusable data type or georeference.
+    """
+    driver = _driver(path)
+    with opened(path, driver) as dataset, reading("The scene's header cannot be read"):
+        scene = _scene(dataset, driver)
+        _check_size(dataset, scene, limits)
+    return scene
+
+
+class FileRows:
+    """Reader for some bands of an open file, in the file's data type and on the file's grid.
+
+    `indexes` are band numbers from 1, `nodata` the nodata number of each band, and `label` the file's name in errors.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        scene: Scene,
+        indexes: Sequence[int],
+        nodata: Sequence[float | None],
+        *,
+        label: str = "The scene",
+    ) -> None:
+        self._dataset, self._scene = dataset, scene
+        self._indexes, self._label = list(indexes), label
+        self.dtype = np.dtype(scene.dtype)
+        self._nodata = [_in_dtype(value, self.dtype) for value in nodata]
+        self.chunk_rows = scene.chunk_rows
+
+    def read(self, box: Box) -> Iterator[Chunk]:
+        """Yield the box in chunks from top to bottom. Chunks end at block boundaries, so each block is decoded once.
+
+        A pixel is valid if all bands hold data.
+        """
+        top = box.top
+        while top < box.bottom:
+            bottom = min(box.bottom, (top // self.chunk_rows + 1) * self.chunk_rows)
+            window = rasterio.windows.Window(box.left, top, box.width, bottom - top)
+            pixels = self._scene.width * self.chunk_rows * self._scene.count
+            with reading(f"{self._label}'s rows {top} to {bottom - 1} cannot be read"), decoding(pixels=pixels):
+                numbers = self._dataset.read(self._indexes, window=window)
+                mask = self._mask(window)
+            yield top, numbers, self._valid(numbers, mask)
+            top = bottom
+
+    def _mask(self, window: Any) -> npt.NDArray[Any] | None:
+        match self._scene.mask_band:
+            case None:
+                return None
+            case 0:
+                mask = self._dataset.read_masks(self._indexes[0], window=window)
+            case band:
+                mask = self._dataset.read(band, window=window)
+        return np.asarray(mask)
+
+    def _valid(self, numbers: npt.NDArray[Any], mask: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
+        valid = np.ones(numbers.shape[1:], dtype=bool) if mask is None else mask != 0
+        for band, nodata in zip(numbers, self._nodata, strict=True):
+            if nodata is not None:
+                valid &= band != nodata
+            if band.dtype.kind == "f":
+                valid &= np.isfinite(band)
+        return valid
+
+
+@contextmanager
+def opened(path: Path, driver: str) -> Iterator[Any]:
+    """Open a raster file with one driver, and close it at the end of the block. Raises `MediaUnreadable`."""
+    with reading("The scene cannot be opened"), without_georeference():
+        check_metadata(path, driver)
+        with decoding(size_bytes=path.stat().st_size):
+            dataset = rasterio.open(path, driver=driver)
+    with dataset:
+        yield dataset
+
+
+def _driver(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(64)
+    for magic, driver in _DRIVERS.items():
+        if head.startswith(magic):
+            return driver
+    raise MediaUnreadable(f"The scene is neither a GeoTIFF nor a JPEG 2000 file: {_found(head)}.")
+
+
+def _found(head: bytes) -> str:
+    if not head:
+        return "it is empty"
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return "it holds XML or HTML"
+    printable = sum(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
+    if printable == len(head):
+        return "it holds text"
+    return f"it begins with the bytes {head[:8].hex(' ')}"
+
+
+def _scene(dataset: Any, driver: str) -> Scene:
+    if dataset.count == 0:
+        raise MediaUnreadable("The scene has no bands.")
+    dtypes = set(dataset.dtypes)
+    if len(dtypes) > 1 or np.dtype(_numpy_name(dataset.dtypes[0])).kind not in "iuf":
+        raise InvalidInput(f"The scene's data type is {', '.join(sorted(dtypes))}; one real type is needed.")
+    alphas = [i for i, colour in enumerate(dataset.colorinterp, 1) if colour.name == "alpha"]
+    gcps, gcps_crs = dataset.gcps
+    return Scene(
+        driver=driver,
+        height=dataset.height,
+        width=dataset.width,
+        dtype=dataset.dtypes[0],
+        count=dataset.count,
+        bands=tuple(SceneBand(i, name) for i, name in enumerate(dataset.descriptions, 1) if i not in alphas),
+        crs=dataset.crs,
+        transform=_transform(dataset),
+        gcps=tuple(gcps),
+        gcps_crs=gcps_crs,
+        scales=tuple(map(float, dataset.scales)),
+        offsets=tuple(map(float, dataset.offsets)),
+        nodata=tuple(dataset.nodatavals),
+        mask_band=alphas[0] if alphas else 0 if _has_mask(dataset) else None,
+        block_rows=dataset.block_shapes[0][0],
+        acquired=_acquired(dataset),
+        rpcs=dataset.rpcs,
+    )
+
+
+def _acquired(dataset: Any) -> datetime | None:
+    """Return the acquisition time from the file's tags. TIFFTAG_DATETIME is ignored: it is the time of writing.
+
+    HLS has SENSING_TIME; a mosaic has several times, of which the first is used. GDAL writes ACQUISITIONDATETIME (UTC).
+    """
+    tags = dataset.tags(ns="IMAGERY") | dataset.tags()
+    sensed, acquired = tags.get("SENSING_TIME", ""), tags.get("ACQUISITIONDATETIME", "")
+    return parse_time(re.split("[;,]", sensed)[0].strip()) or parse_time(f"{acquired.strip()}+00:00")
+
+
+def _numpy_name(dtype: str) -> str:
+    return "complex64" if dtype == "complex_int16" else dtype
+
+
+def _transform(dataset: Any) -> Any | None:
+    transform = dataset.transform
+    if transform.is_identity:
+        return None
+    corner = transform @ (dataset.width, dataset.height)
+    numbers = (*tuple(transform)[:6], transform.determinant, *corner)
+    if not all(map(math.isfinite, numbers)) or transform.determinant == 0:
+        raise InvalidInput("The scene's georeference (geotransform) is not usable: its numbers must be finite.")
+    return transform
+
+
+def _has_mask(dataset: Any) -> bool:
+    return any("per_dataset" in (flag.name for flag in flags) for flags in dataset.mask_flag_enums)
+
+
+def _check_size(dataset: Any, scene: Scene, limits: Limits) -> None:
+    pixels = scene.height * scene.width
+    if limits.max_pixels is not None and pixels > limits.max_pixels:
+        raise MediaTooLarge(
+            f"The scene has {scene.width} x {scene.height} = {pixels:,} pixels; the model takes {limits.max_pixels:,}."
+        )
+    rows, columns = dataset.block_shapes[0]
+    interleaved = dataset.count if dataset.interleaving is not None and dataset.interleaving.name == "pixel" else 1
+    block_bytes = rows * columns * interleaved * np.dtype(scene.dtype).itemsize
+    if block_bytes > _MAX_BLOCK_BYTES:
+        raise MediaTooLarge(
+            f"The scene's blocks of {columns} x {rows} pixels take {block_bytes:,} bytes each; at most "
+            f"{_MAX_BLOCK_BYTES:,} are allowed. Write a tiled file, e.g. with `gdal_translate -co TILED=YES`."
+        )
+
+
+def _in_dtype(nodata: float | None, dtype: np.dtype[Any]) -> Any | None:
+    """Return the nodata number in the pixels' data type; None if no pixel can have it. NaN is handled separately."""
+    if nodata is None or math.isnan(nodata):
+        return None
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return dtype.type(nodata)
+    limits = np.iinfo(dtype)
+    whole = nodata == int(nodata) if math.isfinite(nodata) else False
+    return dtype.type(int(nodata)) if whole and limits.min <= nodata <= limits.max else None

@@ -1,0 +1,121 @@
+"""STAC item of a scene: band names and radiometry of its files.
+
+Supports STAC 1.0 (`eo:bands`, `raster:bands`) and 1.1 (`bands`). Assets are matched with the files of the request;
+links in the item are never opened.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from penstock.errors import InvalidInput, MediaUnreadable
+from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.metadata import parse_json, parse_number, parse_time, read_text
+from penstock.processors.geo.read.radiometry import Declaration
+
+_WHAT = "STAC item"
+
+#: Earth Search's `sentinel-2-l2a` also gives the offset -0.1 for files that already include it.
+_OFFSET_APPLIED = ("earthsearch:boa_offset_applied", "sentinel:boa_offset_applied")
+
+
+@dataclass(frozen=True, slots=True)
+class AssetBand:
+    """A band of an asset: its names, most specific first, and its declared radiometry."""
+
+    names: tuple[str, ...]
+    declared: Declaration
+
+
+@dataclass(frozen=True, slots=True)
+class StacItem:
+    """Assets of a STAC item that have bands."""
+
+    #: Bands of each asset, by file name (in the form of upload names).
+    files: Mapping[str, list[tuple[AssetBand, ...]]]
+    #: Acquisition time; None if the item gives an interval, or no time with a time zone.
+    acquired: datetime | None = None
+
+    def of_file(self, reference: str) -> tuple[AssetBand, ...]:
+        """Return the bands of the asset with the file name of a media reference, in order; empty if there is none.
+
+        Raises `InvalidInput` if several assets have this name but different radiometry.
+        """
+        assets = self.files.get(name := file_name(reference), [])
+        if len({tuple(band.declared for band in bands) for bands in assets}) > 1:
+            raise InvalidInput(f"The STAC item has several assets named {name} with different radiometry.")
+        return assets[0] if assets else ()
+
+    def of_band(self, names: Sequence[str]) -> Declaration:
+        """Return the declaration of a band by its names, for a file that is not an asset of the item.
+
+        Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
+        """
+        wanted = set(map(canonical, names))
+        every = [band for assets in self.files.values() for bands in assets for band in bands]
+        declared = {band.declared for band in every if wanted & set(map(canonical, band.names))}
+        if len(declared) == 1:
+            return declared.pop()
+        label = " or ".join(names) or "(unnamed)"
+        raise InvalidInput(
+            f"The STAC item has {'different' if declared else 'no'} radiometry for the band named {label}: "
+            f"name the file like its asset ({', '.join(list(self.files)[:20])}), or use the band names of the item."
+        )
+
+
+def read_stac_item(path: Path) -> StacItem:
+    """Read a STAC item. Raises `MediaUnreadable` for any other document, `MediaTooLarge` for a huge one."""
+    item = parse_json(read_text(path, _WHAT), _WHAT)
+    assets, properties = item.get("assets"), item.get("properties")
+    if item.get("type") != "Feature" or not isinstance(assets, dict) or not isinstance(properties, dict):
+        raise MediaUnreadable("The document is not a STAC item, i.e. a GeoJSON feature with `properties` and `assets`.")
+    applied = any(properties.get(name) is True for name in _OFFSET_APPLIED)
+    files: dict[str, list[tuple[AssetBand, ...]]] = {}
+    for key, asset in assets.items():
+        if isinstance(asset, dict) and isinstance(asset.get("href"), str):
+            files.setdefault(file_name(asset["href"]), []).append(tuple(_bands(key, asset, applied=applied)))
+    return StacItem(files, parse_time(properties.get("datetime")))
+
+
+def _bands(key: str, asset: Mapping[str, Any], *, applied: bool) -> Iterator[AssetBand]:
+    lists = [_objects(asset, name) for name in ("bands", "eo:bands", "raster:bands")]
+    each = [
+        {name: value for part in parts for name, value in part.items()} for parts in zip_longest(*lists, fillvalue={})
+    ]
+    for band in each or [{}]:
+        names = [band.get("name"), band.get("eo:common_name"), band.get("common_name")]
+        if len(each) <= 1:
+            names += [asset.get("eo:common_name"), key]
+        texts = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
+        yield AssetBand(texts, _declared(key, {**asset, **band}, applied=applied))
+
+
+def _declared(key: str, fields: Mapping[str, Any], *, applied: bool) -> Declaration:
+    def find(*names: str) -> float | None:
+        value = next((fields[name] for name in names if fields.get(name) is not None), None)
+        return None if value is None else parse_number(value, f"STAC item's {names[-1]} of the asset {key}")
+
+    scale, offset, nodata = find("raster:scale", "scale"), find("raster:offset", "offset"), find("nodata")
+    if scale is None and offset is None:
+        return Declaration(nodata=nodata)
+    return Declaration(1.0 if scale is None else scale, 0.0 if applied or offset is None else offset, nodata)
+
+
+def _objects(asset: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    values = asset.get(name)
+    return [value if isinstance(value, dict) else {} for value in values] if isinstance(values, list) else []
+
+
+def file_name(address: str) -> str:
+    """Return the file name in a URL or media reference, in the form of upload names."""
+    name = unquote(re.split(r"[?#]", address)[0].rstrip("/")).rpartition("/")[2]
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", plain)

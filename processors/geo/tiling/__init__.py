@@ -1,0 +1,1 @@
+"""Tiling: the plan of a scene, its tiles, and stitching."""

@@ -1,0 +1,224 @@
+"""Tiles as prompts: read each source row once, and keep the rows that the next strip's halo needs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidInput
+from penstock.processors.base import Array, Prompt
+from penstock.processors.geo.options import Band
+from penstock.processors.geo.read.radiometry import Radiometry
+from penstock.processors.geo.read.row_stream import SceneRows
+from penstock.processors.geo.read.suspected_nodata import SuspectCounts, is_suspect
+from penstock.processors.geo.tiling.plan import Box, Plan, Strip, Tile
+from penstock.reports import Issue
+
+#: The network's input: float32 (bands, rows, columns), normalised.
+INPUT_NAME = "pixels"
+
+#: Minimum possible reflectance; atmospheric correction can give about -0.1.
+_LEAST_REFLECTANCE = -0.5
+#: Maximum share of a tile below the minimum, and lowest allowed mean.
+_MOST_BELOW, _LEAST_MEAN = 0.001, -0.2
+#: This many low pixels are always allowed: tiles at a scene's edge have few and noisy pixels.
+_FEW_BELOW = 4
+_NODATA_POINTER = "/input/radiometry/nodata"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalBox:
+    """A box that is final after a tile output; `valid` is bool (rows, columns) with at least one True."""
+
+    box: Box
+    valid: npt.NDArray[np.bool_]
+    suspects: SuspectCounts
+
+
+@dataclass(frozen=True, slots=True)
+class SentTile:
+    """A tile that was sent to the engine."""
+
+    tile: Tile
+    strip: Strip
+    #: True for the strip's last sent tile; tiles without data are not sent.
+    last: bool
+    #: Boxes that are final after this tile's output.
+    final: tuple[FinalBox, ...]
+
+
+#: Sent tiles in order. One thread appends while creating prompts, another pops while reading outputs; both ends of a
+#: deque are thread-safe.
+PendingTiles = deque[SentTile]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """Normalisation of a file's numbers to the network's input."""
+
+    bands: tuple[Band, ...]
+    radiometry: Radiometry
+    plausible_mean: float | None
+    #: True to pad beyond the scene by reflection, False to pad like invalid pixels.
+    reflected: bool = False
+
+    def apply(
+        self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], shape: tuple[int, int]
+    ) -> npt.NDArray[np.float32]:
+        """Return float32 (bands, *shape): `(number * scale + offset - mean) / std`, computed in float64.
+
+        Invalid pixels become `(0 - mean) / std`: reflectance 0, as such pixels had in training. The padding to the
+        right and below has the same value unless `reflected`. Raises `InvalidInput` for implausible values.
+        """
+        height, width = valid.shape
+        pixels = np.empty((len(self.bands), *shape), dtype=np.float32)
+        for i, band in enumerate(self.bands):
+            values = numbers[i].astype(np.float64) * self.radiometry.scale[i] + self.radiometry.offset[i]
+            if self.plausible_mean is not None and valid.any():
+                self._check(i, values, numbers[i], valid)
+            zero = -band.mean / band.std
+            pixels[i] = zero
+            pixels[i, :height, :width] = np.where(valid, (values - band.mean) / band.std, zero)
+        if self.reflected and (height, width) != shape:
+            beyond = ((0, 0), (0, shape[0] - height), (0, shape[1] - width))
+            return np.pad(pixels[:, :height, :width], beyond, mode="reflect")
+        return pixels
+
+    def _check(
+        self, at: int, values: npt.NDArray[np.float64], numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_]
+    ) -> None:
+        """Raise `InvalidInput` if the valid `values` of a band, computed from `numbers`, cannot be reflectance."""
+        mean = float(values.mean(where=valid))
+        if float(values.min(where=valid, initial=0)) < _LEAST_MEAN:
+            self._check_low(at, mean, values[valid], numbers[valid])
+        if self.plausible_mean is not None and mean > self.plausible_mean:
+            highest = numbers[valid].max().item()
+            hint = (
+                f' If {highest} means nodata, give "radiometry": {{"nodata": {highest}}}.'
+                if is_suspect(highest)
+                else ""
+            )
+            raise InvalidInput(
+                f"Band {self.bands[at].name} has a mean of {mean:.4g}, but the model expects reflectance (0 to 1). "
+                f"Radiometry source: {self.radiometry.source}, scale {self.radiometry.to_json()['scale']}. Give "
+                f"the product's scale and offset as `radiometry`.{hint}"
+            )
+
+    def _check_low(self, at: int, mean: float, values: npt.NDArray[np.float64], numbers: npt.NDArray[Any]) -> None:
+        """Raise `InvalidInput` with the most frequent low number if too many values are too low (undeclared nodata)."""
+        below = values < _LEAST_REFLECTANCE
+        if below.sum() <= max(_FEW_BELOW, _MOST_BELOW * below.size) and mean >= _LEAST_MEAN:
+            return
+        found, counts = np.unique(numbers[below if below.any() else values < 0], return_counts=True)
+        number, share = found[counts.argmax()].item(), 100 * counts.max() / values.size
+        used = self.radiometry.bands[at]
+        why = (
+            f"Band {self.bands[at].name} cannot be reflectance: {100 * below.mean():.3g} % of a tile is below "
+            f"{_LEAST_REFLECTANCE} and the mean is {mean:.4g} (radiometry source: {used.source}). {share:.3g} % of the "
+            f"tile has the number {number!r} in the file, which looks like undeclared nodata: give "
+            f'"radiometry": {{"nodata": {number!r}}}.'
+        )
+        raise InvalidInput(why, errors=[Issue(_NODATA_POINTER, f"is needed: {number!r} looks like nodata")])
+
+
+#: Function from numbers (bands, rows, columns) and validity (rows, columns) to the counts of suspected nodata.
+FindSuspects = Callable[[npt.NDArray[Any], npt.NDArray[np.bool_]], SuspectCounts]
+
+#: Function from a tile's window to the prompt's further inputs, beside the pixels.
+TileInputs = Callable[[Box], Mapping[str, Array]]
+
+
+def make_prompts(
+    rows: SceneRows,
+    plan: Plan,
+    norm: Normalisation,
+    pending: PendingTiles,
+    restored: Collection[int] = (),
+    *,
+    tile_inputs: TileInputs = lambda _: {},
+    find_suspects: FindSuspects = lambda *_: SuspectCounts(),
+) -> Iterator[Prompt]:
+    """Yield the prompts of all tiles whose core has data, in the plan's order; append each tile to `pending` first.
+
+    `restored` strips of an earlier attempt are read only as far as other strips need their rows. Each final box is
+    searched for suspected nodata once.
+    """
+    buffer = _RowBuffer(rows)
+    for strip in plan.strips(restored):
+        buffer.move_to(strip)
+        sent = [tile for tile in strip.tiles if buffer.valid(tile.core).any()]
+        for tile in sent:
+            last, window = tile is sent[-1], tile.window
+            # Means are final after the last tile of the strip; cores are final one by one.
+            boxes = (strip.cells if last else ()) if plan.averaged else (tile.core,)
+            with np.errstate(over="ignore"):  # of numbers beyond float32, which are refused below
+                pixels = norm.apply(buffer.numbers(window), buffer.valid(window), (window.height, window.width))
+            pending.append(SentTile(tile, strip, last, tuple(buffer.final(boxes, find_suspects))))
+            yield Prompt({INPUT_NAME: pixels, **tile_inputs(window)}, cost=window.height * window.width)
+
+
+class _RowBuffer:
+    """Buffer with the rows of the current strip, in the file's data type."""
+
+    def __init__(self, rows: SceneRows) -> None:
+        self._rows = rows
+        self._box = Box(0, 0, 0, 0)
+        self._numbers: npt.NDArray[Any] = np.empty((rows.count, 0, 0), dtype=rows.dtype)
+        self._valid = np.empty((0, 0), dtype=bool)
+
+    def move_to(self, strip: Strip) -> None:
+        """Move the buffer to a strip, and read the rows that are missing."""
+        box = self._inside(strip.window)
+        kept = self._keep(box)
+        for top, numbers, valid in self._rows.read(Box(box.top + kept, box.left, box.bottom, box.right)):
+            at = slice(top - box.top, top - box.top + valid.shape[0])
+            self._numbers[:, at] = numbers
+            self._valid[at] = valid
+        self._box = box
+
+    def numbers(self, box: Box) -> npt.NDArray[Any]:
+        """Return the numbers of a box as a view, cropped to the scene."""
+        rows, columns = self._slices(box)
+        return self._numbers[:, rows, columns]
+
+    def valid(self, box: Box) -> npt.NDArray[np.bool_]:
+        """Return the validity mask of a box as a view, cropped like `numbers`."""
+        rows, columns = self._slices(box)
+        return self._valid[rows, columns]
+
+    def final(self, boxes: Iterable[Box], find_suspects: FindSuspects) -> Iterator[FinalBox]:
+        """Yield the boxes that have data, with copies of their validity masks."""
+        for box in boxes:
+            valid = self.valid(box)
+            if valid.any():
+                yield FinalBox(box, valid.copy(), find_suspects(self.numbers(box), valid))
+
+    def _keep(self, box: Box) -> int:
+        """Move the rows that both strips share to the top, and return their number."""
+        held, numbers, valid = self._box, self._numbers, self._valid
+        goes_on = (held.left, held.right) == (box.left, box.right) and held.top <= box.top
+        kept, start = max(0, held.bottom - box.top) if goes_on else 0, box.top - held.top
+        if valid.shape[1] != box.width or valid.shape[0] < box.height:
+            self._numbers = np.empty((numbers.shape[0], box.height, box.width), dtype=numbers.dtype)
+            self._valid = np.empty((box.height, box.width), dtype=bool)
+        if kept:
+            for new, old in zip(self._numbers, numbers, strict=True):  # one by one: numpy copies overlapping moves
+                new[:kept] = old[start : start + kept]
+            self._valid[:kept] = valid[start : start + kept]
+        return kept
+
+    def _inside(self, box: Box) -> Box:
+        return Box(box.top, box.left, min(box.bottom, self._rows.height), min(box.right, self._rows.width))
+
+    def _slices(self, box: Box) -> tuple[slice, slice]:
+        inside = self._inside(box)
+        held = self._box
+        return (
+            slice(inside.top - held.top, inside.bottom - held.top),
+            slice(inside.left - held.left, inside.right - held.left),
+        )

@@ -1,0 +1,1 @@
+"""Writing results: COGs, polygons, statistics and STAC items."""

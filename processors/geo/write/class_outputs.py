@@ -1,0 +1,158 @@
+"""Outputs of a segmentation: rasters that are written tile by tile, and the artifacts made from them.
+
+encode      probabilities -> compact arrays, one per raster (pure; also the content of a strip's checkpoint)
+write       arrays -> scratch rasters and class counts
+finish      scratch rasters -> COGs, polygons, preview, statistics, STAC item
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink
+from penstock.processors.geo.options import NODATA, ClassLabel
+from penstock.processors.geo.read.provenance import Provenance
+from penstock.processors.geo.read.radiometry import Radiometry
+from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.request import SegmentationRequest
+from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.area import pixel_area
+from penstock.processors.geo.write.cog import STEPS, Dtype, write_category_names
+from penstock.processors.geo.write.lonlat import NoLonLat
+from penstock.processors.geo.write.outlines import TooRagged
+from penstock.processors.geo.write.preview import write_preview
+from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
+from penstock.processors.geo.write.stac import bands_fields, classes_fields
+from penstock.processors.geo.write.stats import ClassCounts
+from penstock.processors.geo.write.vector import (
+    FLATGEOBUF_TYPE,
+    GEOJSON_TYPE,
+    find_polygons,
+    write_flatgeobuf,
+    write_geojson,
+)
+
+#: Outputs that need the class raster.
+_FROM_CLASSES = frozenset({"classes", "preview", "polygons"})
+
+
+def encode(
+    probabilities: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], wanted: Collection[str]
+) -> RasterArrays:
+    """Return the arrays of the wanted outputs from float32 (classes, rows, columns) and a mask (rows, columns).
+
+    `classes` is uint8 (1, rows, columns) and always present. `probability` and `confidence` are uint8 in steps of
+    1/254, `probability_float32` is float32; each only if wanted. The class id is the index of the largest probability;
+    for equal probabilities the smallest index.
+    """
+    rasters: dict[str, npt.NDArray[Any]] = {
+        "classes": np.where(valid, probabilities.argmax(axis=0), NODATA).astype(np.uint8)[None]
+    }
+    if "probability" in wanted:
+        rasters["probability"] = _steps(probabilities, valid)
+    if "probability_float32" in wanted:
+        rasters["probability_float32"] = np.where(valid, probabilities, np.float32(np.nan))
+    if "confidence" in wanted:
+        rasters["confidence"] = _steps(probabilities.max(axis=0, keepdims=True), valid)
+    return rasters
+
+
+def _steps(probabilities: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    steps = np.rint(np.clip(probabilities, 0, 1) * STEPS)
+    return np.where(valid, steps, NODATA).astype(np.uint8)
+
+
+class ClassOutputs:
+    """Writer of a segmentation's rasters and artifacts. A context manager."""
+
+    def __init__(
+        self,
+        model: Model,
+        labels: tuple[ClassLabel, ...],
+        scene: Scene,
+        radiometry: Radiometry,
+        request: SegmentationRequest,
+        sink: ArtifactSink,
+    ) -> None:
+        self._labels, self._request = labels, request
+        self._wanted: Final = frozenset(request.outputs)
+        self._rasters = RasterSet(model, scene, radiometry, sink, described="item" in self._wanted)
+        every = [f"probability of {label.name}" for label in labels]
+        averaged: dict[str, tuple[Dtype, float, list[str]]] = {
+            "probability": ("uint8", 1 / STEPS, every),
+            "probability_float32": ("float32", 1, every),
+            "confidence": ("uint8", 1 / STEPS, ["probability of the class"]),
+        }
+        self._averaged: Final = {name: made for name, made in averaged.items() if name in self._wanted}
+        self.counts = ClassCounts(pixel_area(scene.crs, scene.transform, scene.height, scene.width))
+
+    def __enter__(self) -> ClassOutputs:
+        if _FROM_CLASSES & self._wanted:
+            self._rasters.open("classes", 1).label_classes(self._labels, self._rasters.model.title)
+        for name, (dtype, scale, bands) in self._averaged.items():
+            self._rasters.open(name, len(bands), dtype).label_bands(bands, scale=scale)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._rasters.__exit__(*error)
+
+    def write(self, rasters: RasterArrays, box: Box) -> None:
+        """Write the arrays of `encode` for a box of the scene, and count its classes. Boxes do not overlap."""
+        self.counts.add(rasters["classes"][0], box)
+        self._rasters.write(rasters, box)
+
+    def finish(self, provenance: Provenance) -> dict[str, Any]:
+        """Create all wanted artifacts after the last `write`, and return the statistics."""
+        rasters = self._rasters
+        rasters.close()
+        stats = rasters.stats(provenance, self.counts.to_json(self._labels, rasters.scene.width * rasters.scene.height))
+        self._add_classes()
+        if "polygons" in self._wanted:
+            stats["polygons"] = self._add_polygons()
+        for name, (dtype, scale, bands) in self._averaged.items():
+            rasters.add_cog(name, "AVERAGE", bands_fields(bands, dtype, scale=scale))
+        if "stats" in self._wanted:
+            rasters.artifacts.add_json("stats.json", stats, title="statistics", roles=("metadata",))
+        if "item" in self._wanted:
+            rasters.add_item(provenance)
+        return stats
+
+    def _add_classes(self) -> None:
+        rasters, artifacts = self._rasters, self._rasters.artifacts
+        if "classes" in self._wanted:
+            rasters.add_cog("classes", "MODE", classes_fields(self._labels))
+            write_category_names(path := artifacts.sink.path("classes.tif.aux.xml"), self._labels)
+            artifacts.add(path.name, path, "application/xml", title="class names", roles=("metadata",))
+        if "preview" in self._wanted:
+            write_preview(rasters.path("classes"), path := artifacts.sink.path("preview.png"), self._labels)
+            artifacts.add(path.name, path, "image/png", title="preview", roles=("overview",))
+
+    def _add_polygons(self) -> dict[str, Any]:
+        """Create the polygon files. Return their entry of the statistics: counts, and reasons for missing files."""
+        artifacts, scene, labels = self._rasters.artifacts, self._rasters.scene, self._labels
+        if scene.transform is None:
+            return _no_polygons("The scene has no geotransform.")
+        try:
+            polygons = find_polygons(self._rasters.path("classes"), self.counts.area, self._request.polygons)
+        except TooRagged as error:
+            return _no_polygons(str(error))
+        write_flatgeobuf(path := artifacts.sink.path("polygons.fgb"), polygons, scene, labels)
+        artifacts.add(path.name, path, FLATGEOBUF_TYPE, title="polygons", roles=("data",))
+        path, notes = artifacts.sink.path("polygons.geojson"), []
+        try:
+            write_geojson(path, polygons, scene, labels)
+        except NoLonLat as error:
+            path.unlink(missing_ok=True)
+            notes.append(f"polygons.geojson was not created: {error}.")
+        else:
+            artifacts.add(path.name, path, GEOJSON_TYPE, title="polygons, EPSG:4326", roles=("data",))
+        return {"count": len(polygons.classes), "left_out": polygons.dropped, "connectedness": 4, "notes": notes}
+
+
+def _no_polygons(why: str) -> dict[str, Any]:
+    return {"count": None, "left_out": None, "connectedness": 4, "notes": [f"Polygons were not created. {why}"]}

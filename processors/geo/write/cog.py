@@ -1,0 +1,141 @@
+"""Raster files: write tiles to a scratch GeoTIFF, then convert it to a Cloud Optimized GeoTIFF.
+
+The scratch file is uncompressed and sparse: tiles can be written in any order, only blocks with data use disk space,
+and only GDAL's block cache is held in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import numpy.typing as npt
+
+from penstock.processors.geo.options import NODATA, ClassLabel
+from penstock.processors.geo.read.gdal import ColorInterp, rasterio, without_georeference
+from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.outputs import OUTPUTS, Kind
+
+COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
+#: Steps of stored probabilities: value / 254, so that 255 is free for nodata.
+STEPS = NODATA - 1
+_BLOCK_PX = 512
+
+Dtype = Literal["uint8", "float32"]
+
+
+class Scratch:
+    """A scratch raster on the scene's grid, initially all nodata. A context manager.
+
+    Nodata is `NODATA` in uint8 rasters and NaN in float32 rasters.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        scene: Scene,
+        count: int,
+        tags: Mapping[str, str],
+        dtype: Dtype = "uint8",
+    ) -> None:
+        self.path = path
+        place = {"gcps": list(scene.gcps), "crs": scene.gcps_crs} if scene.gcps and scene.transform is None else {}
+        with without_georeference():
+            self._dataset = rasterio.open(
+                path,
+                "w",
+                driver="GTiff",
+                dtype=dtype,
+                count=count,
+                height=scene.height,
+                width=scene.width,
+                nodata=NODATA if dtype == "uint8" else math.nan,
+                tiled=True,
+                blockxsize=_BLOCK_PX,
+                blockysize=_BLOCK_PX,
+                SPARSE_OK=True,
+                BIGTIFF="IF_SAFER",
+                INTERLEAVE="BAND",
+                **(place or {"crs": scene.crs} | ({"transform": scene.transform} if scene.transform else {})),
+            )
+        self._dataset.update_tags(**tags)
+        if scene.rpcs is not None:
+            self._dataset.rpcs = scene.rpcs
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._dataset.close()
+
+    def label_classes(self, labels: Sequence[ClassLabel], title: str) -> None:
+        """Set palette, description and class names of the single band. Call before the first `write`."""
+        self._dataset.write_colormap(1, {label.id: (*label.rgb, 255) for label in labels})
+        self._dataset.set_band_description(1, title)
+        # GDAL stores category names only in a side file. As band tags they stay inside the COG.
+        self._dataset.update_tags(1, **{f"CLASS_{label.id}": label.name for label in labels})
+
+    def label_bands(self, descriptions: Sequence[str], *, scale: float = 1, units: Sequence[str] = ()) -> None:
+        """Set description and unit of each band, and one scale for all bands."""
+        if scale != 1:
+            self._dataset.scales = (scale,) * len(descriptions)
+        self._dataset.colorinterp = (ColorInterp.gray, *(ColorInterp.undefined,) * (len(descriptions) - 1))
+        for index, description in enumerate(descriptions, 1):
+            self._dataset.set_band_description(index, description)
+        for index, unit in enumerate(units, 1):
+            self._dataset.set_band_unit(index, unit)
+
+    def write(self, values: npt.NDArray[Any], box: Box) -> None:
+        """Write (bands, rows, columns) of the raster's data type to a box of the scene."""
+        window = rasterio.windows.Window(box.left, box.top, box.width, box.height)
+        self._dataset.write(values, window=window)
+
+
+def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"]) -> None:
+    """Convert a closed scratch raster to a COG with overviews by `MODE` (classes) or `AVERAGE` (quantities)."""
+    with without_georeference():
+        rasterio.shutil.copy(
+            scratch,
+            path,
+            driver="COG",
+            COMPRESS="DEFLATE",
+            PREDICTOR="YES",  # 2 for integers, 3 for floating point
+            BLOCKSIZE=_BLOCK_PX,
+            OVERVIEW_RESAMPLING=overviews,
+            BIGTIFF="IF_SAFER",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cog:
+    """A closed scratch raster and the resampling of its overviews."""
+
+    scratch: Path
+    overviews: Literal["MODE", "AVERAGE"]
+
+
+def _write_kind(path: Path, cog: Cog) -> None:
+    write_cog(cog.scratch, path, overviews=cog.overviews)
+
+
+#: Output kinds of raster processors.
+RASTER_OUTPUTS = OUTPUTS.register("cog", Kind(COG_TYPE, ".tif", _write_kind))
+
+
+def write_category_names(path: Path, labels: Sequence[ClassLabel]) -> None:
+    """Write the side file (`<raster>.aux.xml`) from which GDAL and QGIS read class names.
+
+    It is written here because GDAL's own writing of such files is disabled (see `gdal`). Class ids start at 0.
+    """
+    root = ElementTree.Element("PAMDataset")
+    band = ElementTree.SubElement(root, "PAMRasterBand", band="1")
+    names = ElementTree.SubElement(band, "CategoryNames")
+    for label in labels:
+        ElementTree.SubElement(names, "Category").text = label.name
+    ElementTree.indent(root)
+    path.write_bytes(ElementTree.tostring(root, encoding="utf-8") + b"\n")

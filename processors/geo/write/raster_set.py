@@ -1,0 +1,116 @@
+"""Rasters of a job: scratch files during processing, COGs and STAC items at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+import penstock
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink
+from penstock.processors.geo.read.provenance import Provenance
+from penstock.processors.geo.read.radiometry import Radiometry
+from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.artifacts import ArtifactWriter
+from penstock.processors.geo.write.cog import COG_TYPE, Dtype, Scratch, write_cog
+from penstock.processors.geo.write.mlm import stac_mlm
+from penstock.processors.geo.write.stac import ITEM_TYPE, MODEL_ITEM, stac_item
+
+#: Note in the statistics of a scene that no STAC item can describe.
+UNDATED = (
+    "item.json was not created: STAC requires the acquisition time, and neither the request nor the scene's metadata "
+    "gives it. Give `datetime`, for each date if there are several."
+)
+
+#: Arrays (bands, rows, columns) by raster name.
+RasterArrays = Mapping[str, npt.NDArray[Any]]
+
+
+class RasterSet:
+    """Scratch rasters on one scene's grid, by name. A context manager that deletes the scratch files at its end.
+
+    `described` is True if STAC items are wanted.
+    """
+
+    def __init__(
+        self, model: Model, scene: Scene, radiometry: Radiometry, sink: ArtifactSink, *, described: bool
+    ) -> None:
+        self.model, self.scene = model, scene
+        self.artifacts = ArtifactWriter(sink, hashed=described)
+        self._described = described
+        self._tags = _tags(model, radiometry)
+        self._open = ExitStack()
+        self._scratches: dict[str, Scratch] = {}
+
+    def __enter__(self) -> RasterSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        for scratch in self._scratches.values():
+            scratch.path.unlink(missing_ok=True)
+
+    def open(self, name: str, count: int, dtype: Dtype = "uint8") -> Scratch:
+        """Create a raster; set its labels before the first `write`."""
+        path = self.artifacts.sink.path(f"{name}.scratch.tif")
+        scratch = self._open.enter_context(Scratch(path, self.scene, count, self._tags, dtype))
+        self._scratches[name] = scratch
+        return scratch
+
+    def write(self, rasters: RasterArrays, box: Box) -> None:
+        """Write a box of every open raster."""
+        for name, scratch in self._scratches.items():
+            scratch.write(rasters[name], box)
+
+    def close(self) -> None:
+        """Close all rasters, so that the files can be read."""
+        self._open.close()
+
+    def path(self, name: str) -> Path:
+        """Return the file of a closed raster."""
+        return self._scratches[name].path
+
+    def add_cog(self, name: str, overviews: Literal["MODE", "AVERAGE"], fields: Mapping[str, Any]) -> None:
+        """Add a closed raster as the COG `<name>.tif`; `fields` are the fields of its STAC asset."""
+        write_cog(self.path(name), path := self.artifacts.sink.path(f"{name}.tif"), overviews=overviews)
+        title = name.replace("_", ", ")
+        self.artifacts.add(path.name, path, COG_TYPE, title=title, roles=("data",), fields=fields)
+
+    def add_item(self, provenance: Provenance) -> None:
+        """Add the STAC items of all artifacts so far, if the scene's time is known, and of the model."""
+        described, roles = tuple(self.artifacts.done), ("metadata",)
+        self.artifacts.add_json(MODEL_ITEM, stac_mlm(self.model), title="the model", roles=roles, media_type=ITEM_TYPE)
+        if provenance.acquired:
+            item = stac_item(self.model, self.scene, provenance, described)
+            self.artifacts.add_json("item.json", item, title="STAC item", roles=roles, media_type=ITEM_TYPE)
+
+    def stats(self, provenance: Provenance, counts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the statistics: model, scene, the `counts`, and the inputs that were used."""
+        first, *others = (source.etag for source in provenance.sources)
+        several = {"etags": [first, *others]} if others else {}
+        return {
+            "model": {"name": self.model.name, "revision": self.model.revision},
+            "scene": {"width": self.scene.width, "height": self.scene.height, "etag": first, **several},
+            **counts,
+            **provenance.used,
+            "notes": [*provenance.notes, *([UNDATED] if self._described and not provenance.acquired else [])],
+        }
+
+
+def _tags(model: Model, radiometry: Radiometry) -> dict[str, str]:
+    """Return the tags of every raster, without job and source etag.
+
+    Therefore the same scene gives the same bytes, whatever the upload method. The statistics and the STAC item record
+    the source.
+    """
+    return {
+        "TIFFTAG_SOFTWARE": f"penstock {penstock.__version__}",
+        "MODEL": model.name,
+        "MODEL_REVISION": model.revision,
+        "RADIOMETRY": ", ".join(f"{name} {value}" for name, value in radiometry.to_json().items()),
+    }

@@ -1,0 +1,53 @@
+"""Statistics of classes: pixels, area and percentage, accumulated tile by tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.processors.geo.options import NODATA, ClassLabel
+from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.area import PixelArea
+
+
+@dataclass(slots=True)
+class ClassCounts:
+    """Running counts. Tiles are added in the plan's order, so that the sums are identical in every run."""
+
+    area: PixelArea | None
+    pixels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(NODATA + 1, dtype=np.int64))
+    m2: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(NODATA + 1))
+
+    def add(self, classes: npt.NDArray[np.uint8], box: Box) -> None:
+        """Count a tile's class ids; `NODATA` is not a class."""
+        ids = classes.ravel()
+        self.pixels += np.bincount(ids, minlength=NODATA + 1)
+        if self.area is not None:
+            self.m2 += np.bincount(ids, weights=self.area.of(box).ravel(), minlength=NODATA + 1)
+
+    def to_json(self, labels: Sequence[ClassLabel], total: int) -> dict[str, Any]:
+        """Return the counts of a scene of `total` pixels; pixels that were never counted are nodata."""
+        valid = int(self.pixels[:NODATA].sum())
+        return {
+            "pixels": total,
+            "valid_pixels": valid,
+            "nodata_pixels": total - valid,
+            "area_method": self.area.method if self.area else None,
+            "classes": [self._of(label, valid) for label in labels],
+        }
+
+    def _of(self, label: ClassLabel, valid: int) -> dict[str, Any]:
+        pixels, m2 = int(self.pixels[label.id]), float(self.m2[label.id])
+        return {
+            "id": label.id,
+            "name": label.name,
+            "colour": label.colour,
+            "pixels": pixels,
+            "area_m2": round(m2, 3) if self.area and math.isfinite(m2) else None,
+            "percent": round(100 * pixels / valid, 4) if valid else None,
+        }

@@ -1,0 +1,1 @@
+"""The image generation processor, for diffusion models."""

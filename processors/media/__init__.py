@@ -1,0 +1,1 @@
+"""Containers of audio and video: opening them, and checking that they are complete."""

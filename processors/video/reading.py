@@ -1,0 +1,133 @@
+"""Reading videos: sampling some of their frames and turning them upright.
+
+Packets carry the times of their frames, so the number of sampled frames is known before any is decoded. The duration in
+the header is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from penstock.errors import MediaTooLarge, MediaUnreadable
+from penstock.models import Limits
+from penstock.processors.decoding import bounded
+from penstock.processors.media.containers import opened
+from penstock.processors.video.request import VideoRequest
+from penstock.processors.vision.image import MAX_PIXELS, ImageArray
+
+#: The longest video, in seconds, for a model without `limits.max_seconds`.
+MAX_SECONDS = 12 * 3600
+_SUPPORTED = "MP4, QuickTime, WebM, Matroska or AVI"
+
+
+class Frame(NamedTuple):
+    """A sampled frame and its time from the beginning of the video."""
+
+    time_s: float
+    image: ImageArray
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A video and the choice of its frames. The first frame is at `begin_s` of the file's own time."""
+
+    path: Path
+    #: (height, width), upright.
+    shape: tuple[int, int]
+    begin_s: float
+    duration_s: float
+    #: Seconds from one sampled frame to the next.
+    every_s: float
+    count: int
+
+    def frames(self, limits: Limits) -> Iterator[Frame]:
+        """Decode the video and yield `count` frames, or fewer where some cannot be decoded."""
+        count = 0
+        with opened(self.path, "video", _SUPPORTED) as container:
+            for decoded in _decoded(container, limits):
+                if count < self.count and decoded.time is not None and self._is_next(decoded.time, count):
+                    yield Frame(round(decoded.time - self.begin_s, 3), self._upright(decoded))
+                    count += 1
+        if not count:
+            raise MediaUnreadable("The video has no frame that can be decoded.")
+
+    def _is_next(self, time_s: float, count: int) -> bool:
+        return time_s - self.begin_s >= count * self.every_s - 1e-6
+
+    def _upright(self, frame: VideoFrame) -> ImageArray:
+        image = _turned(frame)
+        if image.shape[:2] != self.shape:
+            raise MediaUnreadable("The video's frames differ in size.")
+        return image
+
+
+def open_video(path: Path, request: VideoRequest, limits: Limits) -> Video:
+    """Read a video's packets and its first frame, and choose the frames.
+
+    Raises `MediaTooLarge` for more pixels per frame or more seconds than the limits allow, and `MediaUnreadable` for
+    another format, a damaged file, and a file without frames.
+    """
+    times = sorted(_times(path, limits))
+    if not times:
+        raise MediaUnreadable("The video is empty: it holds no frames.")
+    duration, most = times[-1] - times[0], limits.max_seconds or MAX_SECONDS
+    if duration > most:
+        raise MediaTooLarge(f"The video is longer than {most:g} seconds, the limit of the model.")
+    frames = min(request.max_frames, limits.max_items or request.max_frames)
+    every = max(1 / request.fps, float(duration / frames) * (1 + 1e-6))
+    count = 0
+    for time in times:
+        count += count < frames and float(time - times[0]) >= count * every - 1e-6
+    return Video(path, _shape(path, limits), float(times[0]), float(duration), every, count)
+
+
+def _times(path: Path, limits: Limits) -> Iterator[Fraction]:
+    """Yield the times of all frames in the order of the file."""
+    with opened(path, "video", _SUPPORTED) as container:
+        track = _track(container, limits)
+        for packet in container.demux(track):
+            if packet.pts is not None and packet.time_base is not None and not packet.is_discard:
+                yield packet.pts * packet.time_base
+
+
+def _shape(path: Path, limits: Limits) -> tuple[int, int]:
+    with opened(path, "video", _SUPPORTED) as container:
+        first = next(_decoded(container, limits), None)
+        if first is None:
+            raise MediaUnreadable("The video has no frame that can be decoded.")
+        height, width = _turned(first).shape[:2]
+        return height, width
+
+
+def _decoded(container: InputContainer, limits: Limits) -> Iterator[VideoFrame]:
+    track = _track(container, limits)
+    return bounded(container.decode(track), pixels=track.width * track.height)
+
+
+def _track(container: InputContainer, limits: Limits) -> VideoStream:
+    if not container.streams.video:
+        raise MediaUnreadable("The file has no video track.")
+    track = container.streams.video[0]
+    if track.codec_context is None:
+        raise MediaUnreadable("The video's codec is not supported.")
+    pixels, most = track.width * track.height, limits.max_pixels or MAX_PIXELS
+    if pixels > most:
+        raise MediaTooLarge(
+            f"The video has {track.width} x {track.height} = {pixels} pixels; at most {most} are allowed."
+        )
+    track.codec_context.thread_count = 1
+    return track
+
+
+def _turned(frame: VideoFrame) -> ImageArray:
+    image = np.rot90(frame.to_ndarray(format="rgb24"), k=round(frame.rotation / 90))
+    return np.ascontiguousarray(image, dtype=np.uint8)

@@ -1,0 +1,160 @@
+"""Image reader: PNG, JPEG, WebP, TIFF, BMP and GIF files as RGB pixels.
+
+The first bytes of a file choose its decoder, and the declared size is checked before any pixel is decoded: a file of
+100 kB can declare 10 gigapixels. Rules:
+
+* EXIF orientation is applied. Only the first frame or page is read.
+* Transparent pixels become white. Palettes, grey and CMYK become RGB.
+* 16 bits per channel become 8 by their full range (65535 is white), not by the range of the image's own values.
+* A JPEG has at most 100 scans, and data for its declared size.
+* Colour profiles are ignored, as in the training of most networks.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile, ImageOps
+from PIL.TiffImagePlugin import TILELENGTH, TILEWIDTH, TiffImageFile
+
+from penstock.errors import MediaTooLarge, MediaUnreadable
+from penstock.models import Limits
+from penstock.processors.decoding import decoding
+from penstock.processors.vision.scans import check_scans, holds_its_size
+
+ImageArray = npt.NDArray[np.uint8]  #: (height, width, 3), RGB
+
+#: Maximum pixels for models without `limits.max_pixels`: about 90 megapixels, Pillow's bound against bombs.
+MAX_PIXELS = 1024**3 // 4 // 3
+
+_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"\xff\xd8\xff": "JPEG",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"BM": "BMP",
+    b"GIF87a": "GIF",
+    b"GIF89a": "GIF",
+}
+_FORMATS = "PNG, JPEG, WebP, TIFF, BMP or GIF"
+#: Errors that Pillow's decoders raise for damaged files.
+_BROKEN = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, struct.error)
+#: Errors of Pillow's own bound on pixels, which its WebP and GIF readers always check.
+_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_DAMAGED = "The image cannot be decoded: the file is damaged or incomplete."
+_ROWS = 256
+_SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+
+
+def read_image(path: Path, limits: Limits) -> ImageArray:
+    """Return an image file's pixels, uint8 (height, width, 3).
+
+    Raises `MediaTooLarge` if the header declares more than `limits.max_pixels`. Raises `MediaUnreadable` if the file
+    has another format, is damaged or truncated, or has pixels of 32 bits, whose range is unknown.
+    """
+    with _File(path) as file:
+        image = _open(file, limits)
+        _check_size(image, limits)
+        if image.format in ("JPEG", "MPO") and not holds_its_size(file):  # else the decoder fills the rest with grey
+            raise MediaUnreadable(_DAMAGED)
+        try:
+            with decoding(pixels=image.width * image.height, size_bytes=file.size_bytes):
+                return _to_rgb(image)
+        except _BOMBS as error:
+            raise _too_many(limits) from error
+        except _BROKEN as error:
+            raise MediaUnreadable(_DAMAGED) from error
+
+
+def measure(path: Path, limits: Limits) -> tuple[int, int]:
+    """Return (height, width) from the header, before EXIF rotation; raise the errors of `read_image` for headers."""
+    with _File(path) as file:
+        image = _open(file, limits)
+        _check_size(image, limits)
+        return image.height, image.width
+
+
+class _File(io.BufferedReader):
+    """A file that limits reads to its own size: Python allocates before it reads, and a chunk can declare 4 GB."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self.size_bytes = os.fstat(self.fileno()).st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to `size` bytes, or the rest of the file."""
+        left = max(0, self.size_bytes - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
+
+
+def _open(file: _File, limits: Limits) -> ImageFile.ImageFile:
+    """Read the header. `Image.open` is not used because its bound on pixels is global to the process."""
+    name = _format(file.read(16))
+    if name == "JPEG":
+        check_scans(file)
+    file.seek(0)
+    Image.init()
+    try:
+        with decoding(size_bytes=file.size_bytes):
+            return Image.OPEN[name][0](file, "")
+    except _BOMBS as error:
+        raise _too_many(limits) from error
+    except _BROKEN as error:
+        detail = (
+            f"The file starts like {name}, but its header cannot be read: it is damaged, incomplete or of a rare kind."
+        )
+        raise MediaUnreadable(detail) from error
+
+
+def _format(start: bytes) -> str:
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "WEBP"
+    for signature, name in _SIGNATURES.items():
+        if start.startswith(signature):
+            return name
+    raise MediaUnreadable(f"The file is not an image in a supported format: {_FORMATS}.")
+
+
+def _check_size(image: Image.Image, limits: Limits) -> None:
+    _check_sides("The image has", image.width, image.height, limits)
+    if isinstance(image, TiffImageFile):  # a tile is decoded whole, even if the image shows little of it
+        width, height = (image.tag_v2.get(tag, 0) for tag in (TILEWIDTH, TILELENGTH))
+        _check_sides("The image's tiles have", width, height, limits)
+
+
+def _check_sides(what: str, width: int, height: int, limits: Limits) -> None:
+    pixels, most = width * height, limits.max_pixels or MAX_PIXELS
+    if pixels > most:
+        raise MediaTooLarge(f"{what} {width} x {height} = {pixels} pixels; at most {most} are allowed.")
+
+
+def _too_many(limits: Limits) -> MediaTooLarge:
+    return MediaTooLarge(f"The image declares more pixels than are allowed: {limits.max_pixels or MAX_PIXELS}.")
+
+
+def _to_rgb(image: Image.Image) -> ImageArray:
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in ("P", "PA") and image.palette is None:
+        image = image.copy()  # the copy has a palette, all black
+    if image.mode in _SIXTEEN_BITS:
+        image = Image.fromarray(np.rint(np.asarray(image, dtype=np.float32) / 257).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise MediaUnreadable("The image has 32 bits per pixel, whose range is unknown: convert it to 8 or 16 bits.")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return _array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _array(image: Image.Image) -> ImageArray:
+    """Return an RGB image's pixels. Rows are converted in strips, because Pillow makes two copies of its input."""
+    pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+    for top in range(0, image.height, _ROWS):
+        bottom = min(top + _ROWS, image.height)
+        pixels[top:bottom] = np.asarray(image.crop((0, top, image.width, bottom)))
+    return pixels

@@ -1,0 +1,210 @@
+"""`penstock batch`: submit many requests at once from a JSONL file, and get their results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli.display import clock, err, out, print_json, table
+from penstock.cli.options import (
+    DEFAULT_URL,
+    EPILOG,
+    FOLLOWING_S,
+    INTERRUPTED,
+    JOB_FAILED,
+    OK,
+    AsJson,
+    Url,
+    connect,
+    pairs,
+)
+from penstock.reports import with_places
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.client.batch_answers import Batch, LineOutcome
+
+batch_app = typer.Typer(
+    help="Many requests at once, from a JSONL file: submit them, follow them, get their results.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
+
+BatchId = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", file_okay=False, help="Save results.jsonl and errors.jsonl here."),
+]
+
+
+@batch_app.command()
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or a media:// or s3:// reference to one.")],
+    model: Annotated[str | None, typer.Option(help="Model of requests that name none: see `penstock models`.")] = None,
+    priority: Annotated[
+        Literal["low", "normal", "high"] | None, typer.Option(help="Priority of requests that name none [low].")
+    ] = None,
+    ttl_s: Annotated[
+        float | None, typer.Option("--ttl", metavar="SECONDS", help="Time after which unfinished jobs end [86400].")
+    ] = None,
+    metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the batch.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one batch.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the batch ends, and show its progress.")] = False,
+    folder: Folder = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the requests of a file, one per line: penstock batch submit requests.jsonl --out result.
+
+    A line is {"input": {...}}, with "model", "custom_id", "metadata" and the other fields of a job if you like.
+    """
+    from penstock.cli.progress import transfer
+    from penstock.client.downloads import make_folder
+
+    if folder is not None:
+        make_folder(folder)
+    with connect(url, patience_s=FOLLOWING_S) as client:
+        with transfer(err, "sending") as on_bytes:
+            batch = client.submit_batch(
+                file if "://" in file else Path(file), model=model, priority=priority, ttl_s=ttl_s,
+                metadata=pairs(metadata or [], "--meta"), idempotency_key=key, on_bytes=on_bytes,
+            )  # fmt: skip
+        if not wait and folder is None:
+            _show(batch, as_json)
+            return
+        err.print(f"batch {batch.id}")
+        batch = _follow(client, batch)
+        if folder is not None:
+            _save(client, batch, folder)
+    _show(batch, as_json)
+    raise typer.Exit(_code(batch))
+
+
+@batch_app.command()
+def status(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a batch's status. Exit code 1 if it has ended and some requests did not succeed."""
+    with connect(url) as client:
+        batch = client.batch(batch_id)
+    _show(batch, as_json)
+    raise typer.Exit(_code(batch))
+
+
+@batch_app.command()
+def wait(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Wait until a batch ends, and show its progress."""
+    with connect(url) as client:
+        batch = client.batch(batch_id)
+    with connect(url, patience_s=FOLLOWING_S) as client:
+        batch = _follow(client, batch)
+    _show(batch, as_json)
+    raise typer.Exit(_code(batch))
+
+
+@batch_app.command()
+def results(batch_id: BatchId, folder: Folder = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show or save the outcome of each request of an ended batch; with --json one object per line."""
+    with connect(url, patience_s=FOLLOWING_S) as client:
+        if folder is not None:
+            _save(client, client.batch(batch_id), folder)
+            return
+        for outcome in client.batch_results(batch_id):
+            _show_outcome(outcome, as_json)
+
+
+@batch_app.command()
+def cancel(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Cancel a batch; earlier successes are in its results."""
+    with connect(url) as client:
+        _show(client.cancel_batch(batch_id), as_json)
+
+
+@batch_app.command()
+def delete(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Delete a batch with its jobs and all results. A running batch is canceled first."""
+    with connect(url, patience_s=FOLLOWING_S) as client:
+        client.delete_batch(batch_id)
+    if as_json:
+        print_json({"id": batch_id, "deleted": True})
+    else:
+        out.print(f"{batch_id}  deleted")
+
+
+@batch_app.command("list")
+def list_batches(
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Number of batches.")] = 20,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List batches, newest first."""
+    with connect(url) as client:
+        page = client.batches(limit=limit)
+    if as_json:
+        print_json([dict(batch.raw) for batch in page.batches])
+        return
+    rows = table("batch", "status", "created", "requests", "ended", "succeeded")
+    for batch in page.batches:
+        figures = (batch.counts.total, batch.counts.over, batch.counts.succeeded)
+        rows.add_row(batch.id, batch.status.value, clock(batch.created_at), *map(str, figures))
+    out.print(rows)
+
+
+def _follow(client: Client, batch: Batch) -> Batch:
+    from penstock.cli.progress import counting
+
+    try:
+        with counting(err, batch.counts.total) as on_batch:
+            return client.wait_batch(batch.id, on_batch=lambda found: on_batch(found.counts.over, _words(found)))
+    except KeyboardInterrupt:
+        err.print(
+            f"\nThe batch continues. Wait for it with `penstock batch wait {batch.id}`, "
+            f"end it with `penstock batch cancel {batch.id}`."
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _save(client: Client, batch: Batch, folder: Path) -> None:
+    from penstock.cli.progress import transfer
+
+    with transfer(err, "saving") as on_bytes:
+        for path in client.download_batch(batch, folder, on_bytes=on_bytes):
+            err.print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def _show(batch: Batch, as_json: bool) -> None:
+    if as_json:
+        print_json(dict(batch.raw))
+        return
+    out.print(f"{batch.id}  {batch.status.value}  {_words(batch)}")
+    for artifact in batch.artifacts:
+        out.print(f"  {artifact.name}  {artifact.size_bytes:,} bytes  {artifact.url}")
+
+
+def _words(batch: Batch) -> str:
+    found = batch.counts
+    parts = {
+        "queued": found.queued, "running": found.running, "succeeded": found.succeeded, "failed": found.failed,
+        "canceled": found.canceled, "expired": found.expired, "invalid": found.invalid,
+    }  # fmt: skip
+    summary = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+    return f"{summary} of {found.total}"
+
+
+def _show_outcome(outcome: LineOutcome, as_json: bool) -> None:
+    if as_json:
+        print_json(dict(outcome.raw), indent=None)
+        return
+    name = f"{outcome.line}" if outcome.custom_id is None else f"{outcome.line}  {outcome.custom_id}"
+    if outcome.error is not None:
+        out.print(f"{name}  {outcome.status}  {with_places(outcome.error.detail, outcome.error.errors)}")
+    else:
+        out.print(f"{name}  {outcome.status}  {outcome.text or ''}".rstrip())
+    for artifact in outcome.artifacts:
+        out.print(f"  {artifact.name}  {artifact.size_bytes:,} bytes  {artifact.url}")
+
+
+def _code(batch: Batch) -> int:
+    return JOB_FAILED if batch.over and batch.counts.succeeded < batch.counts.total else OK

@@ -1,0 +1,114 @@
+"""Printing: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.client.answers import waits_because
+from penstock.reports import with_places
+
+if TYPE_CHECKING:
+    from penstock.client.answers import Event, Job
+
+#: Width of tables outside terminals: every row is one line, for `grep` and similar tools.
+FILE_COLUMNS = 10_000
+
+out = Console(
+    highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_COLUMNS
+)  # fmt: skip
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_job(job: Job, as_json: bool) -> None:
+    """Print a job: one line, its text, and its artifacts' addresses."""
+    if as_json:
+        print_json(dict(job.raw))
+        return
+    out.print(f"{job.id}  {job.model}  {job.status.value}{_more(job)}")
+    if job.error is not None:
+        err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
+    if job.text:
+        out.print(job.text)
+    for artifact in job.artifacts:
+        out.print(f"  {artifact.name}  {artifact.size_bytes:,} bytes  {artifact.url}")
+    show_notes(job.data)
+
+
+def show_notes(data: Mapping[str, Any] | None) -> None:
+    """Print the notes in a result's data on standard error: warnings such as suspected undeclared nodata."""
+    notes = (data or {}).get("notes")
+    for note in notes if isinstance(notes, list) else ():
+        err.print(f"note: {note}")
+
+
+def _more(job: Job) -> str:
+    if job.over:
+        return "".join(f"  {name}={value}" for name, value in job.metadata.items())
+    parts = [job.phase or "", count(job)]
+    parts.append(f"place {job.queue_position}" if job.queue_position else "")
+    parts.append(f"about {job.eta_s:.0f} s left" if job.eta_s else "")
+    parts.append(job.waits_because)
+    return "".join(f"  {part}" for part in parts if part)
+
+
+def show_event(event: Event, as_json: bool) -> None:
+    """Print an event as a line."""
+    if as_json:
+        print_json({"id": event.id, "type": event.type, "at": event.at, "data": event.data}, indent=None)
+    elif event.type == "snapshot":
+        why = waits_because(event.data.get("model_problem"))
+        out.print(f"{'now':<12}{event.data.get('status')}  {why}".rstrip())
+    else:
+        out.print(f"{clock(event.at):<12}{event.type:<22}{words(event.data)}")
+
+
+def count(job: Job) -> str:
+    """Return a job's progress as text, if it is known."""
+    return f"{job.progress.done}/{job.progress.total} {job.progress.unit}" if job.progress.total else ""
+
+
+def words(data: Mapping[str, Any]) -> str:
+    """Return an event's data as text."""
+    return "  ".join(_word(name, value) for name, value in data.items() if value not in (None, "", {}, []))
+
+
+def _word(name: str, value: Any) -> str:
+    if name == "error" and isinstance(value, Mapping):
+        return f"{value.get('code')}: {value.get('detail')}"
+    return f"at {clock(value)}" if name == "at_s" else f"{name} {value}"
+
+
+def clock(at: Any) -> str:
+    """Return a time (a datetime, its ISO text, or seconds since the epoch) as local time of day."""
+    if at is None:
+        return ""
+    if isinstance(at, int | float):
+        at = datetime.fromtimestamp(at, UTC)
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return moment.astimezone().strftime("%H:%M:%S.%f")[:-4]
+
+
+def table(*columns: str) -> Table:
+    """Return a table without lines; its first column is never wrapped."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        made.add_column(column, overflow="fold", no_wrap=number == 0, min_width=len(column))
+    return made
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a document as JSON."""
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> str:
+    """Return a time in the API's format, and anything else as `str`."""
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else str(value)

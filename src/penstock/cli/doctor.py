@@ -1,0 +1,246 @@
+"""The checks of `penstock doctor`: each runs by itself, so that one failure hides no other."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import TypeVar
+
+from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue
+from penstock.config import Settings
+from penstock.errors import ConfigError, PenstockError
+from penstock.formats import READS, RUNS
+from penstock.intake.drop_checks import inspect_drops
+from penstock.models import read_catalogue
+from penstock.queue import visibility_timeout_s
+from penstock.storage.checks import (
+    Finding,
+    inspect_disk,
+    inspect_object_store,
+    inspect_redis,
+    inspect_redis_access,
+    vouched,
+)
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis.catalogues import catalogue
+from penstock.storage.redis.drop_events import NO_PASSES, passes
+from penstock.storage.redis.identity import Identity, identity
+from penstock.storage.redis.queues import Newer, newer
+from penstock.storage.redis.scripts import Command, JobStore
+from penstock.up.valkey import recorded_url
+
+T = TypeVar("T")
+
+#: The answer of a job store that does not respond.
+NONE_NEWER = Newer(0, 0)
+_START = "start it: `penstock up`"
+#: Run in a process of its own: a process that has left the network cannot return.
+_SURVEY = (
+    "import json; from penstock.workers.io import sandbox; "
+    "print(json.dumps(sandbox.missing(sandbox.survey(sandbox.leave_network()))))"
+)
+
+
+def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterator[Finding]:
+    """Yield the findings on the settings' Redis and object store, on the service at `url`, and on this machine."""
+    address = settings.redis_url or recorded_url(settings.data / "valkey")
+    yield from _redis(settings, address)
+    found = None if address is None else _identity(address)
+    if found is not None:
+        yield _keeper(found)
+        yield _formats(_read(address, newer(), NONE_NEWER))
+    yield _object_store(settings)
+    yield from _disks(settings)
+    yield _catalogue(settings)
+    store_address = None if found is None else address
+    models, listed = _read(store_address, catalogue(), {}), _read(store_address, passes(), NO_PASSES)
+    yield from inspect_drops(settings, models, listed.rules)
+    if settings.data.is_dir():
+        yield _data_folder(settings)
+    yield from _service(settings, url, found, api_key)
+    yield _io_processes()
+
+
+def _redis(settings: Settings, address: str | None) -> Iterator[Finding]:
+    if address is None:
+        remedy = f"{_START}, or give its data folder with --data, or set PENSTOCK_REDIS_URL"
+        yield Finding(
+            "redis", ok=False, detail=f"none is set, and none was started under {settings.data}", remedy=remedy
+        )
+        return
+    try:
+        yield from vouched(inspect_redis(address, patience_s=1), settings)
+        if settings.with_keys:
+            yield inspect_redis_access(address)
+    except PenstockError as error:
+        yield Finding("redis", ok=False, detail=error.detail, remedy=f"{_START}, or correct redis_url")
+
+
+def _identity(address: str) -> Identity | None:
+    """Return a job store's identity; None if it does not respond, which `_redis` reports."""
+    try:
+        store = JobStore.open(address, timeout_s=2)
+    except ValueError:
+        return None
+    try:
+        return store.run(identity())
+    except PenstockError:
+        return None
+    finally:
+        store.close()
+
+
+def _read(address: str | None, command: Command[T], otherwise: T) -> T:
+    """Return a job store's answer; `otherwise` without a store, or if it does not respond."""
+    if address is None:
+        return otherwise
+    store = JobStore.open(address, timeout_s=2)
+    try:
+        return store.run(command)
+    except PenstockError:
+        return otherwise
+    finally:
+        store.close()
+
+
+def _keeper(found: Identity) -> Finding:
+    detail = "none is active" if found.keeper is None else f"{found.keeper} is active"
+    remedy = "run `penstock keeper`, or read its log: lost jobs, webhooks, drops and retention need a keeper"
+    return Finding("keeper", found.keeper is not None, detail, remedy)
+
+
+def _formats(found: Newer) -> Finding:
+    """Report the jobs that wait for a newer release."""
+    detail = f"this release runs jobs of formats up to {RUNS} and reads formats up to {READS}"
+    if found.jobs:
+        detail += f"; {found.jobs} waiting jobs need a newer one (format {found.version})"
+    return Finding("formats", not found.jobs, detail, "start a worker of the newer release, or cancel these jobs")
+
+
+def _object_store(settings: Settings) -> Finding:
+    if settings.object_store is None and not settings.data.is_dir():
+        remedy = "give its folder with --data or PENSTOCK_DATA, or set PENSTOCK_OBJECT_STORE"
+        return Finding("object store", ok=False, detail=f"there is no data folder {settings.data}", remedy=remedy)
+    try:
+        return inspect_object_store(open_store(settings.store_url, settings), settings.store_url)
+    except PenstockError as error:
+        return Finding("object store", ok=False, detail=error.detail, remedy="correct `object_store`")
+
+
+def _disks(settings: Settings) -> Iterator[Finding]:
+    """Report the disks of the scratch folder and of the data folder, in which Valkey keeps its log."""
+    if settings.spool is not None or settings.data.is_dir():
+        yield inspect_disk("scratch disk", settings.spool_dir)
+    if settings.data.is_dir():
+        yield inspect_disk("data disk", settings.data.resolve())
+
+
+def _catalogue(settings: Settings) -> Finding:
+    """Read the records that a worker with these settings would read."""
+    try:
+        found = read_catalogue(*settings.models)
+    except ConfigError as error:
+        return Finding("catalogue", ok=False, detail=error.detail, remedy="correct the file, or correct `models`")
+    detail = "; ".join(wrong.problem for wrong in found.wrong.values()) or ", ".join(sorted(found)) or "no models"
+    return Finding("catalogue", not found.wrong, detail, "correct it and restart the worker; the other models serve")
+
+
+def _data_folder(settings: Settings) -> Finding:
+    """Report who can read the data folder: that is the operator's choice."""
+    mode = stat.S_IMODE(settings.data.stat().st_mode)
+    others = mode & (stat.S_IRWXG | stat.S_IRWXO)
+    who = f"other users can read it; `chmod 700 {settings.data}` prevents that" if others else "only you can read it"
+    return Finding("data folder", ok=True, detail=f"{settings.data} (mode {mode:04o}): {who}")
+
+
+def _service(settings: Settings, url: str, found: Identity | None, api_key: str | None) -> Iterator[Finding]:
+    try:
+        with Client(url, api_key=api_key, patience_s=0) as client:
+            mark = client.job_store()
+            yield Finding("api", ok=True, detail=url)
+            yield (access := _access(url, client))
+            if not access.ok:
+                return
+            queues, models = client.queues(), client.models()
+    except ClientError as error:
+        yield Finding("api", ok=False, detail=str(error), remedy=f"{_START}, or give its address with --url")
+        return
+    if found is not None and mark != found.id:
+        detail = f"{url} uses another Redis than the one checked here: these are two services"
+        yield Finding("one service", ok=False, detail=detail, remedy="correct PENSTOCK_URL, or redis_url and --data")
+    served = any(queue.workers for queue in queues)
+    yield from (_worker(queue, served=served) for queue in queues)
+    yield from _hints(settings, models)
+    yield from _models(models)
+
+
+def _access(url: str, client: Client) -> Finding:
+    """Check if the service requires keys, and if the given key permits the next checks."""
+    remedy = "set PENSTOCK_API_KEY: `penstock keys create --scopes read,monitor` creates one"
+    with Client(url, patience_s=0) as anybody:
+        with_keys = _refusal(anybody) is not None
+    refusal = _refusal(client)
+    if refusal is not None:
+        return Finding("access", ok=False, detail=f"the service requires API keys; {refusal}", remedy=remedy)
+    return Finding("access", ok=True, detail="by API keys" if with_keys else "open: no API keys, this machine only")
+
+
+def _refusal(client: Client) -> str | None:
+    """Return why a client may not read models and queues; None if it may."""
+    try:
+        client.models()
+        client.queues()
+    except PenstockAPIError as error:
+        if error.code not in ("unauthorized", "insufficient_scope"):
+            raise
+        return "no valid key was given" if error.status == HTTPStatus.UNAUTHORIZED else error.detail
+    return None
+
+
+def _worker(queue: Queue, *, served: bool) -> Finding:
+    detail = f"{queue.workers} at queue {queue.name}, {queue.queued} waiting, {queue.running} running"
+    # A queue that is no longer served needs no worker as long as it is empty.
+    ok = queue.workers > 0 or (served and queue.queued == 0)
+    return Finding("worker", ok, detail, "no worker was seen lately: run `penstock worker`, or read its log")
+
+
+def _hints(settings: Settings, models: Sequence[ModelInfo]) -> Iterator[Finding]:
+    """Compare the visibility timeout of workers with these settings with the longest execution timeout of a model."""
+    try:
+        found = read_catalogue(*settings.models)
+    except ConfigError:  # reported by `_catalogue`
+        return
+    known = {name: float(model.execution_timeout_s) for name, model in found.items()}
+    running = (model for model in models if model.name not in found.wrong)
+    served = {model.name: float(model.raw.get("execution_timeout_s") or 0) for model in running}
+    held_s = visibility_timeout_s(max(known.values(), default=0))
+    longest_s, name = max(((s, name) for name, s in (known | served).items()), default=(0.0, "none"))
+    detail = f"{held_s} s, the longest execution timeout is {longest_s:g} s ({name})"
+    yield Finding("visibility timeout", held_s > longest_s, detail, "set this machine's `models` to the service's")
+
+
+def _models(models: Sequence[ModelInfo]) -> Iterator[Finding]:
+    if not models:
+        yield Finding("models", ok=False, detail="none", remedy="start a worker, which publishes its models")
+    for model in models:
+        yield Finding(
+            f"model {model.name}",
+            model.problem is None,
+            model.problem or f"revision {model.revision}{'' if model.ready else ', warming up'}",
+            f"correct it and restart the worker; `penstock models check {model.name}` on its machine checks it again",
+        )
+
+
+def _io_processes() -> Finding:
+    """Report the parts of the sandbox that this kernel or container refuses."""
+    done = subprocess.run([sys.executable, "-c", _SURVEY], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode:
+        return Finding("io processes", ok=False, detail="they do not start", remedy="see `penstock worker`'s log")
+    missing: list[str] = json.loads(done.stdout)
+    inside = "processors run in processes without a network, without other processes, and with their own files only"
+    detail = f"{inside}; missing here: {'; '.join(missing)}" if missing else inside
+    return Finding("io processes", ok=True, detail=detail, doubtful=bool(missing))

@@ -1,0 +1,120 @@
+"""`penstock drops`: list the drop rules and the results of their last listings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.cli.display import out, print_json, table
+from penstock.cli.options import JOB_FAILED, AsJson, Data
+from penstock.cli.upkeep import load
+
+if TYPE_CHECKING:
+    from penstock.config import DropRule, Settings
+    from penstock.storage.redis.drop_events import Pass, Passes
+
+#: Missed listings, and seconds for a keeper to become active, after which no keeper counts as running.
+_MISSED = 3
+_SLACK_S = 30
+#: Seconds after which a rule unknown here no longer counts as listed; with events a listing takes place every 300 s.
+LATE_S = 900
+
+
+def drops(data: Data = None, as_json: AsJson = False) -> None:
+    """List the drop rules with their numbers of objects: all, waiting, failed. Exit code 1 on a problem.
+
+    The rules are those of the settings here; the numbers are those of the keeper's last listing. With --json,
+    `elsewhere` names rules that the service lists and that are not in these settings.
+    """
+    from penstock.drop_rules import listed_every_s
+    from penstock.up.valkey import redis_address
+
+    settings = load(data)
+    found = _found(redis_address(settings)) if settings.drops else _found_if_any(settings)
+    problems = {rule.name: _problem(rule, found, listed_every_s(rule, settings)) for rule in settings.drops}
+    elsewhere = sorted(name for name, last in found.rules.items() if last.age_s <= LATE_S and name not in problems)
+    if as_json:
+        rules = [_public_fields(rule, found.rules.get(rule.name), problems[rule.name]) for rule in settings.drops]
+        print_json({"rules": rules, "events_waiting": found.events_waiting, "elsewhere": elsewhere})
+    elif settings.drops:
+        _show(settings.drops, found, problems)
+    else:
+        _show_no_rules(elsewhere)
+    if any(problems.values()):
+        raise typer.Exit(JOB_FAILED)
+
+
+def _found(address: str) -> Passes:
+    from penstock.storage.redis.drop_events import passes
+    from penstock.storage.redis.records import JobStore
+
+    store = JobStore.open(address)
+    try:
+        return store.run(passes())
+    finally:
+        store.close()
+
+
+def _found_if_any(settings: Settings) -> Passes:
+    """Return the last listings of the settings' service; none if there is no such service."""
+    from penstock.errors import PenstockError
+    from penstock.storage.redis.drop_events import NO_PASSES
+    from penstock.up.valkey import redis_address
+
+    try:
+        return _found(redis_address(settings))
+    except PenstockError:
+        return NO_PASSES
+
+
+def _show_no_rules(elsewhere: Sequence[str]) -> None:
+    out.print("no drop rules are set here: add [[drops]] to penstock.toml")
+    if elsewhere:
+        names = ", ".join(elsewhere)
+        out.print(f"the service has rules of other settings: {names}. Run this in its folder or with its penstock.toml")
+
+
+def _public_fields(rule: DropRule, found: Pass | None, problem: str | None) -> dict[str, Any]:
+    fields = {"name": rule.name, "bucket": rule.bucket, "prefix": rule.prefix, "model": rule.model}
+    last = None if found is None else asdict(found)
+    return {**fields, "tenant": rule.tenant, "events": rule.events, "problem": problem, "last_pass": last}
+
+
+def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str | None]) -> None:
+    rows = table("rule", "where", "model", "events", "objects", "waiting", "failed", "last listing", "problem")
+    for rule in rules:
+        where, last = f"{rule.bucket.rstrip('/')}/{rule.prefix}", found.rules.get(rule.name)
+        hears = rule.events if rule.queue_url is None else "sqs"
+        counts = ("", "", "") if last is None else (str(last.found), str(last.waiting), str(last.failed))
+        rows.add_row(
+            rule.name, where, rule.model, hears or "listing", *counts, _when(last), problems[rule.name] or ""
+        )  # fmt: skip
+    out.print(rows)
+    for rule in rules:
+        last = found.rules.get(rule.name)
+        if last and last.passed_over:
+            passed_over = ", ".join(last.passed_over)
+            out.print(f"{rule.name} skips names that cannot be objects (copy or rename them): {passed_over}")
+        if last and last.gone:
+            out.print(f"{rule.name} has no results for objects that disappeared too early: {', '.join(last.gone)}")
+    if found.events_waiting:
+        out.print(f"{found.events_waiting} events wait for the keeper")
+
+
+def _when(last: Pass | None) -> str:
+    return "none" if last is None else f"{last.age_s:.0f} s ago, took {last.took_s:.1f} s"
+
+
+def _problem(rule: DropRule, found: Passes, every_s: float) -> str | None:
+    deaf = found.deaf.get(rule.queue_url or "")
+    return problem_of(found.rules.get(rule.name), every_s) or (f"its events cannot be read: {deaf}" if deaf else None)
+
+
+def problem_of(last: Pass | None, every_s: float) -> str | None:
+    """Return the problem of the last listing, or that there was none lately."""
+    if last is None or last.age_s > _MISSED * (every_s + last.took_s) + _SLACK_S:
+        return "no keeper lists it: is one running?"
+    return last.problem

@@ -1,0 +1,430 @@
+"""The command line: submit and follow jobs, watch the service, run its processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from penstock.cli.batch import batch_app
+from penstock.cli.deliveries import deliveries_app
+from penstock.cli.display import clock, count, err, out, print_json, show_event, show_job, table, words
+from penstock.cli.drops import drops
+from penstock.cli.files import download, save, upload, wait
+from penstock.cli.keys import keys_app
+from penstock.cli.models import models_app
+from penstock.cli.options import (
+    DEFAULT_URL,
+    EPILOG,
+    FOLLOWING_S,
+    INTERRUPTED,
+    JOB_FAILED,
+    OK,
+    STILL_RUNNING,
+    UNAVAILABLE,
+    USAGE,
+    AsJson,
+    Commands,
+    Data,
+    JobId,
+    Params,
+    Url,
+    connect,
+    pairs,
+)
+from penstock.cli.queues import dead_letters_app, queues_app
+from penstock.cli.run import read_document, run
+from penstock.cli.upkeep import doctor, recover
+from penstock.cli.watch import watch
+from penstock.cli.webhooks import webhooks_app
+from penstock.errors import ConfigError, PenstockError
+from penstock.jobs import Status
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.client.answers import Job
+    from penstock.config import Settings
+
+app = typer.Typer(
+    cls=Commands,
+    help="Penstock: inference as a job queue.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(batch_app, name="batch")
+app.add_typer(keys_app, name="keys")
+app.add_typer(models_app, name="models")
+app.add_typer(queues_app, name="queues")
+app.add_typer(dead_letters_app, name="dead-letters")
+app.add_typer(deliveries_app, name="deliveries")
+app.add_typer(webhooks_app, name="webhooks")
+app.command("run", epilog=EPILOG)(run)
+for _command in (upload, wait, download, watch):
+    app.command(epilog=EPILOG)(_command)
+app.command(epilog=EPILOG)(doctor)
+app.command(epilog=EPILOG)(recover)
+app.command(epilog=EPILOG)(drops)
+
+TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M%z", "%Y-%m-%d"]
+Supervisor = Annotated[int, typer.Option("--supervisor", hidden=True, help="Id of a process; end when it ends.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from penstock import __version__
+
+        out.print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Handle the options that need no command."""
+
+
+def main() -> None:
+    """Run the command line; every expected error is printed as one sentence."""
+    try:
+        app()
+    except PenstockError as error:
+        _complain(error.detail)
+        sys.exit(USAGE if error.code == "config_error" else UNAVAILABLE)
+    except Exception as error:
+        code = _client_error_code(error)
+        if code is None:
+            raise
+        _complain(str(error))
+        sys.exit(code)
+
+
+@app.command(epilog=EPILOG)
+def submit(
+    model: Annotated[str, typer.Argument(help="Name of the model: see `penstock models`.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|TEXT...", help="Local files, or media://, s3:// and https:// references; or the model's text."
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and show its progress.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Wait, and save the result here.", file_okay=False)
+    ] = None,
+    param: Params = None,
+    whole: Annotated[
+        str | None, typer.Option("--input", metavar="JSON|FILE", help="The model's whole input; --param overrides it.")
+    ] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the job ends.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the job.")] = None,
+    priority: Annotated[Literal["low", "normal", "high"] | None, typer.Option(help="Priority over other jobs.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one job.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job: penstock submit csmask scene.tif --out result."""
+    from penstock.cli.params import parse_params
+    from penstock.cli.progress import transfer
+    from penstock.client.downloads import make_folder
+
+    with connect(url) as client:
+        client.job_store()  # a service that does not respond is reported soon
+    with connect(url, patience_s=FOLLOWING_S) as client:
+        schema = client.model(model).input_schema  # a service that has just started still checks its models
+        document, local = _input({**read_document(whole), **parse_params(param or [], schema)}, files or [], schema)
+        if folder is not None:
+            make_folder(folder)
+        with transfer(err, "sending") as on_bytes:
+            job = client.submit(
+                model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,
+                priority=priority, idempotency_key=key, on_bytes=on_bytes,
+            )  # fmt: skip
+        if not wait and folder is None:
+            show_job(job, as_json)
+            return
+        err.print(f"job {job.id}")
+        job = _follow(client, job)
+        if folder is not None and job.succeeded:
+            for path in save(client, job, folder):
+                err.print(f"{path}  {path.stat().st_size:,} bytes")
+    show_job(job, as_json)
+    raise typer.Exit(OK if job.succeeded else JOB_FAILED)
+
+
+@app.command()
+def status(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a job. Exit code 1 if it failed, was canceled or expired."""
+    with connect(url) as client:
+        job = client.job(job_id)
+    show_job(job, as_json)
+    raise typer.Exit(JOB_FAILED if job.over and not job.succeeded else OK)
+
+
+@app.command()
+def cancel(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Cancel a job."""
+    with connect(url) as client:
+        show_job(client.cancel(job_id), as_json)
+
+
+@app.command()
+def retry(
+    job_id: JobId,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="A key of your own starts a further retry.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Run the request of a failed, expired or canceled job again, as a new job. Repeated, it returns the same job."""
+    with connect(url) as client:
+        show_job(client.retry(job_id, idempotency_key=key), as_json)
+
+
+@app.command()
+def delete(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Delete a job and its result. A running job is canceled first."""
+    with connect(url) as client:
+        client.delete(job_id)
+    if as_json:
+        print_json({"id": job_id, "deleted": True})
+    else:
+        out.print(f"{job_id}  deleted")
+
+
+@app.command()
+def events(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Follow a job until it ends; with --json one object per line."""
+    with connect(url) as client:
+        client.job(job_id)
+    with connect(url, patience_s=FOLLOWING_S) as client:
+        try:
+            for event in client.events(job_id):
+                show_event(event, as_json)
+        except KeyboardInterrupt:
+            _goes_on(job_id)
+
+
+@app.command()
+def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the history of a job: request, waits, attempts, phases, batches, artifacts, webhooks."""
+    from dataclasses import asdict
+
+    from penstock.cli.timeline import timeline
+
+    with connect(url) as client:
+        job, found, deliveries = client.job(job_id), client.event_list(job_id), client.deliveries(job_id)
+    entries = timeline(job, found, deliveries)
+    if as_json:
+        lists = {"events": [asdict(event) for event in found], "deliveries": [dict(d.raw) for d in deliveries]}
+        print_json({"job": dict(job.raw), "timeline": [asdict(entry) for entry in entries], **lists})
+        return
+    rows = table("time", "after", "event", "what")
+    for entry in entries:
+        after = "" if entry.after_s is None else f"{entry.after_s:.2f} s"
+        rows.add_row(clock(entry.at) or "to come", after, entry.event, words(entry.data))
+    out.print(rows)
+
+
+@app.command("list")
+def list_jobs(
+    status_is: Annotated[Status | None, typer.Option("--status", help="Only jobs with this status.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Only jobs with this.")] = None,
+    after: Annotated[datetime | None, typer.Option(help="Only jobs created after this time.", formats=TIMES)] = None,
+    before: Annotated[datetime | None, typer.Option(help="Only jobs created before this time.", formats=TIMES)] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Number of jobs.")] = 20,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with connect(url) as client:
+        jobs = _first_jobs(
+            client, limit, status=status_is and status_is.value, model=model, created_after=after,
+            created_before=before, metadata=pairs(metadata or [], "--meta"),
+        )  # fmt: skip
+    if as_json:
+        print_json([dict(job.raw) for job in jobs])
+        return
+    rows = table("job", "model", "status", "created", "progress", "webhooks")
+    for job in jobs:
+        webhooks = "" if job.delivery == "none" else job.delivery
+        rows.add_row(job.id, job.model, job.status.value, clock(job.created_at), count(job), webhooks)
+    out.print(rows)
+
+
+@app.command()
+def sample(
+    path: Annotated[Path, typer.Argument(help="GeoTIFF to write.", dir_okay=False)],
+    size_px: Annotated[int, typer.Option("--size", min=64, max=20_000, help="Width and height in pixels.")] = 1024,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a six-band scene for trying things out. It is synthetic, and tagged as such."""
+    from penstock.cli.demo import write_scene
+
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists: choose another name, or replace it with --force")
+    write_scene(path, size_px=size_px)
+    out.print(f"{path}: a synthetic scene of {size_px} x {size_px} px, six bands of reflectance x 10000")
+
+
+@app.command()
+def up(
+    data: Data = None,
+    host: Annotated[str | None, typer.Option(help="Address on which the API listens [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 = a free one [8080].")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Require API keys (see `penstock keys`); always on outside loopback.")
+    ] = False,
+    dev: Annotated[bool, typer.Option("--dev", help="Accept a Redis without durable storage, with a warning.")] = False,
+    supervisor: Supervisor = 0,
+) -> None:
+    """Run everything on this machine: Valkey, the object store, API, worker and keeper. Ctrl-C ends it."""
+    from penstock.config import load_settings
+    from penstock.log import configure
+    from penstock.up.children import end_with
+    from penstock.up.supervisor import up as run
+
+    if supervisor:
+        end_with(supervisor)
+    given = {"data": data, "host": host, "port": port, "dev": dev or None, "access": "keys" if keys else None}
+    settings = load_settings(**{name: value for name, value in given.items() if value is not None})
+    configure("warning")
+    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}")))
+
+
+@app.command()
+def api(supervisor: Supervisor = 0) -> None:
+    """Run the API alone (settings: PENSTOCK_*, penstock.toml)."""
+    from penstock.api.app import from_settings
+    from penstock.api.server import serve
+
+    settings = _process(supervisor)
+    serve(from_settings(), settings)
+
+
+@app.command()
+def worker(supervisor: Supervisor = 0) -> None:
+    """Run a worker alone until SIGTERM (settings: PENSTOCK_*, penstock.toml)."""
+    settings = _process(supervisor)
+    from penstock.storage.checks import require_durable_redis
+    from penstock.workers.app import main as run
+
+    require_durable_redis(settings)
+    raise typer.Exit(run(settings))
+
+
+@app.command()
+def keeper(supervisor: Supervisor = 0) -> None:
+    """Run a keeper alone until SIGTERM: leases, webhooks, drop-in buckets, retention."""
+    settings = _process(supervisor)
+    from penstock.storage.checks import require_durable_redis
+    from penstock.workers.keeper.keeper import main as run
+
+    require_durable_redis(settings)
+    raise typer.Exit(run(settings))
+
+
+@app.command()
+def demo(
+    scene: Annotated[
+        Path | None, typer.Option(help="Your own scene; without it, a synthetic one is written.", dir_okay=False)
+    ] = None,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the result.")] = Path(
+        "demo-output"
+    ),
+) -> None:
+    """Start everything on free ports, run one scene, show the result, and stop everything."""
+    from penstock.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(scene, folder))
+
+
+def _first_jobs(client: Client, limit: int, **filters: Any) -> list[Job]:
+    """Return the newest matching jobs, from as many pages as needed."""
+    page = client.jobs(limit=limit, **filters)
+    jobs = [*page.jobs]
+    while len(jobs) < limit and page.next_cursor is not None:
+        page = client.jobs(limit=limit - len(jobs), cursor=page.next_cursor, **filters)
+        jobs += page.jobs
+    return jobs
+
+
+def _process(supervisor: int) -> Settings:
+    """Set this process up as a part of the service, and return its settings."""
+    from penstock.config import load_settings
+    from penstock.log import configure, log_uncaught
+    from penstock.up.children import end_with
+
+    if supervisor:
+        end_with(supervisor)
+    settings = load_settings()
+    configure(settings.log_level)
+    log_uncaught()
+    return settings
+
+
+def _input(
+    document: dict[str, Any], files: list[str], schema: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str | list[str]]]:
+    """Return the job's input, and those of its fields that hold local files."""
+    from penstock.cli.params import assign_files, assign_texts, means_texts
+    from penstock.client.answers import media_fields
+    from penstock.requests import is_file, is_reference
+
+    if files and means_texts(files, schema, is_file):
+        return document | assign_texts(files, schema), {}
+    given = {field: document[field] for field in media_fields(schema) if _are_texts(document.get(field))}
+    named = given | assign_files(files, schema, taken=document)
+    local = {field: paths for field, paths in named.items() if not _all(is_reference, paths)}
+    kept = {field: value for field, value in (document | named).items() if field not in local}
+    return kept, local
+
+
+def _follow(client: Client, job: Job) -> Job:
+    from penstock.cli.progress import following
+
+    try:
+        with following(err) as on_event:
+            return client.wait(job.id, on_event=on_event)
+    except KeyboardInterrupt:
+        _goes_on(job.id)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _goes_on(job_id: str) -> None:
+    err.print(f"\nThe job continues. Follow: `penstock events {job_id}`. Cancel: `penstock cancel {job_id}`.")
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(part, str) for part in value)
+    )
+
+
+def _all(test: Any, paths: str | list[str]) -> bool:
+    return all(test(path) for path in ([paths] if isinstance(paths, str) else paths))
+
+
+def _complain(sentence: str) -> None:
+    err.print(f"penstock: {sentence}")
+
+
+def _client_error_code(error: Exception) -> int | None:
+    from penstock.client.answers import ClientError, Corrupt, PenstockAPIError, StillRunning, Unreachable
+
+    if not isinstance(error, ClientError):
+        return None
+    if isinstance(error, StillRunning):
+        return STILL_RUNNING
+    return UNAVAILABLE if isinstance(error, PenstockAPIError | Unreachable | Corrupt) else USAGE

@@ -1,0 +1,187 @@
+"""`penstock models`: list the models of the service or of this installation; check, fetch, pin and export them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from penstock.cli.display import err, out, print_json, table
+from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Url, connect
+from penstock.client.answers import Unreachable, media_fields
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.local.library import Engine
+    from penstock.models import Model
+
+
+class _ListByDefault(TyperGroup):
+    """`penstock models --json` is `penstock models list --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # (typer's own click context has no public name)
+        """Insert `list` if no command is given."""
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+models_app = typer.Typer(cls=_ListByDefault, help="The models: list, check, fetch, pin and export them.", epilog=EPILOG)
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names or aliases [all].")]
+
+
+@models_app.command("list", epilog=EPILOG)
+def list_models(
+    local: Annotated[
+        bool, typer.Option("--local", help="List this installation's models (`penstock run`), without the service.")
+    ] = False,
+    catalogue: Catalogues = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the service's models, or with --local this installation's, with their inputs."""
+    found = _local(catalogue) if local or catalogue else _served(url)
+    if as_json:
+        print_json(found)
+        return
+    rows = table("model", "title", "files", "parameters", "problem")
+    for model in found:
+        media = media_fields(model["input_schema"])
+        others = [name for name in model["input_schema"].get("properties", {}) if name not in media]
+        called = ", ".join([model["name"], *model.get("aliases", ())])
+        rows.add_row(called, model["title"], ", ".join(media), ", ".join(others), _trouble(model))
+    out.print(rows)
+
+
+@models_app.command(epilog=EPILOG)
+def check(
+    names: Names = None,
+    warm_up: Annotated[
+        bool, typer.Option("--warm-up", help="Also load each model and run a dummy request through it.")
+    ] = False,
+    catalogue: Catalogues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this installation's models: processor, schema, hashes, and the packages and memory that the runner needs.
+
+    Weights are read with --warm-up only. Exit code 1 if a model is broken.
+    """
+    from penstock.local.inspection import inspect
+
+    with _engine(catalogue) as engine:
+        findings = list(inspect(engine, names or (), warm_up=warm_up))
+    if as_json:
+        print_json([{**asdict(finding), "ok": finding.ok} for finding in findings])
+    else:
+        rows = table("model", "", "revision", "source", "result")
+        for found in findings:
+            what = "; ".join(found.problems) or "; ".join(found.notes)
+            rows.add_row(found.model, "ok" if found.ok else "FAIL", found.revision, found.source, what)
+        out.print(rows)
+    raise typer.Exit(OK if all(finding.ok for finding in findings) else JOB_FAILED)
+
+
+@models_app.command(epilog=EPILOG)
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or aliases.")],
+    catalogue: Catalogues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch models from the hub or S3 into the model cache, and check their hashes."""
+    from penstock.cli.progress import growing
+    from penstock.local.inspection import size_bytes
+
+    fetched = []
+    with _engine(catalogue) as engine:
+        for name in names:
+            engine.installation.record(name)  # an unknown name is reported before other models are fetched
+        for name in names:
+            with growing(err, f"fetching {name}", engine.installation.cache, size_bytes):
+                path = engine.installation.fetch(name)
+            fetched.append({"model": name, "path": str(path), "size_bytes": size_bytes(path)})
+            if not as_json:
+                out.print(f"{name}  {path}  {fetched[-1]['size_bytes']:,} bytes")
+    if as_json:
+        print_json(fetched)
+
+
+@models_app.command(epilog=EPILOG)
+def pin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or alias.")],
+    catalogue: Catalogues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the hashes of a model's files in the form of a record: append them to your models.toml.
+
+    A model that has hashes in the catalogue is rejected: a second table would make the file invalid. --json prints all.
+    """
+    with _engine(catalogue) as engine:
+        record = engine.installation.record(name)
+        if not as_json:
+            _refuse_pinned(record)
+        pins = engine.installation.pins(name)
+    if as_json:
+        print_json(pins)
+    elif list(pins) == [""]:
+        out.print(f'sha256 = "{pins[""]}"    # a line of [models.{record.name}]')
+    else:
+        out.print(f"[models.{record.name}.files]")
+        for path, digest in pins.items():
+            out.print(f'"{path}" = "{digest}"')
+
+
+@models_app.command(epilog=EPILOG)
+def export(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or alias of a model for scenes.")],
+    catalogue: Catalogues = None,
+) -> None:
+    """Print a model for scenes as a STAC item (MLM 1.5): its bands, scaling, tiles, classes, weights and licence."""
+    with _engine(catalogue) as engine:
+        record = engine.installation.record(name)
+    if not record.processor.startswith("raster-"):
+        raise ConfigError(f"{record.name} is not a model for scenes: its processor is {record.processor}")
+    try:
+        from penstock.processors.geo.write.mlm import stac_mlm
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this needs {error.name}: pip install 'penstock[geo]'") from error
+    print_json(stac_mlm(record))
+
+
+def _refuse_pinned(record: Model) -> None:
+    """Raise `ConfigError` for a model that has hashes in the catalogue."""
+    if record.files or record.sha256:
+        where = f"the table [models.{record.name}.files]" if record.files else f"sha256 of [models.{record.name}]"
+        raise ConfigError(
+            f"{record.name} is pinned already: to pin other files, remove {where} from the catalogue and run this again"
+        )
+
+
+def _engine(catalogue: list[Path] | None) -> Engine:
+    """Return an engine that imports processors in other processes, so that a crash does not end this one."""
+    from penstock.local.library import Engine
+    from penstock.log import configure
+
+    configure("error")
+    return Engine(catalogue=catalogue or (), isolated=True)
+
+
+def _served(url: str) -> list[dict[str, Any]]:
+    try:
+        with connect(url) as client:
+            return [dict(model.raw) for model in client.models()]
+    except Unreachable as error:
+        raise Unreachable(f"{error}; --local lists this installation's models") from error
+
+
+def _local(catalogue: list[Path] | None) -> list[dict[str, Any]]:
+    with _engine(catalogue) as engine:
+        here = engine.installation
+        return [here.look_up(name)[1].model_dump(mode="json") for name in here.names]
+
+
+def _trouble(model: dict[str, Any]) -> str:
+    return model.get("problem") or ("" if model.get("ready", True) else "warming up")

@@ -1,0 +1,84 @@
+"""Shared parts of the commands: exit codes, options, and the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+OK, JOB_FAILED, USAGE, UNAVAILABLE, STILL_RUNNING, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+#: Seconds to retry a service that does not respond: for one request, and while following a job.
+REQUEST_S, FOLLOWING_S = 2.0, 120.0
+
+EPILOG = (
+    "Environment: PENSTOCK_URL is the address of the service, PENSTOCK_API_KEY the API key if it requires one. "
+    "Exit codes: 0 success · 1 the job failed, was canceled or expired, or a check failed · 2 wrong usage or setting · "
+    "3 the service did not respond or rejected the request, or the model cannot be used · "
+    "4 `wait --timeout` expired · 130 interrupted (a submitted job continues)."
+)
+
+
+class Commands(TyperGroup):
+    """Commands that report invalid options in plain words instead of pydantic's."""
+
+    def invoke(self, ctx: Any) -> Any:  # typer's own kind of Context, which it does not export
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from penstock.documents import plainly
+
+            error.message = plainly(error.message)
+            raise
+
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+Url = Annotated[str, typer.Option("--url", envvar="PENSTOCK_URL", help="Address of the service.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", file_okay=False, help="Data folder of `penstock up` [penstock-data].")
+]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="k=v",
+        help="Field of the model's input: outputs=classes,stats, radiometry.scale=1e-4.",
+    ),
+]
+Catalogues = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--catalogue",
+        metavar="FILE",
+        dir_okay=False,
+        help="A models.toml to read after the shipped one and those of the settings; may be repeated.",
+    ),
+]
+
+
+def pairs(texts: list[str], option: str) -> dict[str, str]:
+    """Return `key=value` texts as a mapping."""
+    wrong = [text for text in texts if "=" not in text]
+    if wrong:
+        raise typer.BadParameter(f"{option} {wrong[0]}: write it as key=value")
+    return dict(text.split("=", 1) for text in texts)
+
+
+@contextmanager
+def connect(url: str, *, patience_s: float = REQUEST_S) -> Iterator[Client]:
+    """Yield a client of the service, with the API key of the environment."""
+    from penstock.client import Client
+    from penstock.config import api_key, state_dir
+
+    with Client(url, api_key=api_key(), patience_s=patience_s, state_dir=state_dir()) as client:
+        yield client

@@ -1,0 +1,186 @@
+"""`penstock run`: a model on this machine, without queue or server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import format_exception
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.display import err, out, print_json, show_notes
+from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
+from penstock.cli.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
+from penstock.client.answers import Event
+from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError
+from penstock.jobs import Phase, Progress
+from penstock.reports import with_places
+from penstock.requests import is_file
+
+if TYPE_CHECKING:
+    from penstock.local.library import Result
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|TEXT...",
+        help="The model's files, or its text if it needs no files or these are none. - reads standard input.",
+    ),
+]
+
+
+def run(
+    model: Annotated[str, typer.Argument(help="Name of the model: see `penstock models list --local`.")],
+    arguments: Arguments = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", file_okay=False, help="Folder for the result's files [MODEL-result]."),
+    ] = None,
+    param: Params = None,
+    whole: Annotated[
+        str | None, typer.Option("--input", metavar="JSON|FILE", help="The model's whole input; --param overrides it.")
+    ] = None,
+    isolated: Annotated[
+        bool, typer.Option("--isolated", help="Run the processor in a separate process, as a worker does.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log events, and show the cause of a rejected input.")
+    ] = False,
+    catalogue: Catalogues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model here, without queue or server: penstock run csmask scene.tif --out result."""
+    from penstock.local.library import Engine
+    from penstock.log import configure
+
+    level = "info" if verbose else "error"
+    configure(level)
+    sys.excepthook = _complain_of_processor
+    try:
+        with Engine(catalogue=catalogue or (), isolated=isolated, log_level=level) as engine:
+            _, entry = engine.installation.servable(model)
+            document = _input(entry.input_schema, arguments or [], param or [], whole)
+            where = folder or Path(f"{entry.name}-result")
+            with _View(streams=not as_json) as view:
+                result = engine.run(model, input=document, out=where, say=view.say, on_progress=view.progress)
+            _show(entry.name, result, view, as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except RequestError as error:
+        err.print(f"penstock: {error.detail}")
+        raise typer.Exit(USAGE) from None
+    except (InputError, ServiceError) as error:
+        if isinstance(error, ModelUnavailable):
+            raise
+        if verbose and error.__cause__ is not None:
+            sys.stderr.write("".join(format_exception(error.__cause__)))
+        err.print(f"{error.code}: {with_places(error.detail, error.errors)}")
+        raise typer.Exit(JOB_FAILED) from None
+
+
+def _complain_of_processor(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback that begins at the processor, if it contains one."""
+    begun = trace
+    while begun is not None and _is_ours(begun.tb_frame.f_globals.get("__name__", "")):
+        begun = begun.tb_next
+    sys.stderr.write("".join(format_exception(kind, error, begun or trace)))
+
+
+def _is_ours(module: str) -> bool:
+    """Return True for modules between the command line and a processor."""
+    package = module.partition(".")[0]
+    between = ("__main__", "typer", "click", "contextlib", "threading", "runpy")
+    return package in between or (package == "penstock" and not module.startswith("penstock.processors."))
+
+
+def _input(schema: Mapping[str, Any], arguments: list[str], params: list[str], whole: str | None) -> dict[str, Any]:
+    """Return the model's input from the arguments and from standard input."""
+    document = {**read_document(whole), **parse_params(params, schema)}
+    if not means_texts(arguments, schema, is_file):
+        return document | assign_files(arguments, schema, taken=document)
+    if arguments == ["-"] or (not arguments and _lacks(schema, document)):
+        return document | assign_texts([sys.stdin.read().removesuffix("\n")], schema)
+    return document | assign_texts(arguments, schema)
+
+
+def _lacks(schema: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """Return True if the input is incomplete and standard input is not a terminal."""
+    from jsonschema import Draft202012Validator
+
+    return not Draft202012Validator(schema).is_valid(document) and not sys.stdin.isatty()
+
+
+def read_document(whole: str | None) -> dict[str, Any]:
+    """Return the object in `--input`, given as JSON or as a file; raise `UsageProblem` for anything else."""
+    if whole is None:
+        return {}
+    try:
+        text = whole if whole.lstrip().startswith("{") else Path(whole).read_text()
+        document = json.loads(text)
+    except OSError as error:
+        raise UsageProblem(f"--input {whole}: neither a JSON object nor a file: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageProblem(f"--input: not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise UsageProblem("--input: must be a JSON object")
+    return document
+
+
+@dataclass
+class _View:
+    """The display of a running model: progress bars, until the first text arrives."""
+
+    streams: bool
+    said: list[str] = field(default_factory=list)
+    _bars: ExitStack = field(default_factory=ExitStack)
+    _tell: Callable[[Event], None] | None = None
+
+    def __enter__(self) -> _View:
+        from penstock.cli.progress import following
+
+        self._tell = self._bars.enter_context(following(err))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.close()
+        if self.said:
+            sys.stdout.write("\n")
+
+    def progress(self, phase: Phase, progress: Progress) -> None:
+        """Show the progress of the run."""
+        if self._tell is not None and not self.said:
+            data = {"phase": phase.value, "done": progress.done, "total": progress.total}
+            self._tell(Event("", "job.progress", None, data))
+
+    def say(self, text: str) -> None:
+        """Print a further part of the result's text."""
+        if self.streams:
+            self._bars.close()
+            self.said.append(text)
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+
+def _show(model: str, result: Result, view: _View, as_json: bool) -> None:
+    files = [
+        {"name": name, "content_type": file.media_type, "size_bytes": file.size_bytes, "path": str(file.path)}
+        for name, file in result.artifacts.items()
+    ]
+    if as_json:
+        output = {"text": result.text, "json": result.data}
+        print_json({"model": model, "output": output, "artifacts": files})
+        show_notes(result.data)
+        return
+    if result.text is None and result.data is not None:
+        print_json(result.data)
+    elif result.text is not None and result.text != "".join(view.said):
+        out.print(result.text)
+    for file in files:
+        err.print(f"{file['path']}  {file['size_bytes']:,} bytes  {file['content_type']}")
+    show_notes(result.data)

@@ -1,0 +1,145 @@
+"""The timeline of a job, from its record, its events and its deliveries. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from penstock.client.answers import Event, Job, WebhookDelivery
+
+LOST = "Redis lost the job; it was restored from its manifest, and its earlier events are lost"
+DROPPED = "the first events were dropped: a job keeps about 1000"
+
+_SENT_BACK = ("job.requeued", "job.released", "job.retrying")
+#: Time, name and data of an entry; the time is None for a future event at an unknown time.
+_Row: TypeAlias = tuple[datetime | None, str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A past event, or, without a time, a future one."""
+
+    at: datetime | None
+    #: Seconds since the request.
+    after_s: float | None
+    event: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def timeline(job: Job, events: Sequence[Event], deliveries: Sequence[WebhookDelivery]) -> list[Entry]:
+    """Return all known events of a job in order; future ones are last."""
+    rows = [_request(job), *_gaps(job, events), *_course(job, events), *_phases(events)]
+    rows += [*_waits(job), *_webhooks(deliveries)]
+    # Events have milliseconds and records microseconds: within one millisecond the order above is right.
+    rows.sort(key=lambda row: (row[0] is None, _cut(row[0] or job.created_at)))
+    return [Entry(at, None if at is None else _between(job.created_at, at), event, data) for at, event, data in rows]
+
+
+def _request(job: Job) -> _Row:
+    named = ("tenant", "queue", "priority", "idempotency_key", "retry_of", "traceparent")
+    size = len(json.dumps(job.input, ensure_ascii=False, separators=(",", ":")).encode())
+    said = {name: job.raw[name] for name in named if job.raw.get(name) is not None}
+    return job.created_at, "request", {"id": job.id, "model": job.model, "body_bytes": size, **said}
+
+
+def _gaps(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
+    """Yield entries for events that are lost, as far as the record has them."""
+    recovered = _first(events, "job.recovered")
+    if recovered is not None:
+        yield recovered.at, "recovered", {"what": LOST}
+    elif events and _first(events, "job.created") is None:
+        yield job.created_at, "gap", {"what": DROPPED}
+    if job.started_at is not None and _first(events, "job.started") is None:
+        by = {} if recovered is None else {k: v for k, v in recovered.data.items() if k in ("worker", "fence")}
+        yield job.started_at, f"attempt {job.attempt}", by
+
+
+def _course(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
+    """Yield waits, attempts, and the end."""
+    waits_since = job.created_at
+    for event in events:
+        data = dict(event.data)
+        what = event.type.removeprefix("job.")
+        if event.type == "job.started":
+            waited = {} if event.at is None else {"waited_s": _between(waits_since, event.at)}
+            yield event.at, f"attempt {data.pop('attempt', '')}", {**waited, **data}
+        elif event.type in _SENT_BACK:
+            waits_since = event.at or waits_since
+            yield event.at, what, {**data, **data.pop("metrics", {})}
+        elif event.type == "job.cancel_requested":
+            yield event.at, what, data
+        elif event.type == "delivery.pending" and not data:
+            yield event.at, "redelivery asked for", {}
+        elif event.final:
+            # For a restored job the record has the time of its end: the event's time is that of the recovery.
+            at = event.at if _first(events, "job.recovered") is None else job.completed_at
+            yield from _end(job, at, data)
+
+
+def _end(job: Job, at: datetime | None, data: dict[str, Any]) -> Iterator[_Row]:
+    """Yield a job's end and its artifacts, which become visible with it."""
+    kept = {name: value for name, value in data.items() if name != "status"}
+    yield at, job.status.value, {**kept, **job.metrics}
+    for artifact in job.artifacts:
+        named = {"name": artifact.name, "size_bytes": artifact.size_bytes, "sha256": artifact.sha256}
+        yield at, "artifact visible", named
+
+
+def _phases(events: Sequence[Event]) -> Iterator[_Row]:
+    """Yield the phases of each attempt with their durations, from its heartbeats."""
+    begun: Event | None = None
+    latest: Event | None = None
+    for event in events:
+        if begun is not None and latest is not None and _leaves(begun, event):
+            yield _phase(begun, latest, event)
+            begun = None
+        if event.type == "job.progress":
+            begun, latest = begun or event, event
+    if begun is not None and latest is not None:
+        yield _phase(begun, latest, None)
+
+
+def _leaves(begun: Event, event: Event) -> bool:
+    if event.type == "job.progress":
+        return any(event.data.get(name) != begun.data.get(name) for name in ("phase", "attempt"))
+    return event.final or event.type == "job.started" or event.type in _SENT_BACK
+
+
+def _phase(begun: Event, latest: Event, end: Event | None) -> _Row:
+    data: dict[str, Any] = {}
+    if end is not None and begun.at is not None and end.at is not None:
+        data["took_s"] = _between(begun.at, end.at)
+    if (total := latest.data.get("total")) is not None:
+        data["done"] = f"{latest.data.get('done')}/{total} {latest.data.get('unit')}"
+    return begun.at, f"phase {begun.data.get('phase')}", data
+
+
+def _waits(job: Job) -> Iterator[_Row]:
+    """Yield the reason why the time of the next attempt is unknown."""
+    if job.model_problem:
+        yield None, "next attempt", {"model_problem": job.model_problem}
+
+
+def _webhooks(deliveries: Sequence[WebhookDelivery]) -> Iterator[_Row]:
+    for delivery in deliveries:
+        what = f"webhook {delivery.event}"
+        for one in delivery.log:
+            yield one.at, what, {"try": one.number, "said": one.note, "url": delivery.url}
+        if delivery.state == "pending":
+            yield delivery.next_attempt_at, what, {"state": "pending", "tries": len(delivery.log), "url": delivery.url}
+
+
+def _first(events: Sequence[Event], kind: str) -> Event | None:
+    return next((event for event in events if event.type == kind), None)
+
+
+def _between(begun: datetime, ended: datetime) -> float:
+    """Return the seconds between two times; the second one may be cut to milliseconds."""
+    return max(0.0, round((ended - begun) / timedelta(seconds=1), 3))
+
+
+def _cut(at: datetime) -> datetime:
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)

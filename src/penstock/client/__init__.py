@@ -1,0 +1,71 @@
+"""The client: submit a job, follow it, fetch its result.
+
+    with Client("http://127.0.0.1:8080") as penstock:
+        job = penstock.submit("csmask", files={"scene": "scene.tif"})
+        job = penstock.wait(job.id)
+        penstock.download(job, Path("result"))
+
+For a service with API keys: `Client(url, api_key="penstock_...")`.
+
+`Client` and `AsyncClient` have the same methods. Every request is safe to repeat: they retry when the connection fails
+or the service answers 429 or 503, for at most `patience_s` seconds. They raise `PenstockAPIError` (an error of the
+service), `Unreachable`, `Corrupt`, `StillRunning`, or their base `ClientError`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.client.answers import (
+        Artifact,
+        ClientError,
+        Corrupt,
+        DeliveryPage,
+        Event,
+        Job,
+        ModelInfo,
+        Page,
+        PenstockAPIError,
+        Queue,
+        StillRunning,
+        Try,
+        Unreachable,
+        WebhookDelivery,
+        WebhookEndpoint,
+        Worker,
+    )
+    from penstock.client.async_client import AsyncClient
+    from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
+    from penstock.client.batch_operations import BatchOptions
+    from penstock.client.protocol import JobOptions
+    from penstock.client.sync_client import Client
+    from penstock.client.webhook_operations import EndpointOptions
+
+__all__ = [
+    "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
+    "EndpointOptions", "Event", "Job", "JobOptions", "LineOutcome", "ModelInfo", "Page", "PenstockAPIError", "Queue",
+    "StillRunning", "Try", "Unreachable", "WebhookDelivery", "WebhookEndpoint", "Worker",
+]  # fmt: skip
+
+#: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.
+_HOMES = (
+    "answers",
+    "batch_answers",
+    "protocol",
+    "batch_operations",
+    "webhook_operations",
+    "sync_client",
+    "async_client",
+)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on its first use."""
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"penstock.client.{home}")
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

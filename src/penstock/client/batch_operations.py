@@ -1,0 +1,137 @@
+"""The client's operations on batches, as flows without a connection, and the files of their results."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from penstock.client import protocol, transfers
+from penstock.client.answers import ClientError
+from penstock.client.batch_answers import Batch, BatchPage, LineOutcome, read_batch, read_batch_page, read_outcome
+from penstock.client.operations import LONG_POLL_S, REPORT_EVERY_S, Operations, until_gone
+from penstock.client.protocol import Flow, OnBytes
+
+RESULTS, ERRORS = "results.jsonl", "errors.jsonl"
+#: Requests and bytes of the largest batch that is sent inline; larger ones are uploaded as a file.
+MAX_INLINE, MAX_INLINE_BYTES = 1000, 500_000
+OnBatch = Callable[[Batch], None]
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of a batch beside its requests."""
+
+    #: The model of requests that name none.
+    model: str | None
+    priority: Literal["low", "normal", "high"] | None
+    #: Seconds the batch may take; unfinished jobs are then ended.
+    ttl_s: float | None
+    metadata: Mapping[str, str] | None
+    #: Submissions with the same key are one batch; by default each call has a key of its own.
+    idempotency_key: str | None
+
+
+@dataclass(frozen=True)
+class BatchOperations:
+    """The operations of both clients on batches, as flows."""
+
+    do: Operations
+
+    def submit(
+        self, requests: Sequence[Mapping[str, Any]] | str | Path, on_bytes: OnBytes | None, options: BatchOptions
+    ) -> Flow[Batch]:
+        """Submit requests, a reference to a JSONL file that the service can read, or a local one, which is uploaded."""
+        protocol.check_options(options, BatchOptions)
+        key = protocol.idempotency_key(options.get("idempotency_key"))
+        with ExitStack() as stack:
+            source: dict[str, Any]
+            if isinstance(requests, str) and "://" in requests:
+                source = {"file": requests}
+            elif isinstance(requests, str | Path):
+                source = {"file": (yield from self.do.upload(Path(requests), on_bytes, key))}
+            elif _is_small(requests):
+                source = {"requests": [dict(request) for request in requests]}
+            else:
+                path = _as_file(requests, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+                source = {"file": (yield from self.do.upload(path, on_bytes, key))}
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        body = {**source, **_wanted(options)}
+        return read_batch((yield from self.do.fetch("POST", "/v1/batches", body=body, headers=headers)))
+
+    def read(self, batch_id: str, wait_s: float) -> Flow[Batch]:
+        query = {"wait": f"{wait_s:g}"} if wait_s else {}
+        return read_batch((yield from self.do.fetch("GET", _path(batch_id), query=query, wait_s=wait_s)))
+
+    def page(self, **filters: Any) -> Flow[BatchPage]:
+        query = {name: str(value) for name, value in filters.items() if value is not None}
+        return read_batch_page((yield from self.do.fetch("GET", "/v1/batches", query=query)))
+
+    def wait(self, batch_id: str, on_batch: OnBatch | None) -> Flow[Batch]:
+        hold_s = LONG_POLL_S if on_batch is None else REPORT_EVERY_S
+        while True:
+            batch = yield from self.read(batch_id, hold_s)
+            if on_batch is not None:
+                on_batch(batch)
+            if batch.over:
+                return batch
+
+    def cancel(self, batch_id: str) -> Flow[Batch]:
+        return read_batch((yield from self.do.fetch("POST", f"{_path(batch_id)}/cancel")))
+
+    def delete(self, batch_id: str) -> Flow[None]:
+        # The service cancels a running batch first, and deletes it once the keeper has ended it.
+        while (yield from self.do.fetch("DELETE", _path(batch_id))) is not None:
+            if (yield from until_gone(self.wait(batch_id, None))):
+                return
+
+    def save(self, batch: Batch, folder: Path, on_bytes: OnBytes | None) -> Flow[list[Path]]:
+        """Save a batch's files; raise `ClientError` while the batch runs."""
+        if not batch.over:
+            raise ClientError(f"batch {batch.id} is {batch.status.value}: its results come with its end; wait for it")
+        address = f"{_path(batch.id)}/artifacts"
+        return (yield from transfers.download(self.do.exchange, address, batch.artifacts, folder, on_bytes))
+
+
+def outcomes(folder: Path) -> Iterator[LineOutcome]:
+    """Yield the outcomes of a batch's lines, in order, from the files saved in a folder."""
+    streams = [_rows(folder / name) for name in (RESULTS, ERRORS)]
+    yield from heapq.merge(*streams, key=lambda outcome: outcome.line)
+
+
+def _rows(path: Path) -> Iterator[LineOutcome]:
+    with path.open("rb") as file:
+        for row in file:
+            yield read_outcome(row)
+
+
+def _wanted(options: BatchOptions) -> dict[str, Any]:
+    wanted = {
+        "model": options.get("model"),
+        "priority": options.get("priority"),
+        "ttl": options.get("ttl_s"),
+        "metadata": dict(options.get("metadata") or {}) or None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _is_small(requests: Sequence[Mapping[str, Any]]) -> bool:
+    if not requests:
+        raise ClientError("a batch needs at least one request")
+    return len(requests) <= MAX_INLINE and sum(len(json.dumps(dict(r))) for r in requests) <= MAX_INLINE_BYTES
+
+
+def _as_file(requests: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    path = folder / "requests.jsonl"
+    with path.open("x", encoding="utf-8") as file:
+        file.writelines(json.dumps(dict(request)) + "\n" for request in requests)
+    return path
+
+
+def _path(batch_id: str) -> str:
+    return f"/v1/batches/{protocol.segment(batch_id)}"

@@ -1,0 +1,252 @@
+"""The client's operations on jobs, models, queues and files, as flows without a connection."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
+
+from penstock.client import protocol, transfers
+from penstock.client.answers import (
+    ClientError,
+    Event,
+    Job,
+    ModelInfo,
+    Page,
+    PenstockAPIError,
+    Queue,
+    WebhookDelivery,
+    Worker,
+    read_delivery,
+    read_event,
+    read_job,
+    read_model,
+    read_page,
+    read_queue,
+    read_worker,
+)
+from penstock.client.downloads import open_file, rename, require_place
+from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, Reply, Request
+from penstock.client.transfers import MULTIPART_FROM_BYTES
+from penstock.client.upload_notes import UploadNote
+
+#: Local files for the media fields of a model's input.
+Files: TypeAlias = Mapping[str, str | Path | Sequence[str | Path]]
+
+#: Seconds that a request is held open while a job runs.
+LONG_POLL_S = 30.0
+#: Seconds between calls of `on_job` and `on_batch`.
+REPORT_EVERY_S = 1.0
+
+#: Files that are written beside a job's artifacts.
+NOTES = ("manifest.json", "job.json")
+
+#: Called with the job while it is waited for.
+OnJob: TypeAlias = Callable[[Job], None]
+
+
+@dataclass(frozen=True)
+class Operations:
+    """The operations of both clients as flows; `patience_s` bounds the time between retries."""
+
+    patience_s: float
+    draw: Callable[[], float] = random.random
+    #: The service's address.
+    service: str = ""
+    #: The folder for notes of unfinished uploads; None = no notes.
+    state_dir: Path | None = None
+
+    def fetch(self, method: str, path: str, **options: Any) -> Flow[Any]:
+        """Send a request and return the JSON of its answer; None for an empty answer."""
+        reply = yield from self.exchange(Request(method, path, **options))
+        return reply.document() if reply.body else None
+
+    def job(self, job_id: str, wait_s: float) -> Flow[Job]:
+        query = {"wait": f"{wait_s:g}"} if wait_s else {}
+        return read_job((yield from self.fetch("GET", _job(job_id), query=query, wait_s=wait_s)))
+
+    def jobs(self, query: Mapping[str, str]) -> Flow[Page]:
+        return read_page((yield from self.fetch("GET", "/v1/jobs", query=query)))
+
+    def wait(self, job_id: str, deadline: Deadline, on_job: OnJob | None = None) -> Flow[Job]:
+        hold_s = LONG_POLL_S if on_job is None else REPORT_EVERY_S
+        while True:
+            job = yield from self.job(job_id, min(hold_s, deadline.left_s()))
+            if on_job is not None:
+                on_job(job)
+            if job.over:
+                return job
+            deadline.check(job)
+
+    def cancel(self, job_id: str) -> Flow[Job]:
+        return read_job((yield from self.fetch("POST", f"{_job(job_id)}/cancel")))
+
+    def retry(self, job_id: str, key: str | None) -> Flow[Job]:
+        headers = {} if (key := protocol.idempotency_key(key)) is None else {"Idempotency-Key": key}
+        return read_job((yield from self.fetch("POST", f"{_job(job_id)}/retry", headers=headers)))
+
+    def delete(self, job_id: str) -> Flow[None]:
+        # The service cancels a running job first, and deletes it once its worker has stopped, within a heartbeat.
+        while (yield from self.fetch("DELETE", _job(job_id))) is not None:
+            if (yield from until_gone(self.wait(job_id, Deadline(None)))):
+                return
+
+    def event_list(self, job_id: str) -> Flow[list[Event]]:
+        headers = {"Accept": "application/json"}
+        answer = yield from self.fetch("GET", f"{_job(job_id)}/events", headers=headers)
+        return [read_event(event) for event in answer["events"]]
+
+    def deliveries(self, job_id: str) -> Flow[list[WebhookDelivery]]:
+        answer = yield from self.fetch("GET", f"{_job(job_id)}/deliveries")
+        return [read_delivery(delivery) for delivery in answer["deliveries"]]
+
+    def redeliver(self, job_id: str, delivery_id: str) -> Flow[WebhookDelivery]:
+        path = f"{_job(job_id)}/deliveries/{protocol.segment(delivery_id)}/redeliver"
+        return read_delivery((yield from self.fetch("POST", path)))
+
+    def models(self) -> Flow[list[ModelInfo]]:
+        answer = yield from self.fetch("GET", "/v1/models")
+        return [read_model(model) for model in answer["models"]]
+
+    def model(self, name: str) -> Flow[ModelInfo]:
+        return read_model((yield from self.fetch("GET", f"/v1/models/{quote(name)}")))
+
+    def queues(self) -> Flow[list[Queue]]:
+        answer = yield from self.fetch("GET", "/v1/queues")
+        return [read_queue(queue) for queue in answer["queues"]]
+
+    def queue(self, name: str) -> Flow[Queue]:
+        return read_queue((yield from self.fetch("GET", _queue(name))))
+
+    def workers(self) -> Flow[list[Worker]]:
+        answer = yield from self.fetch("GET", "/v1/workers")
+        return [read_worker(worker) for worker in answer["workers"]]
+
+    def set_queue(self, name: str, move: Literal["pause", "resume", "drain"]) -> Flow[Queue]:
+        return read_queue((yield from self.fetch("POST", f"{_queue(name)}/{move}")))
+
+    def purge(self, name: str) -> Flow[int]:
+        canceled, more = 0, True
+        while more:
+            answer = yield from self.fetch("POST", f"{_queue(name)}/purge")
+            canceled += answer["canceled"]
+            # Without progress the rest cannot be canceled: stop.
+            more = answer["more"] and answer["canceled"] > 0
+        return canceled
+
+    def dead_letters(self, name: str, limit: int) -> Flow[list[Job]]:
+        answer = yield from self.fetch("GET", f"{_queue(name)}/dead-letters", query={"limit": str(limit)})
+        return [read_job(job) for job in answer["jobs"]]
+
+    def requeue_dead_letters(self, name: str) -> Flow[list[Job]]:
+        jobs: list[Job] = []
+        more = True
+        while more:
+            answer = yield from self.fetch("POST", f"{_queue(name)}/dead-letters/requeue")
+            jobs += [read_job(job) for job in answer["jobs"]]
+            more = answer["more"] and len(answer["jobs"]) > 0
+        return jobs
+
+    def job_store(self) -> Flow[str | None]:
+        found = (yield from self.fetch("GET", "/readyz")).get("job_store")
+        return None if found is None else str(found)
+
+    def upload(self, path: Path, on_bytes: OnBytes | None, key: str | None = None) -> Flow[str]:
+        """Send a file and return its reference. The same `key` and bytes are sent once and get the same reference."""
+        size = protocol.file_size(path)
+        if key is not None:
+            key = yield from protocol.keyed(path, key)
+        if size > MULTIPART_FROM_BYTES:
+            return (yield from self._upload_parts(path, size, on_bytes, key))
+        request = protocol.upload_request(path, size, key=key, multipart=False)
+        begun = (yield from self.exchange(request)).document()
+        if begun.get("uploaded"):
+            return str(begun["media"])
+        try:
+            yield from self.exchange(protocol.put_request(path, begun, on_bytes))
+        except PenstockAPIError as error:
+            if error.status != HTTPStatus.PRECONDITION_FAILED:
+                raise
+            # The link is private to this upload and S3 accepts one file on it: an earlier attempt has arrived.
+        return str(begun["media"])
+
+    def _upload_parts(self, path: Path, size: int, on_bytes: OnBytes | None, key: str | None) -> Flow[str]:
+        if key is not None:
+            return (yield from transfers.upload_parts(self.exchange, path, size, on_bytes, key))
+        note = UploadNote.of(self.state_dir, self.service, path)
+        media = yield from transfers.upload_parts(self.exchange, path, size, on_bytes, note.key)
+        note.remove()
+        return media
+
+    def submit(
+        self, model: str, document: Mapping[str, Any], files: Files, on_bytes: OnBytes | None, options: JobOptions
+    ) -> Flow[Job]:
+        # The caller's key is also the uploads': the same files make the same request, and so find the same job.
+        protocol.check_options(options, JobOptions)
+        key = protocol.idempotency_key(options.pop("idempotency_key", None)) or options.get("job_id")
+        for name, paths in files.items():
+            if isinstance(paths, str | Path):
+                document = protocol.with_media(document, name, (yield from self.upload(Path(paths), on_bytes, key)))
+            else:
+                document = protocol.with_media(document, name, (yield from self._upload_all(paths, on_bytes, key)))
+        request = protocol.submission(model, document, key=key or uuid.uuid4().hex, options=options)
+        return read_job((yield from self.exchange(request)).document())
+
+    def download(
+        self, job: Job, folder: Path, on_bytes: OnBytes | None, names: Collection[str] | None
+    ) -> Flow[list[Path]]:
+        if not job.over:
+            raise ClientError(f"the job {job.id} is {job.status} and has no files yet: wait for it first")
+        wanted = transfers.select_artifacts(job, names)
+        for note in NOTES if names is None else ():
+            require_place(folder / note)
+        address = f"/v1/jobs/{job.id}/artifacts"
+        saved = yield from transfers.download(self.exchange, address, wanted, folder, on_bytes)
+        return saved if names is not None else [*saved, *write_notes(job, folder)]
+
+    def _upload_all(self, paths: Sequence[str | Path], on_bytes: OnBytes | None, key: str | None) -> Flow[list[str]]:
+        references = []
+        for path in paths:
+            reference = yield from self.upload(Path(path), on_bytes, key)
+            references.append(reference)
+        return references
+
+    def exchange(self, request: Request) -> Flow[Reply]:
+        """Send a request, with retries, and return the answer."""
+        return protocol.exchange(request, patience_s=self.patience_s, draw=self.draw)
+
+
+def write_notes(job: Job, folder: Path) -> list[Path]:
+    """Write `manifest.json` and `job.json` beside a result and return their paths."""
+    contents = (protocol.manifest(job), dict(job.raw))
+    for name, content in zip(NOTES, contents, strict=True):
+        partial = folder / f".{name}.{uuid.uuid4().hex[:8]}.part"
+        with open_file(partial, "xb") as file:
+            file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+        rename(partial, folder / name)
+    return [folder / name for name in NOTES]
+
+
+def until_gone(waiting: Flow[object]) -> Flow[bool]:
+    """Wait for the end of a deleted job or batch; return True once it is gone."""
+    try:
+        yield from waiting
+    except PenstockAPIError as error:
+        if error.status != HTTPStatus.GONE:
+            raise
+        return True
+    return False
+
+
+def _job(job_id: str) -> str:
+    return f"/v1/jobs/{protocol.segment(job_id)}"
+
+
+def _queue(name: str) -> str:
+    return f"/v1/queues/{protocol.segment(name)}"

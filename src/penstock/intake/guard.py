@@ -1,0 +1,252 @@
+"""The guard: the only code that connects to addresses from users, for inputs and webhooks.
+
+It resolves a host once, rejects the host unless every answer is public, and connects to exactly the address it checked:
+a second answer of the name server has no effect. `addresses.py` holds the rules.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import httpcore
+import httpx
+import structlog
+
+from penstock.config import Settings
+from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, Unreached
+from penstock.intake.addresses import WebAddress, check_url, is_public, joined, refusal
+from penstock.intake.connections import Bounds, PinnedBackend, Resolver, look_up, no_check
+from penstock.storage.objects.base import new_file
+
+log = structlog.get_logger(__name__)
+
+MAX_REDIRECTS = 3
+#: Bytes of a webhook receiver's response that are kept.
+MAX_ANSWER_BYTES = 64 << 10
+USER_AGENT = "penstock"
+
+#: Scheme and host of a URL, which may be malformed, for the log.
+_ORIGIN = re.compile(r"(?i)[a-z]{1,20}://[^/?#\\\s]{1,200}")
+_FAILED = "the server did not respond properly in time"
+#: Reasons shown for hosts that the operator allowed; the first match counts.
+_REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((ConnectionRefusedError,), "the connection was refused"),
+    ((socket.gaierror, UnicodeError), "the host's name was not found"),
+    ((ssl.SSLError,), "the TLS handshake failed"),
+    ((TimeoutError, httpcore.TimeoutException), "the server did not respond in time"),
+    ((httpcore.ConnectError,), "the connection could not be made"),
+    ((Exception,), "the server did not respond properly"),
+)
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: Retryable responses: timeouts, too early, too many; and every 5xx.
+_PASSING = frozenset({408, 425, 429})
+_HTTP_ERRORS = (
+    httpcore.TimeoutException,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.UnsupportedProtocol,
+    httpcore.ConnectionNotAvailable,
+)
+
+
+def resolve(host: str, port: int) -> Sequence[str]:
+    """Resolve a host with the system's resolver."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """The time limits of a fetch. A webhook has its own total limit."""
+
+    connect_s: float = 10
+    #: Seconds between two parts of the response.
+    idle_s: float = 30
+    total_s: float = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A download: its bytes lie in the requested file."""
+
+    size_bytes: int
+    etag: str | None = None
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A webhook receiver's response with any status; its body is cut to 64 KiB."""
+
+    status: int
+    #: Headers, with names in lower case.
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class GuardedClient:
+    """An HTTP client for addresses from users. Safe to share between threads; keeps no connections.
+
+    It reads nothing from the environment (no proxies, no .netrc), sends no cookies, decodes nothing.
+    """
+
+    settings: Settings
+    resolver: Resolver = resolve
+    patience: TimeLimits = field(default_factory=TimeLimits)
+    #: TLS settings; None = the usual certificate authorities.
+    tls: ssl.SSLContext | None = None
+
+    def fetch(self, url: str, path: Path, limit_bytes: int, *, check: Callable[[], None] = no_check) -> Fetched:
+        """Download to a new file, over at most three redirects, each of which is checked.
+
+        `check` is called between two parts, at least every `idle_s`; any error it raises ends the download.
+        Raises `MediaRefused`, `MediaNotFound` (4xx), `MediaTooLarge`, `MediaUnreadable` (an encoded body), and the
+        retryable `FetchFailed` (`Unreached` if the reason may be shown). After an error the file does not exist.
+        """
+        ends = time.monotonic() + self.patience.total_s
+        for _ in range(MAX_REDIRECTS + 1):
+            address = self._checked(url, self.settings.fetch_any_public_host)
+            headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+            bounds = Bounds(ends, check)
+            with self._exchange("GET", address, headers, None, bounds) as answer:
+                answer_headers = _headers(answer)
+                location = answer_headers.get("location")
+                if answer.status not in _REDIRECTS or location is None:
+                    bounds.expect(limit_bytes)
+                    return _save(answer, answer_headers, path, limit_bytes)
+            url = self._next(address, location)
+        raise _logged("redirect.refused", url, refusal("too many redirects"))
+
+    def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
+        """Post to a webhook receiver and return its response within the time; redirects are returned, never followed.
+
+        The guard sets Host and User-Agent.
+        Raises `MediaRefused`, and `FetchFailed` if no status was received (`Unreached` if the reason may be shown).
+        """
+        address = self._checked(url, self.settings.webhook_any_public_host)
+        bounds = Bounds(time.monotonic() + timeout_s)
+        with self._exchange("POST", address, headers, body, bounds) as answer:
+            bounds.expect(MAX_ANSWER_BYTES)
+            return Response(answer.status, _headers(answer), _beginning(answer))
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return self.tls or httpx.create_ssl_context(trust_env=False)
+
+    def _checked(self, url: str, any_public: bool) -> WebAddress:
+        try:
+            return check_url(url, self.settings.allowed_hosts, any_public)
+        except MediaRefused as error:
+            raise _logged("url.refused", url, error)  # noqa: B904  (it is the same error)
+
+    def _next(self, address: WebAddress, location: str) -> str:
+        try:
+            return joined(address.url, location)
+        except MediaRefused as error:
+            raise _logged("redirect.refused", address.url, error)  # noqa: B904  (it is the same error)
+
+    def _addresses(self, address: WebAddress, bounds: Bounds) -> Sequence[str]:
+        wait_s = bounds.left_s(self.patience.connect_s, httpcore.ConnectTimeout)
+        try:
+            found = look_up(self.resolver, address.host, address.port, wait_s)
+        except (OSError, UnicodeError) as error:
+            log.info("resolve.failed", address=str(address), reason=repr(error))
+            raise _failure(address, error) from error
+        if not found:
+            raise _failure(address, socket.gaierror())
+        if not address.exempt and not all(map(is_public, found)):
+            raise _logged("address.refused", str(address), refusal(f"not every address is public: {', '.join(found)}"))
+        return found
+
+    @contextmanager
+    def _exchange(
+        self, method: str, address: WebAddress, headers: Mapping[str, str], body: bytes | None, bounds: Bounds
+    ) -> Iterator[httpcore.Response]:
+        target = httpcore.URL(
+            scheme=address.scheme.encode(),
+            host=address.host.encode(),
+            port=address.port,
+            target=address.target.encode(),
+        )
+        timeouts = {"connect": self.patience.connect_s, "read": self.patience.idle_s, "write": self.patience.idle_s}
+        tls = self._tls if address.scheme == "https" else None
+        try:
+            backend = PinnedBackend(self._addresses(address, bounds), bounds)
+            with (
+                httpcore.ConnectionPool(ssl_context=tls, network_backend=backend) as pool,
+                pool.stream(
+                    method,
+                    target,
+                    headers=[("Host", address.netloc), ("User-Agent", USER_AGENT), *headers.items()],
+                    content=body,
+                    extensions={"timeout": timeouts},
+                ) as answer,
+            ):
+                yield answer
+        except _HTTP_ERRORS as error:
+            log.info("exchange.failed", address=str(address), reason=repr(error))
+            raise _failure(address, error) from error
+
+
+def _failure(address: WebAddress, error: Exception) -> FetchFailed:
+    """Return the error for a missing response: with its reason only for hosts that the operator allowed."""
+    if not address.exempt:
+        return FetchFailed(_FAILED)
+    causes = (*error.args, error)  # httpcore's errors hold the system's, and its pool cuts off their `__cause__`
+    return Unreached(next(said for kinds, said in _REASONS if any(isinstance(cause, kinds) for cause in causes)))
+
+
+def _headers(answer: httpcore.Response) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
+
+
+def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, limit_bytes: int) -> Fetched:
+    if answer.status != 200:
+        passing = answer.status >= 500 or answer.status in _PASSING
+        raise (FetchFailed if passing else MediaNotFound)(f"the server responded with status {answer.status}")
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise MediaUnreadable("the server sent an encoded body although none was requested")
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit_bytes:
+        raise MediaTooLarge
+    with new_file(path) as file:
+        size = _copy(answer, file, limit_bytes)
+    etag = headers.get("etag", "").removeprefix("W/").strip('"')
+    return Fetched(size, etag or None, headers.get("content-type"))
+
+
+def _copy(answer: httpcore.Response, file: BinaryIO, limit_bytes: int) -> int:
+    size = 0
+    for chunk in answer.iter_stream():
+        size += len(chunk)
+        if size > limit_bytes:
+            raise MediaTooLarge
+        file.write(chunk)
+    return size
+
+
+def _beginning(answer: httpcore.Response) -> bytes:
+    # Only the status counts: a body that is cut off does not undo a delivery.
+    body = bytearray()
+    with suppress(*_HTTP_ERRORS):
+        for chunk in answer.iter_stream():
+            body += chunk
+            if len(body) >= MAX_ANSWER_BYTES:
+                break
+    return bytes(body[:MAX_ANSWER_BYTES])
+
+
+def _logged(event: str, url: str, error: MediaRefused) -> MediaRefused:
+    asked = _ORIGIN.match(url)
+    log.warning(event, address=asked[0] if asked else None, reason="; ".join(error.__notes__))
+    return error

@@ -1,0 +1,166 @@
+"""Media references: the inputs that a job may name, and how they are fetched to local files.
+
+* `media://<upload id>/<name>`    an upload of the same tenant
+* `s3://bucket/key[#etag=...]`    an object in a bucket that the operator opened for inputs, or under a drop rule of the
+                                  tenant
+* `http(s)://host/path`           a file on the web, fetched through the guard
+
+The API imports this module, so it must not import numpy or rasterio.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.config import Settings
+from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
+from penstock.intake.addresses import WebAddress, check_url
+from penstock.intake.connections import no_check
+from penstock.intake.guard import GuardedClient
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_store
+
+#: Characters of an upload's name, at most.
+MAX_NAME_CHARS = 100
+
+#: A suffix that a local file keeps from its reference, as a hint at the file's format.
+_SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
+_UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReference:
+    """An upload of the tenant: `key` in the service's own store."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class S3Object:
+    """An object that the tenant may name; with an etag, only that version of it."""
+
+    bucket: str
+    key: str
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMedia:
+    """A fetched medium: alone in its own folder, and named `media` with the reference's suffix."""
+
+    path: Path
+    #: Etag of the source, if it has one.
+    etag: str | None = None
+
+
+Reference = UploadReference | S3Object | WebAddress
+
+
+def safe_name(filename: str) -> str:
+    """Return the file's name as used in upload keys: ASCII letters, digits, `._-`, no folder, at most 100 characters.
+
+    A suffix of up to 16 characters survives the shortening. A name without any allowed character becomes `upload`.
+    """
+    name = re.split(r"[/\\]", filename)[-1]
+    name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip("._-")
+    if len(name) > MAX_NAME_CHARS:
+        stem, dot, suffix = name.rpartition(".")
+        tail = dot + suffix if stem and len(suffix) <= 16 else ""
+        name = name[: MAX_NAME_CHARS - len(tail)] + tail
+    return name or "upload"
+
+
+def upload_key(tenant: str, upload_id: str, name: str) -> str:
+    """Return an upload's key in the object store. `name` is a result of `safe_name`."""
+    return f"tenants/{tenant}/uploads/{upload_id}/{name}"
+
+
+def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Reference:
+    """Return the object that a reference names, without network requests.
+
+    Raises `MediaNotFound` for an invalid upload, `MediaRefused` for a bucket or URL that is not allowed.
+    """
+    scheme = reference.partition("://")[0].lower()
+    if scheme == "media":
+        return _upload(reference, tenant)
+    if scheme == "s3":
+        return _s3_object(reference, tenant, settings)
+    if "://" not in reference:
+        raise MediaRefused("this is no reference: use media://UPLOAD/NAME, s3://BUCKET/KEY or an http(s) URL")
+    return check_url(reference, settings.allowed_hosts, settings.fetch_any_public_host)
+
+
+def fetch_media(
+    reference: str,
+    folder: Path,
+    *,
+    store: ObjectStore,
+    tenant: str,
+    settings: Settings,
+    guard: GuardedClient,
+    limit_bytes: int,
+    check: Callable[[], None] = no_check,
+) -> LocalMedia:
+    """Fetch a reference's bytes into a new folder under `folder`.
+
+    `check` may raise to end a slow download from the web; uploads and S3 objects do not call `check`.
+    Raises `MediaNotFound`, `MediaRefused`, `MediaTooLarge`, `MediaChanged`, `MediaUnreadable`, and the retryable
+    `FetchFailed` or `ObjectStoreUnavailable`.
+    """
+    media = parse_reference(reference, tenant=tenant, settings=settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(dir=folder)) / f"media{_suffix(media)}"
+    if isinstance(media, WebAddress):
+        return LocalMedia(path, guard.fetch(reference, path, limit_bytes, check=check).etag)
+    try:
+        if isinstance(media, UploadReference):
+            info = store.get_file(media.key, path, limit_bytes=limit_bytes)
+        else:
+            bucket = open_store(f"s3://{media.bucket}", settings)
+            info = bucket.get_file(media.key, path, limit_bytes=limit_bytes, etag=media.etag)
+    except ObjectNotFound as error:
+        raise MediaNotFound from error
+    return LocalMedia(path, info.etag)
+
+
+def _suffix(media: Reference) -> str:
+    name = media.target.partition("?")[0] if isinstance(media, WebAddress) else media.key
+    suffix = Path(name.rpartition("/")[2]).suffix.lower()
+    return suffix if _SUFFIX.fullmatch(suffix) else ""
+
+
+def _upload(reference: str, tenant: str) -> UploadReference:
+    upload_id, _, name = reference.partition("://")[2].partition("/")
+    if not _UPLOAD_ID.fullmatch(upload_id) or safe_name(name) != name:
+        raise MediaNotFound
+    return UploadReference(upload_key(tenant, upload_id, name))
+
+
+def _s3_object(reference: str, tenant: str, settings: Settings) -> S3Object:
+    bucket, _, rest = reference.partition("://")[2].partition("/")
+    key, _, etag = rest.rpartition("#etag=") if "#etag=" in rest else (rest, "", "")
+    if not _BUCKET.fullmatch(bucket) or not key or "\0" in key or not _s3_allowed(bucket, key, tenant, settings):
+        raise MediaRefused
+    return S3Object(bucket, key, etag or None)
+
+
+def _s3_allowed(bucket: str, key: str, tenant: str, settings: Settings) -> bool:
+    own = urlsplit(settings.store_url)
+    if own.scheme == "s3" and own.netloc == bucket:
+        prefix = own.path.strip("/")
+        # Objects of all tenants lie under `tenants/`: media:// references reach the tenant's own objects only.
+        if key.startswith(f"{prefix}/tenants/".lstrip("/")):
+            return False
+    dropped = any(
+        rule.tenant == tenant and f"s3://{bucket}/{key}".startswith(f"{rule.bucket.rstrip('/')}/{rule.prefix}")
+        for rule in settings.drops
+    )
+    return dropped or bucket in settings.s3_input_buckets

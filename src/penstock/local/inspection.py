@@ -1,0 +1,91 @@
+"""The checks of `penstock models check`: everything that a worker needs to serve a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jsonschema import Draft202012Validator, SchemaError
+
+from penstock.errors import ModelUnavailable, PenstockError
+from penstock.local.installation import Installation
+from penstock.local.library import Engine
+from penstock.models import CatalogueEntry, Model
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.weights import locate
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinding:
+    """The result of checking a model. The model is usable if there are no problems."""
+
+    model: str
+    revision: str
+    source: str
+    problems: tuple[str, ...]
+    #: Remarks that are no problems.
+    notes: tuple[str, ...] = ()
+    #: Seconds of the dummy request, if it was run.
+    warm_up_s: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if the model can be used."""
+        return not self.problems
+
+
+def inspect(engine: Engine, names: Sequence[str], *, warm_up: bool) -> Iterator[ModelFinding]:
+    """Check the named models, or all, without fetching files. With `warm_up`, run the dummy requests of sound ones."""
+    for name in names or engine.installation.names:
+        found = _inspect(engine.installation, name)
+        yield _warm_up(engine, found) if warm_up and found.ok else found
+
+
+def _inspect(installation: Installation, name: str) -> ModelFinding:
+    record, entry = installation.look_up(name)
+    if wrong := installation.wrong(name):
+        return ModelFinding(record.name, record.revision, record.source, (wrong.problem,))
+    problems, notes = tuple(_problems(record, entry)), tuple(_notes(record))
+    return ModelFinding(record.name, record.revision, record.source, problems, notes)
+
+
+def _warm_up(engine: Engine, found: ModelFinding) -> ModelFinding:
+    try:
+        warmth = engine.warm_up(found.model)
+    except PenstockError as error:
+        return replace(found, problems=(f"its dummy request failed: {error.code}: {error.detail}",))
+    except Exception as error:  # the check looks for faults of processors, too
+        return replace(found, problems=(f"its dummy request failed: {type(error).__name__}: {error}",))
+    note = f"loaded in {warmth.load_s:.1f} s, warmed up in {warmth.warm_up_s:.2f} s"
+    return replace(found, notes=(*found.notes, note), warm_up_s=warmth.warm_up_s)
+
+
+def size_bytes(path: Path) -> int:
+    """Return the size of a file, or of all files in a folder; links count as their targets, each once."""
+    files = {file.resolve() for file in path.rglob("*") if file.is_file()} if path.is_dir() else {path}
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _problems(record: Model, entry: CatalogueEntry) -> Iterator[str]:
+    found = dict.fromkeys((_runner_problem(record), entry.problem))
+    yield from (problem for problem in found if problem is not None)
+    try:
+        Draft202012Validator.check_schema(entry.input_schema)
+    except SchemaError as error:
+        yield f"its processor's schema is not JSON Schema: {error.message}"
+
+
+def _runner_problem(record: Model) -> str | None:
+    """Return what the model's runner finds wrong with a local source; None if nothing."""
+    try:
+        if "://" not in record.source and locate(record).exists():  # else the entry reports the missing files
+            Runners.installed().check(record)
+    except ModelUnavailable as error:
+        return error.detail
+    return None
+
+
+def _notes(record: Model) -> Iterator[str]:
+    if record.sha256 is None and not record.files:
+        yield "no hashes are pinned"

@@ -1,0 +1,272 @@
+"""Supervised child processes: started, watched, restarted, and ended in order."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from penstock.errors import PenstockError
+from penstock.log import plain
+from penstock.up.processes import KeptProcess
+from penstock.up.valkey import last_line
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+#: Seconds after which a process counts as healthy: a later end is treated as its first failure.
+WELL_AFTER_S = 60.0
+#: Seconds that the kernel has to end a killed process.
+KILL_S = 5.0
+#: Bytes of a log above which its lines move to `<name>.log.1`.
+LOG_BYTES = 10_000_000
+POLL_EVERY_S = 0.05
+#: Constant of prctl(2).
+_PR_SET_PDEATHSIG = 1
+
+Say = Callable[[str, str], None]
+
+
+class Child(KeptProcess):
+    """A child process in a session of its own, so that Ctrl-C in the terminal does not reach it."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, env: Mapping[str, str], log: Path, ledger: Ledger, stop_s: float
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.stop_s = stop_s
+        self._command = list(command)
+        self._env = dict(env)
+        self._ledger = ledger
+
+    def start(self) -> None:
+        """Start the process."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self._process = psutil.Popen(
+                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        self._ledger.note(self.name, self._process)
+
+    def alive(self) -> bool:
+        """Return True while the process runs."""
+        return isinstance(self._process, psutil.Popen) and self._process.poll() is None
+
+
+class Ledger:
+    """The record of started processes, so that the next supervisor ends those that outlived this one.
+
+    A process is identified by its id and its start time together: ids are reused.
+    """
+
+    #: Largest difference in seconds between two readings of one start time: the clock may have been set.
+    SAME_START_S = 2.0
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[str, dict[str, float]] = {}
+
+    def note(self, name: str, process: psutil.Process) -> None:
+        """Add a process to the record."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._rows[name] = {"pid": process.pid, "started_s": process.create_time()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_name(f".{self._path.name}")
+        partial.write_text(json.dumps(self._rows))
+        partial.replace(self._path)
+
+    def forget(self) -> None:
+        """Delete the record: none of its processes runs any more."""
+        self._rows.clear()
+        self._path.unlink(missing_ok=True)
+
+    def end_stale(self, patience_s: float) -> list[str]:
+        """End the processes of an earlier supervisor, by SIGTERM and then SIGKILL; return their names."""
+        stale = dict(self._stale())
+        for process in stale.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, left = psutil.wait_procs(list(stale.values()), timeout=patience_s)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=patience_s)
+        self.forget()
+        return list(stale)
+
+    def _stale(self) -> Iterator[tuple[str, psutil.Process]]:
+        try:
+            rows = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return
+        for name, row in rows.items():
+            with contextlib.suppress(psutil.NoSuchProcess, KeyError, TypeError):
+                process = psutil.Process(int(row["pid"]))
+                same = abs(process.create_time() - row["started_s"]) < self.SAME_START_S
+                if same and process.status() != psutil.STATUS_ZOMBIE:
+                    yield name, process
+
+
+@dataclass
+class _Supervised:
+    """The state of one supervised process."""
+
+    kept: KeptProcess
+    started_at: float = 0.0
+    failures: int = 0
+    #: Time of the next start; None while the process runs.
+    due_at: float | None = None
+    seen_bytes: int = 0
+
+
+@dataclass
+class Supervisor:
+    """Keeps processes running; ends them in the reverse order of their start."""
+
+    #: Receives messages as (name, sentence).
+    say: Say
+    clock: Callable[[], float] = time.monotonic
+    _watches: list[_Supervised] = field(default_factory=list)
+
+    def start(self, kept: KeptProcess) -> None:
+        """Start a process and supervise it; `ConfigError` if it cannot be started at all."""
+        watch = _Supervised(kept, started_at=self.clock(), seen_bytes=_size(kept.log))
+        kept.start()
+        self._watches.append(watch)
+
+    def tick(self) -> None:
+        """Check each process once: restart ended ones, report logged errors."""
+        for watch in self._watches:
+            self._tell_errors(watch)
+            if _size(watch.kept.log) > LOG_BYTES:
+                _rotate(watch.kept.log)
+                watch.seen_bytes = 0
+            if watch.due_at is not None:
+                if self.clock() >= watch.due_at:
+                    self._restart(watch)
+            elif not watch.kept.alive():
+                self._note_end(watch)
+
+    def stop(self, *, hurry: Callable[[], bool]) -> bool:
+        """End all, last started first, each within its time; `hurry` shortens it. True if all ended by themselves."""
+        willing = True
+        for watch in reversed(self._watches):
+            if watch.kept.alive():
+                willing = self._end(watch.kept, hurry) and willing
+        return willing
+
+    def _restart(self, watch: _Supervised) -> None:
+        watch.due_at, watch.started_at = None, self.clock()
+        try:
+            watch.kept.start()
+        except (PenstockError, OSError) as error:
+            self._put_off(watch, f"does not start: {error}")
+        else:
+            self.say(watch.kept.name, "runs again")
+
+    def _note_end(self, watch: _Supervised) -> None:
+        lived_s = self.clock() - watch.started_at
+        watch.failures = 0 if lived_s > WELL_AFTER_S else watch.failures
+        self._put_off(watch, f"ended; last log line: {summary(watch.kept.log)}")
+
+    def _put_off(self, watch: _Supervised, why: str) -> None:
+        pause = pause_s(watch.failures)
+        watch.failures += 1
+        watch.due_at = self.clock() + pause
+        self.say(watch.kept.name, f"{why} (next start in {pause:g} s)")
+
+    def _end(self, kept: KeptProcess, hurry: Callable[[], bool]) -> bool:
+        ends = self.clock() + kept.stop_s
+        kept.terminate()
+        while kept.alive():
+            if hurry() or self.clock() > ends:
+                self._kill(kept)
+                return False
+            time.sleep(POLL_EVERY_S)
+        return True
+
+    def _kill(self, kept: KeptProcess) -> None:
+        self.say(kept.name, "killed")
+        kept.kill()
+        ends = self.clock() + KILL_S
+        while kept.alive() and self.clock() < ends:
+            time.sleep(POLL_EVERY_S)
+
+    def _tell_errors(self, watch: _Supervised) -> None:
+        for line in _new_lines(watch):
+            if (sentence := error_in(line)) is not None:
+                self.say(watch.kept.name, sentence)
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process (SIGTERM) when its parent ends, if possible; exit if it has ended already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def pause_s(failures: int) -> float:
+    """Return the pause before the next start after so many failures: 0.5 s, doubling up to 10 s."""
+    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**failures))
+
+
+def error_in(line: str) -> str | None:
+    """Return the event and detail of a log line of level error, without ids and tracebacks; None for others."""
+    if not line.startswith("{"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if record.get("level") not in ("error", "critical"):
+        return None
+    detail = record.get("detail") or record.get("error") or record.get("problem") or ""
+    return plain(f"{record.get('event')} {detail}".strip())
+
+
+def summary(log: Path) -> str:
+    """Return a log's last line; for an error event, as a sentence."""
+    line = last_line(log)
+    return error_in(line) or plain(line[:300])
+
+
+def _new_lines(watch: _Supervised) -> list[str]:
+    size = _size(watch.kept.log)
+    if size < watch.seen_bytes:  # the log was moved
+        watch.seen_bytes = 0
+    if size == watch.seen_bytes:
+        return []
+    with watch.kept.log.open("rb") as file:
+        file.seek(watch.seen_bytes)
+        whole, _, _ = file.read(1 << 20).rpartition(b"\n")
+    watch.seen_bytes += len(whole) + (1 if whole else 0)
+    return whole.decode(errors="replace").splitlines()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _rotate(log: Path) -> None:
+    """Copy a log to `<name>.log.1` and empty it: its process appends to the same file.
+
+    Lines that are written between the end of the copy and the emptying are lost, as are all where the disk is full.
+    """
+    with contextlib.suppress(OSError), log.open("rb") as lines, log.with_name(f"{log.name}.1").open("wb") as aside:
+        shutil.copyfileobj(lines, aside)
+    with contextlib.suppress(OSError):
+        os.truncate(log, 0)

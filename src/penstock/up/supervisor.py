@@ -1,0 +1,260 @@
+"""`penstock up`: the whole system on one machine, kept running by one supervisor.
+
+data/up.lock            held while a supervisor runs: one per data folder
+data/children.json      the started processes, so that the next supervisor ends those still running
+data/valkey/            the embedded Valkey's log and address; it outlives the supervisor
+data/objects/           the local object store
+data/secret             signs the local store's links and the API keys
+data/logs/*.log         the log of each process
+
+New folders belong to the operator alone (0700). Existing folders keep their mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import BaseModel, SecretStr
+
+from penstock.config import Settings, require_safe_access
+from penstock.drop_rules import require_own_outputs
+from penstock.errors import ConfigError, PenstockError
+from penstock.models import read_catalogue
+from penstock.signals import POLL_EVERY_S, Signals
+from penstock.signing import load_or_create_secret
+from penstock.storage.checks import inspect_redis_access, require_durable_redis
+from penstock.storage.journal.api_keys import list_keys
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis.catalogues import CHECKING, catalogue
+from penstock.storage.redis.scripts import JobStore
+from penstock.up.children import Child, Ledger, Say, Supervisor
+from penstock.up.valkey import Valkey
+
+#: Seconds beyond `drain_s` that a worker needs to return its jobs and to end.
+WORKER_STOP_S = 20.0
+STOP_S = 10.0
+_POLL_READY_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A supervised process: its name and its command."""
+
+    name: str
+    command: tuple[str, ...]
+    stop_s: float = STOP_S
+    #: True if it gets the secret that signs links and keys; without need nobody does.
+    signs: bool = False
+
+
+def our_roles(settings: Settings) -> tuple[Role, ...]:
+    """Return the API, the keeper and the worker, in the order of their start."""
+    run = (sys.executable, "-m", "penstock.cli")
+    parent = ("--supervisor", str(os.getpid()))
+    return (
+        Role("api", (*run, "api", *parent), signs=True),
+        Role("keeper", (*run, "keeper", *parent)),
+        Role("worker", (*run, "worker", *parent), settings.drain_s + WORKER_STOP_S),
+    )
+
+
+def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Role]] = our_roles) -> int:
+    """Run everything until SIGINT or SIGTERM and return the exit code; `say` receives messages as (name, sentence).
+
+    Raises `ConfigError` before anything is started if the settings cannot work.
+    """
+    check(settings)
+    data = settings.data.resolve()
+    with _only_one(data), Signals() as signals:
+        ledger = Ledger(data / "children.json")
+        for name in ledger.end_stale(settings.drain_s + STOP_S):
+            say(name, "ended: an earlier supervisor had left it running")
+        settings = _completed(settings, data)
+        _make_private(*_folders(settings, data))
+        supervisor = Supervisor(say)
+        try:
+            settings = _start_redis(settings, supervisor, say)
+            say("store", settings.store_url)
+            say("access", _access(settings))
+            for wrong in read_catalogue(*settings.models).wrong.values():
+                say("models", f"{wrong.name} cannot be used: {wrong.problem}")
+            for role in roles(settings):
+                log = data / "logs" / f"{role.name}.log"
+                env = {**os.environ, **environment(settings)}
+                if not role.signs:
+                    env.pop("PENSTOCK_SECRET", None)
+                child = Child(role.name, role.command, env=env, log=log, ledger=ledger, stop_s=role.stop_s)
+                supervisor.start(child)
+                say(role.name, f"process {child.pid}, log in {log}")
+            _keep(settings, supervisor, signals, say)
+        finally:
+            say("up", "ending in order; press Ctrl-C again to end at once")
+            supervisor.stop(hurry=signals.twice)
+            ledger.forget()
+    return 0
+
+
+def check(settings: Settings) -> None:
+    """Raise `ConfigError` for settings that would make one of the processes fail at every start."""
+    require_safe_access(settings)
+    require_own_outputs(settings.drops)
+    read_catalogue(*settings.models)
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return the `PENSTOCK_*` variables from which `load_settings` restores these settings."""
+    found = {f"PENSTOCK_{name.upper()}": _text(value) for name, value in settings if value is not None}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def _text(value: Any) -> str | None:
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, BaseModel):
+        return {name: _plain(part) for name, part in value if part is not None}
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _completed(settings: Settings, data: Path) -> Settings:
+    port = _free_port(settings.host, settings.port)
+    secret = settings.secret or SecretStr(load_or_create_secret(data / "secret"))
+    return settings.model_copy(update={"data": data, "port": port, "secret": secret})
+
+
+def _start_redis(settings: Settings, supervisor: Supervisor, say: Say) -> Settings:
+    if settings.redis_url is None:
+        valkey = Valkey(settings.data / "valkey", settings.data / "logs" / "valkey.log")
+        supervisor.start(valkey)
+        how = "was still running" if valkey.attached else "started"
+        say("valkey", f"{valkey.version()} {how} on port {valkey.port}, data in {valkey.folder}")
+        settings = settings.model_copy(update={"redis_url": valkey.url})
+    else:
+        say("redis", "the one in redis_url")
+    require_durable_redis(settings)
+    if settings.with_keys and not (access := inspect_redis_access(settings.redis_address)).ok:
+        say("redis", f"OPEN: {access.detail}; {access.remedy}")
+    return settings
+
+
+def _access(settings: Settings) -> str:
+    """Return a sentence for the operator on the access to the API."""
+    if settings.with_keys:
+        return "API keys are required: see `penstock keys`"
+    return "OPEN: no API keys; everybody on this machine is the tenant default (`penstock up --keys` requires keys)"
+
+
+def _tell_of_keys(settings: Settings, say: Say) -> None:
+    """Tell the operator that no key exists yet."""
+    found = list_keys(open_store(settings.store_url, settings))
+    with contextlib.suppress(PenstockError):
+        if settings.with_keys and not any(record.state(at=time.time()) == "active" for record in found):
+            say("access", f"there is no key yet: create one with `penstock keys create --data {settings.data}`")
+
+
+def _keep(settings: Settings, supervisor: Supervisor, signals: Signals, say: Say) -> None:
+    ready, look_at = False, 0.0
+    with contextlib.closing(JobStore.open(settings.redis_address)) as store:
+        while not signals.once():
+            supervisor.tick()
+            if not ready and time.monotonic() >= look_at:
+                look_at = time.monotonic() + _POLL_READY_EVERY_S
+                ready = _is_ready(settings, store)
+                if ready:
+                    say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
+                    _tell_of_keys(settings, say)
+            time.sleep(POLL_EVERY_S)
+
+
+def _is_ready(settings: Settings, store: JobStore) -> bool:
+    """Return True if the API accepts jobs and a worker has checked its models."""
+    here = f"http://{_in_url(settings.host)}:{settings.port}"
+    try:
+        with httpx.Client(base_url=here, trust_env=False, timeout=1.0) as http:
+            if not http.get("/readyz").is_success:
+                return False
+        models = store.run(catalogue()).values()  # the API's own answer may need a key
+    except (httpx.HTTPError, PenstockError):
+        return False
+    return bool(models) and all(model.problem != CHECKING for model in models)
+
+
+@contextlib.contextmanager
+def _only_one(data: Path) -> Iterator[None]:
+    """Hold the data folder's lock; `ConfigError` if another supervisor holds it."""
+    _make_private(data)
+    try:
+        descriptor = os.open(data / "up.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the data folder {data} cannot be used: {error.strerror}") from error
+    try:
+        _lock(descriptor, data)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make_private(*folders: Path) -> None:
+    """Create missing folders, unreadable for other users: they hold webhooks' secrets."""
+    for folder in folders:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the data folder {folder} cannot be used: {error.strerror}") from error
+
+
+def _folders(settings: Settings, data: Path) -> Iterator[Path]:
+    """Return the folders in the data folder that these settings use."""
+    elsewhere = {
+        "logs": None, "valkey": settings.redis_url, "objects": settings.object_store, "spool": settings.spool
+    }  # fmt: skip
+    return (data / name for name, other in elsewhere.items() if other is None)
+
+
+def _lock(descriptor: int, data: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        other = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+        raise ConfigError(
+            f"another `penstock up` (process {other}) runs on {data}: end it first, or choose another --data"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0; `ConfigError` if the port is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} on {host} cannot be used: {error.strerror}. Choose another with --port"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

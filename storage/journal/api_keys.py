@@ -1,0 +1,62 @@
+"""API keys in the object store, where they outlive Redis: one object for each, under `keys/`.
+
+Keys are the only objects outside a tenant's prefix, because a key determines the tenant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+from penstock.api_keys import KeyRecord
+from penstock.errors import ObjectNotFound, ObjectStoreUnavailable
+from penstock.storage.objects.base import ObjectStore
+
+_LIMIT_BYTES = 10_000
+_PREFIX = "keys/"
+
+
+def put_key(store: ObjectStore, record: KeyRecord) -> None:
+    """Store a new key; `ObjectExists` if its id is taken."""
+    _put(store, record, if_absent=True)
+
+
+def read_key(store: ObjectStore, key_id: str) -> KeyRecord | None:
+    """Return the record of a key; None for an unknown key."""
+    try:
+        return _read(store, _place(key_id))
+    except ObjectNotFound:
+        return None
+
+
+def list_keys(store: ObjectStore) -> Iterator[KeyRecord]:
+    """Yield all keys, in the order of their ids."""
+    for info in list(store.list(_PREFIX)):
+        yield _read(store, info.key)
+
+
+def revoke_key(store: ObjectStore, key_id: str, *, at: float) -> KeyRecord | None:
+    """Revoke a key for ever and return its record; None for an unknown key. Safe to repeat."""
+    record = read_key(store, key_id)
+    if record is None or record.revoked_s is not None:
+        return record
+    ended = replace(record, revoked_s=at)
+    _put(store, ended, if_absent=False)
+    return ended
+
+
+def _put(store: ObjectStore, record: KeyRecord, *, if_absent: bool) -> None:
+    body = json.dumps(record.to_json()).encode()
+    store.put_bytes(_place(record.id), body, content_type="application/json", if_absent=if_absent)
+
+
+def _read(store: ObjectStore, place: str) -> KeyRecord:
+    try:
+        return KeyRecord.from_json(json.loads(store.get_bytes(place, limit_bytes=_LIMIT_BYTES)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ObjectStoreUnavailable(f"the API key in {place} of the object store is damaged") from error
+
+
+def _place(key_id: str) -> str:
+    return f"{_PREFIX}{key_id}.json"

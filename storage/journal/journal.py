@@ -1,0 +1,309 @@
+"""The transitions of a job that involve both stores: the record in Redis and the manifests in the object store.
+
+With `durability = "manifest"` a job is accepted once its `request.json` is stored, and ended once its `outcome.json`
+is stored; Redis follows. A flow may be interrupted between any two steps, and any process may repeat it:
+
+    submit    reserve in Redis -> put the request -> confirm in Redis
+    end       a script proposes the outcome -> put it, or read the stored one -> commit the stored outcome in Redis
+
+A flow is a generator that yields its steps, commands for Redis and calls on the object store, and receives their
+results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` on the API's event loop. Jobs of
+`durability = "redis"` run the same flows and never have a proposal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, TypeAlias, TypeVar, cast
+
+import structlog
+
+from penstock.errors import (
+    IdempotencyMismatch,
+    JobGone,
+    ObjectStoreUnavailable,
+    PenstockError,
+    RecordTooNew,
+    RedisUnavailable,
+    StateConflict,
+    UnknownJob,
+)
+from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
+from penstock.storage.journal import manifests
+from penstock.storage.journal.manifests import Manifest, StoredOutcome
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis import queues, records
+from penstock.storage.redis.fields import us
+from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+Step: TypeAlias = Command[Any] | Callable[[ObjectStore], Any]
+Flow: TypeAlias = Generator[Step, Any, T]
+
+#: Seconds after which the keeper settles a reservation.
+RESERVATION_S = 30.0
+#: Outcomes that the keeper puts into the object store in one sweep.
+PROPOSALS = 100
+#: Times that a submit begins again after the keeper forgot its reservation.
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of an attempt: `ok`, `already` or `fenced`; `visible` where its artifacts are the job's result."""
+
+    answer: str
+    visible: bool
+
+
+def submit(submission: Submission, limits: QueueLimits) -> Flow[Submitted]:
+    """Create a job, or return the one that the same request created before; errors as `records.submit`.
+
+    A submit also finishes the reservation of an interrupted submit.
+    """
+    for _ in range(_TRIES):
+        done = yield from _redis(records.submit(submission, limits))
+        if done.job.state is not State.RESERVED:
+            return done
+        try:
+            return (yield from _put_request(submission, limits, done))
+        except UnknownJob:
+            continue  # the object store was so slow that the keeper forgot the reservation
+    raise RedisUnavailable("the object store is too slow: the reservation of the job was forgotten", retry_after_s=2)
+
+
+def retry(key: JobKey, new: JobKey, limits: QueueLimits) -> Flow[Submitted]:
+    """Submit the request of a failed, expired or canceled job as a new job; the old job stays unchanged.
+
+    `StateConflict` for any other job. Safe to repeat with the same `new` key.
+    """
+    job = yield from read(key)
+    if job.state not in (State.FAILED, State.EXPIRED, State.CANCELED):
+        raise StateConflict(f"the job is {job.status.value}: only failed, expired and canceled ones are retried")
+    fingerprint = sha256(f"retry {key} {job.submission.fingerprint}".encode()).hexdigest()
+    wanted = replace(job.submission, key=new, retry_of=key.id, fingerprint=fingerprint, idempotency_key=None)
+    wanted = replace(wanted, batch_id=None, batch_line=None, custom_id=None)  # the batch counts the old job
+    wanted = replace(wanted, drop=None)  # the object's marker names the old job
+    done = yield from submit(wanted, limits)
+    yield from _redis(queues.remove_dead_letter(job))
+    return done
+
+
+def complete(claim: Claim, outcome: Outcome) -> Flow[Ended]:
+    """Commit an attempt's outcome; a durable job's outcome is put into the object store first."""
+    reply = yield from _redis(records.complete(claim, outcome))
+    return (yield from _finish_attempt(claim, reply, succeeded=outcome.state is State.SUCCEEDED))
+
+
+def release(claim: Claim) -> Flow[Ended]:
+    """Return a job to its queue, for the same attempt again; cancel a job whose end was requested."""
+    reply = yield from _redis(records.release(claim))
+    return (yield from _finish_attempt(claim, reply, succeeded=False))
+
+
+def cancel(key: JobKey, *, delete: bool = False) -> Flow[Job]:
+    """Request a job's end and return its record; a terminal job comes back unchanged.
+
+    With `delete` the keeper purges the job at its end. The request for a running job is stored as well, so that the job
+    does not run again after a loss of Redis.
+    """
+    command = records.cancel(key, delete=delete)
+    reply = yield from _run_or_revive(key, command)
+    if reply.must_be_stored:
+        yield from _objects(lambda objects: manifests.put_cancel(objects, key, delete=delete))
+        # Again: Redis may have been emptied before the request was stored.
+        reply = yield from _run_or_revive(key, command)
+    return (yield from _finish_stop(key, reply))
+
+
+def expire(key: JobKey) -> Flow[Job]:
+    """End a job because its batch has expired: as `cancel`, but a waiting job expires."""
+    return (yield from _finish_stop(key, (yield from _run_or_revive(key, records.expire(key)))))
+
+
+def read(key: JobKey) -> Flow[Job]:
+    """Return a job's record, created again if Redis lost it; `UnknownJob` or `JobGone` without one."""
+    try:
+        return (yield from _redis(records.read(key)))
+    except UnknownJob:
+        if not (yield from revive(key)):
+            raise
+    return (yield from _redis(records.read(key)))
+
+
+def sweep() -> Flow[Swept]:
+    """Run `records.sweep`, and end the durable jobs that it proposes, at most `PROPOSALS`."""
+    swept = yield from _redis(records.sweep(proposals=PROPOSALS))
+    for key, proposal in swept.proposals:
+        try:
+            _, job = yield from _store_and_commit(key, proposal)
+        except JobGone:
+            continue
+        except RecordTooNew as error:
+            log.warning("record.skipped", detail=error.detail)
+            continue
+        yield from _forget_checkpoints(job)
+    return swept
+
+
+def adopt(key: JobKey) -> Flow[Job | None]:
+    """Set a job's record to its stored outcome; None without one."""
+    stored = yield from _objects(lambda objects: manifests.read_outcome(objects, key))
+    return None if stored is None else (yield from _redis(records.commit(key, stored.text)))
+
+
+def revive(key: JobKey) -> Flow[bool]:
+    """Create a job in Redis again from its manifest and outcome; False without a manifest. Keep an existing record."""
+    manifest = yield from _objects(lambda objects: manifests.read_manifest(objects, key))
+    if manifest is None:
+        return False
+    try:
+        if (yield from adopt(key)) is None:
+            done = yield from _redis(records.submit(manifest.submission, _unlimited(manifest), carried=manifest.record))
+            if done.job.state is State.RESERVED:
+                yield from _redis(records.confirm(key, manifest.created_us))
+            delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
+            if delete is not None:
+                yield from _finish_stop(key, (yield from _redis(records.cancel(key, delete=delete))))
+    except JobGone:
+        return False
+    return True
+
+
+def settle_reservation(key: JobKey) -> Flow[bool]:
+    """Confirm an abandoned reservation if its manifest is stored, forget it otherwise."""
+    with suppress(IdempotencyMismatch):  # the manifest belongs to another request
+        if (yield from revive(key)):
+            return True
+    yield from _redis(records.unreserve(key))
+    return False
+
+
+def shows_artifacts(claim: Claim) -> Flow[bool]:
+    """Return True where a stored outcome makes this attempt's artifacts the job's result."""
+    stored = yield from _objects(lambda objects: manifests.read_outcome(objects, claim.key))
+    return stored is not None and stored.shows(claim)
+
+
+class Journal:
+    """Performs flows for threads."""
+
+    def __init__(self, store: Runs, objects: ObjectStore) -> None:
+        self.store = store
+        self.objects = objects
+
+    def run(self, flow: Flow[T]) -> T:
+        """Perform a flow and return its result; raise its errors unchanged."""
+        result: Any = None
+        error: PenstockError | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)
+            try:
+                result = self.store.run(step) if isinstance(step, Command) else step(self.objects)
+                error = None
+            except PenstockError as raised:
+                error = raised
+
+
+class AsyncJournal:
+    """Performs flows for the API: commands on the event loop, calls on the object store in threads."""
+
+    def __init__(self, store: AsyncJobStore, objects: ObjectStore) -> None:
+        self.store = store
+        self.objects = objects
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Perform a flow and return its result; raise its errors unchanged."""
+        result: Any = None
+        error: PenstockError | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)
+            try:
+                result = await self._perform(step)
+                error = None
+            except PenstockError as raised:
+                error = raised
+
+    async def _perform(self, step: Step) -> Any:
+        return await (self.store.run(step) if isinstance(step, Command) else asyncio.to_thread(step, self.objects))
+
+
+def _run_or_revive(key: JobKey, command: Command[Reply[Job]]) -> Flow[Reply[Job]]:
+    try:
+        return (yield from _redis(command))
+    except UnknownJob:
+        if not (yield from revive(key)):
+            raise
+    return (yield from _redis(command))
+
+
+def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
+    job = reply.value if reply.proposal is None else (yield from _store_and_commit(key, reply.proposal))[1]
+    yield from _forget_checkpoints(job)
+    return job
+
+
+def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
+    manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
+    stored = yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
+    if stored is None:
+        return replace(done, job=(yield from _redis(records.confirm(submission.key, manifest.created_us))))
+    if stored.submission.fingerprint != submission.fingerprint:  # another request's job, which Redis had lost
+        yield from _redis(records.unreserve(submission.key))
+        yield from revive(submission.key)
+        raise IdempotencyMismatch(f"job {submission.key.id} was made before, by a request with another body")
+    job = yield from adopt(submission.key)  # the same request's job, which had ended before Redis lost it
+    if job is None:  # the same request's open job, or our own put, whose reply was lost
+        job = yield from _redis(records.confirm(submission.key, stored.created_us))
+    return Submitted(job, created=done.created and stored == manifest)
+
+
+def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
+    if reply.proposal is not None:
+        stored, _ = yield from _store_and_commit(claim.key, reply.proposal)
+        return Ended("ok", stored.shows(claim))
+    if reply.value == "ok":
+        return Ended("ok", succeeded)
+    # An earlier try of this attempt may have stored the outcome, whichever process committed it.
+    shown = yield from shows_artifacts(claim)
+    return Ended(reply.value, shown or (succeeded and reply.value == "already"))
+
+
+def _store_and_commit(key: JobKey, proposal: str) -> Flow[tuple[StoredOutcome, Job]]:
+    stored = yield from _objects(lambda objects: manifests.put_outcome(objects, key, proposal))
+    return stored, (yield from _redis(records.commit(key, stored.text)))
+
+
+def _forget_checkpoints(job: Job) -> Flow[None]:
+    """Delete the checkpoints of an ended job; the keeper repeats this if the object store does not answer."""
+    if job.state in TERMINAL and job.fence:
+        with suppress(ObjectStoreUnavailable):
+            yield from _objects(lambda objects: objects.delete_prefix(job.key.checkpoints))
+
+
+def _unlimited(manifest: Manifest) -> QueueLimits:
+    """Return limits that reject nothing, because the job was accepted before."""
+    return QueueLimits(records.NO_LIMIT, records.NO_LIMIT, manifest.retention_s, manifest.max_crashes, durable=True)
+
+
+def _redis(command: Command[T]) -> Flow[T]:
+    result: T = yield command
+    return result
+
+
+def _objects(call: Callable[[ObjectStore], T]) -> Flow[T]:
+    result: T = yield call
+    return result

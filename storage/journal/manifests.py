@@ -1,0 +1,179 @@
+"""A job's objects that outlive Redis: `request.json`, which makes it accepted, and `outcome.json`, which ends it.
+
+Both are put with `if_absent`: the first writer wins, and all others read its object. Both lie under the job's prefix. A
+purge deletes the request first, because a job without a request is not recovered. A running job whose end was requested
+has a `cancel.json` as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from penstock.errors import ObjectExists, ObjectNotFound
+from penstock.formats import WRITES, is_readable, version_of
+from penstock.jobs import Claim, JobKey, State, Submission
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis.fields import dump, submission_of, submission_to_json
+from penstock.storage.redis.record import too_new
+
+#: Largest object that is read: more than any body or text output that the service accepts.
+LIMIT_BYTES = 256 << 20
+
+#: Jobs whose objects are listed at once, before they are deleted.
+LISTINGS = 8
+
+_REQUEST = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/request\.json")
+_END = re.compile(r"(?P<prefix>tenants/[^/]+/(jobs|batches)/[^/]+/)(outcome|cancel)\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The data from which a job is created again when Redis has lost it."""
+
+    submission: Submission
+    created_us: int
+    retention_s: float
+    max_crashes: int
+    #: Fields of newer formats for the job's record.
+    record: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the object's bytes."""
+        return dump(
+            {
+                "version": self.submission.version,
+                "created_us": self.created_us,
+                "retention_s": self.retention_s,
+                "max_crashes": self.max_crashes,
+                "submission": submission_to_json(self.submission),
+                **({"record": dict(self.record)} if self.record else {}),
+            }
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Return the manifest of an object's bytes; `RecordTooNew` for one that this release cannot read."""
+        found = json.loads(data)
+        version = version_of(found)
+        if not is_readable(version):
+            key = found.get("submission", {}).get("key", {})
+            raise too_new(f"the manifest of job {key.get('id')}", version)
+        submission = submission_of(found["submission"], version=version)
+        return cls(submission, found["created_us"], found["retention_s"], found["max_crashes"], found.get("record", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutcome:
+    """The outcome that decides a job's end: its final record, in the bytes of the object."""
+
+    text: str
+    state: State
+    #: Fence of the last attempt; 0 if none ever began.
+    fence: int
+
+    @classmethod
+    def parse(cls, text: str) -> StoredOutcome:
+        """Return the outcome of a proposal, or of the stored object; `RecordTooNew` for one that cannot be read."""
+        found = json.loads(text)
+        record = found["record"]
+        if not is_readable(version_of(found)):
+            raise too_new(f"the outcome of job {record.get('id')}", version_of(found))
+        return cls(text, State.read(record["state"]), int(record["fence"]))
+
+    def shows(self, claim: Claim) -> bool:
+        """Return True where the attempt's artifacts are the job's result."""
+        return self.state is State.SUCCEEDED and self.fence == claim.fence
+
+
+def request_of(object_key: str) -> JobKey | None:
+    """Return the job whose request has this key; None for any other object."""
+    found = _REQUEST.fullmatch(object_key)
+    return JobKey(found["tenant"], found["id"]) if found else None
+
+
+def ended_prefix(object_key: str) -> str | None:
+    """Return the prefix of the job or batch whose end, or whose request to end, has this key; None for others."""
+    found = _END.fullmatch(object_key)
+    return found["prefix"] if found else None
+
+
+def put_manifest(objects: ObjectStore, manifest: Manifest) -> Manifest | None:
+    """Store a job's manifest; return the earlier one, if one was stored."""
+    key = _request(manifest.submission.key)
+    try:
+        objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
+    except ObjectExists:
+        return Manifest.from_bytes(objects.get_bytes(key, limit_bytes=LIMIT_BYTES))
+    return None
+
+
+def read_manifest(objects: ObjectStore, key: JobKey) -> Manifest | None:
+    """Return a job's manifest; None without one."""
+    try:
+        return Manifest.from_bytes(objects.get_bytes(_request(key), limit_bytes=LIMIT_BYTES))
+    except ObjectNotFound:
+        return None
+
+
+def put_outcome(objects: ObjectStore, key: JobKey, proposal: str) -> StoredOutcome:
+    """Store a job's outcome unless one is stored, and return the stored outcome: from here on the job has ended."""
+    try:
+        objects.put_bytes(_outcome(key), proposal.encode(), content_type="application/json", if_absent=True)
+    except ObjectExists:
+        return StoredOutcome.parse(objects.get_bytes(_outcome(key), limit_bytes=LIMIT_BYTES).decode())
+    return StoredOutcome.parse(proposal)
+
+
+def read_outcome(objects: ObjectStore, key: JobKey) -> StoredOutcome | None:
+    """Return a job's outcome; None before its end."""
+    try:
+        return StoredOutcome.parse(objects.get_bytes(_outcome(key), limit_bytes=LIMIT_BYTES).decode())
+    except ObjectNotFound:
+        return None
+
+
+def put_cancel(objects: ObjectStore, key: JobKey, *, delete: bool) -> None:
+    """Store that a job's end was requested. `delete` also requests its purge, and is never withdrawn."""
+    with suppress(ObjectExists):
+        body = dump({"version": WRITES, "delete": delete}).encode()
+        objects.put_bytes(_cancel(key), body, content_type="application/json", if_absent=not delete)
+
+
+def read_cancel(objects: ObjectStore, key: JobKey) -> bool | None:
+    """Return `delete` of a requested end; None where no end was requested."""
+    try:
+        return bool(json.loads(objects.get_bytes(_cancel(key), limit_bytes=LIMIT_BYTES))["delete"])
+    except ObjectNotFound:
+        return None
+
+
+def delete_objects(objects: ObjectStore, key: JobKey) -> None:
+    """Delete all objects of a job, its request first, so that a half deleted job is not recovered and run again."""
+    delete_objects_of(objects, [key])
+
+
+def delete_objects_of(objects: ObjectStore, keys: Sequence[JobKey]) -> None:
+    """Delete all objects of jobs, as `delete_objects`, with few requests for many jobs."""
+    if not keys:
+        return
+    objects.delete_many([_request(key) for key in keys])
+    with ThreadPoolExecutor(LISTINGS, thread_name_prefix="delete") as pool:
+        found = pool.map(lambda key: [info.key for info in objects.list(key.prefix)], keys)
+        objects.delete_many([name for names in found for name in names])
+
+
+def _request(key: JobKey) -> str:
+    return f"{key.prefix}request.json"
+
+
+def _cancel(key: JobKey) -> str:
+    return f"{key.prefix}cancel.json"
+
+
+def _outcome(key: JobKey) -> str:
+    return f"{key.prefix}outcome.json"

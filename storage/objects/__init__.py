@@ -1,0 +1,1 @@
+"""The object store: objects in an S3 bucket or a folder, behind one protocol (`base.py`)."""

@@ -1,0 +1,441 @@
+"""Objects as plain files under a folder, for one machine and for drop folders.
+
+A key is the file's path. A put is atomic: the bytes are written to a temporary file (`.penstock/tmp`), synced to disk
+and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. A
+content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import os
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from penstock.errors import (
+    ConfigError,
+    InvalidRequest,
+    MediaChanged,
+    MediaTooLarge,
+    ObjectExists,
+    ObjectNotFound,
+    ObjectStoreFull,
+    ObjectStoreUnavailable,
+)
+from penstock.signing import SignedLink, sign_link
+from penstock.storage.objects.base import (
+    CHUNK_BYTES,
+    DEFAULT_CONTENT_TYPE,
+    ObjectInfo,
+    PresignedPut,
+    StoredPart,
+    new_file,
+)
+from penstock.storage.objects.local_multipart import PartFolder
+from penstock.storage.spool import is_full, write_probe
+
+MAX_KEY_BYTES = 1024
+MAX_PART_BYTES = 255
+#: Times that a put makes its folder again after a concurrent delete removed the empty folder.
+_FOLDER_TRIES = 10
+_OWN = ".penstock"
+#: Python's own table, the same on every machine.
+_TYPES = mimetypes.MimeTypes()
+
+
+class LocalStore:
+    """An `ObjectStore` in a folder. Its links lead to the API at `base_url` and are signed with `secret`.
+
+    The files of a `private` store are for its user alone; other users may read those of a watched folder.
+    `passed_over` is called with the names of entries that a listing skips: links, and names that are no keys.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        base_url: str = "",
+        secret: str | None = None,
+        clock: Callable[[], float] = time.time,
+        passed_over: Callable[[str], None] = lambda _key: None,
+        private: bool = False,
+    ) -> None:
+        self.root = root.absolute()
+        self._base_url = base_url
+        self._secret = secret
+        self._clock = clock
+        self._passed_over = passed_over
+        self._mode = 0o600 if private else 0o666  # less the umask
+        self._own = self.root / _OWN
+        #: True once the store's own folder was seen: a store that is missing afterwards is away, not empty.
+        self._seen = False
+        self._is_away()
+
+    def put_file(self, key: str, path: Path, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        """Store a copy of a file."""
+        with path.open("rb") as source:
+            return self._put(key, lambda file: shutil.copyfileobj(source, file, CHUNK_BYTES), content_type, if_absent)
+
+    def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        """Store bytes."""
+        return self._put(key, lambda file: file.write(data), content_type, if_absent)
+
+    def require_way(self, key: str) -> None:
+        """Raise the `InvalidRequest` of a put, with the name of the folder or object that blocks the key."""
+        path = self._path(key)
+        above = path.parents[: len(path.relative_to(self.root).parents) - 1]
+        is_folder = path.is_dir() and not path.is_symlink()
+        blocking = [folder for folder in above if os.path.lexists(folder) and not folder.is_dir()]
+        if is_folder or blocking:
+            blocker = (blocking or [path])[0].relative_to(self.root).as_posix()
+            raise InvalidRequest(f"{_in_the_way(path).detail}: {blocker!r} is in the way")
+
+    def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
+        """Copy an object to a new file; an object that changes in place meanwhile is also `MediaChanged`."""
+        with self._reading(key), self._open(key) as source:
+            info = self._info(key, os.fstat(source.fileno()))
+            if etag not in (None, info.etag):
+                raise MediaChanged
+            if info.size_bytes > limit_bytes:
+                raise MediaTooLarge
+            with new_file(path) as target:
+                shutil.copyfileobj(source, target, CHUNK_BYTES)
+                if _etag(os.fstat(source.fileno())) != info.etag:
+                    raise MediaChanged
+            return info
+
+    def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
+        """Return an object's bytes."""
+        with self._reading(key), self._open(key) as source:
+            data = source.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
+            raise MediaTooLarge
+        return data
+
+    def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield a range of an object's bytes; errors come with the first chunk."""
+        with self._reading(key), self._open(key) as source:
+            source.seek(start)
+            left = (os.fstat(source.fileno()).st_size if end is None else end) - start
+            while left > 0 and (chunk := source.read(min(left, CHUNK_BYTES))):
+                left -= len(chunk)
+                yield chunk
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return the metadata of an object."""
+        with self._reading(key):
+            status = self._path(key).lstat()
+            if not stat.S_ISREG(status.st_mode):
+                raise ObjectNotFound(f"there is no object {key!r}")
+            return self._info(key, status)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the regular files whose path begins with the prefix; skip links."""
+        folder = prefix.rpartition("/")[0]
+        if folder and not _is_key(folder):
+            return
+        for key, status in self._walk(f"{folder}/".lstrip("/")):
+            if key.startswith(prefix):
+                yield ObjectInfo(key, status.st_size, _etag(status), status.st_mtime)
+
+    def delete(self, key: str) -> None:
+        """Delete an object, and the folders that it leaves empty."""
+        path = self._path(key)
+        with suppress(ObjectNotFound), self._reading(key):
+            path.unlink()
+        shutil.rmtree(self._types(key), ignore_errors=True)
+        for folder in path.parents:
+            if folder == self.root:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete objects one after the other."""
+        for key in keys:
+            self.delete(key)
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete every object whose key begins with the prefix and return their number."""
+        count = 0
+        for info in self.list(prefix):
+            self.delete(info.key)
+            count += 1
+        return count
+
+    def presign_get(self, key: str, *, filename: str, expires_s: int) -> str:
+        """Return a signed link to the API."""
+        return self._link(SignedLink("GET", key, self._ends(expires_s), filename=filename))
+
+    def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a signed link to the API."""
+        link = SignedLink("PUT", key, self._ends(expires_s), size_bytes=size_bytes, content_type=content_type)
+        headers = {"Content-Type": content_type, "Content-Length": str(size_bytes)}
+        return PresignedPut(self._link(link), expires_s, headers=headers)
+
+    def begin_multipart(self, key: str, *, content_type: str) -> None:
+        """Make a folder for the parts."""
+        with _translated():
+            self._own_folder("parts")
+            self._parts(key).begin(content_type)
+
+    def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
+        """Return a signed link to the API."""
+        with self._reading(key):
+            self._parts(key).content_type()
+        link = SignedLink("PUT", key, self._ends(expires_s), size_bytes=size_bytes, part=number)
+        return PresignedPut(self._link(link), expires_s, headers={"Content-Length": str(size_bytes)})
+
+    def put_part(self, key: str, number: int, path: Path, *, md5: str) -> StoredPart:
+        """Move a file into place as a part; `md5` is the MD5 of its bytes."""
+        with self._reading(key):
+            path.chmod(path.stat().st_mode & self._mode)
+            return self._parts(key).put(number, path, md5)
+
+    def parts(self, key: str) -> Sequence[StoredPart]:
+        """Return the stored parts, by number."""
+        with self._reading(key):
+            return self._parts(key).parts()
+
+    def complete_multipart(self, key: str, parts: Sequence[StoredPart]) -> None:
+        """Join the parts into the object."""
+        folder = self._parts(key)
+        with self._reading(key):
+            content_type = folder.content_type()
+            self._put(key, lambda file: folder.write(parts, file), content_type, if_absent=True)
+        self.abort_multipart(key)
+
+    def abort_multipart(self, key: str) -> None:
+        """Remove the folder of the parts."""
+        self._parts(key).remove()
+
+    def uri(self, key: str) -> str:
+        """Return `file:///...`."""
+        return self._path(key).as_uri()
+
+    def ping(self) -> None:
+        """Return if the folder exists, or can be made, and a small file can be written there."""
+        with _translated():
+            write_probe(self._temporary_folder())
+
+    def sweep(self, *, older_than_s: float) -> int:
+        """Remove the temporary files of dead writers, and the parts of uploads that never ended."""
+        count = PartFolder.sweep(self._own / "parts", before_s=self._clock() - older_than_s)
+        with _translated():
+            for temporary in self._temporary_folder().iterdir():
+                with suppress(FileNotFoundError):
+                    if self._clock() - temporary.stat().st_mtime >= older_than_s:
+                        temporary.unlink()
+                        count += 1
+        return count
+
+    def _put(self, key: str, write: Callable[[BinaryIO], object], content_type: str, if_absent: bool) -> ObjectInfo:
+        target = self._path(key)
+        with _translated():
+            temporary = self._temporary_folder() / uuid.uuid4().hex
+            try:
+                with open(temporary, "xb", opener=self._opener) as file:
+                    write(file)
+                    file.flush()
+                    # The kernel's clock ticks every few milliseconds: too coarse to distinguish two writes.
+                    os.utime(file.fileno(), ns=(time.time_ns(), time.time_ns()))
+                    os.fsync(file.fileno())
+                    status = os.fstat(file.fileno())
+                self._keep_type(key, _etag(status), content_type)
+                self._place(temporary, target, if_absent)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return ObjectInfo(key, status.st_size, _etag(status), status.st_mtime, content_type)
+
+    def _opener(self, path: str, flags: int) -> int:
+        return os.open(path, flags, self._mode)
+
+    def _place(self, temporary: Path, target: Path, if_absent: bool) -> None:
+        for tries_left in reversed(range(_FOLDER_TRIES)):
+            try:
+                _make_folder(target.parent, self.root)
+                if if_absent:
+                    target.hardlink_to(temporary)
+                else:
+                    temporary.replace(target)
+                return _sync(target.parent)
+            except FileNotFoundError:
+                if not tries_left:
+                    raise
+            except FileExistsError as error:
+                raise ObjectExists(f"{target.name!r} exists already") from error
+            except (IsADirectoryError, NotADirectoryError) as error:
+                raise _in_the_way(target) from error
+        return None
+
+    def _temporary_folder(self) -> Path:
+        return self._own_folder("tmp")
+
+    def _own_folder(self, *names: str) -> Path:
+        """Return a folder for the store's own files, made if missing.
+
+        The store's folder itself is made only at first: one that disappears during a put is not made again.
+        """
+        self._require_present()
+        if not self._seen:
+            self._own.mkdir(parents=True, exist_ok=True)
+            self._seen = True
+        folder = self._own
+        for name in names:
+            folder /= name
+            folder.mkdir(exist_ok=True)
+        return folder
+
+    def _is_away(self) -> bool:
+        """Return True where the store's own folder is missing although it was seen, or where a file has its place."""
+        seen = self._seen  # before the look: another thread may make the folder meanwhile
+        try:
+            self._own.stat()
+        except OSError as error:
+            return seen or isinstance(error, NotADirectoryError)
+        self._seen = True
+        return False
+
+    def _require_present(self) -> None:
+        """Raise `ObjectStoreUnavailable` where the store is away, for example because its disk is not mounted."""
+        if self._is_away():
+            raise ObjectStoreUnavailable("the object store's folder is missing; mount its disk or restore the folder")
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        with _translated():
+            try:
+                yield
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                self._require_present()
+                raise ObjectNotFound(f"there is no object {key!r}") from error
+
+    def _parts(self, key: str) -> PartFolder:
+        self._path(key)  # raises for a wrong key
+        return PartFolder(self._own / "parts" / hashlib.sha256(key.encode()).hexdigest())
+
+    def _keep_type(self, key: str, etag: str, content_type: str) -> None:
+        if _guessed_type(key) != content_type:
+            (self._own_folder(*self._types(key).relative_to(self._own).parts) / etag).write_text(content_type)
+
+    def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
+        etag, content_type = _etag(status), _guessed_type(key)
+        with suppress(FileNotFoundError):
+            content_type = (self._types(key) / etag).read_text()
+        return ObjectInfo(key, status.st_size, etag, status.st_mtime, content_type)
+
+    def _types(self, key: str) -> Path:
+        # A file per version: writers of one key never touch each other's.
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return self._own / "types" / digest[:2] / digest
+
+    def _path(self, key: str) -> Path:
+        if not _is_key(key):
+            raise InvalidRequest("the object's key has a part that no file may have")
+        return self.root / key
+
+    def _open(self, key: str) -> BinaryIO:
+        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ObjectNotFound(f"there is no object {key!r}")
+        return os.fdopen(descriptor, "rb")
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        with _translated():
+            try:
+                with os.scandir(self.root / folder) as scan:
+                    entries = sorted(scan, key=_listing_order)
+            except (FileNotFoundError, NotADirectoryError):
+                self._require_present()
+                return
+        for entry in entries:
+            key = folder + entry.name
+            if key == _OWN:
+                continue
+            if not _is_key(key):
+                self._passed_over(key)
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(f"{key}/")
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    yield key, entry.stat(follow_symlinks=False)
+            else:
+                self._passed_over(key)
+
+    def _ends(self, expires_s: int) -> int:
+        return int(self._clock()) + expires_s
+
+    def _link(self, link: SignedLink) -> str:
+        if not self._secret or not self._base_url:
+            raise ConfigError("the local object store needs `secret` to sign its links")
+        return f"{self._base_url}/v1/local/{quote(link.key)}?{sign_link(self._secret, link)}"
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise ObjectStoreFull(
+                f"the disk of the object store's folder is full ({error.strerror}); free space there"
+            ) from error
+        raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
+
+
+def _in_the_way(target: Path) -> InvalidRequest:
+    return InvalidRequest(f"{target.name!r} is, or lies under, another object's key")
+
+
+def _is_key(key: str) -> bool:
+    try:
+        parts = key.encode().split(b"/")
+    except UnicodeEncodeError:
+        return False
+    fits = sum(map(len, parts)) + len(parts) - 1 <= MAX_KEY_BYTES and max(map(len, parts)) <= MAX_PART_BYTES
+    return fits and b"\0" not in key.encode() and parts[0] != _OWN.encode() and not {b"", b".", b".."} & set(parts)
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _guessed_type(key: str) -> str:
+    return _TYPES.guess_type(key, strict=False)[0] or DEFAULT_CONTENT_TYPE
+
+
+def _listing_order(entry: os.DirEntry[str]) -> bytes:
+    name = os.fsencode(entry.name)
+    return name + b"/" if entry.is_dir(follow_symlinks=False) else name
+
+
+def _make_folder(folder: Path, root: Path) -> None:
+    """Make a folder under `root`, which must exist."""
+    if folder.is_dir() or folder == root:
+        return
+    _make_folder(folder.parent, root)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    if not folder.is_dir():
+        raise NotADirectoryError(str(folder))
+    _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""The catalogue: the models that workers publish for the API. Commands, as in `records.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from penstock.models import CatalogueEntry
+from penstock.storage.redis.fields import us
+from penstock.storage.redis.scripts import Arg, Command, query
+
+log = structlog.get_logger(__name__)
+
+#: Problems of models that are not checked yet: their earlier entries stay valid.
+CHECKING, FETCHING = "it is being checked", "its files are being fetched"
+
+
+def publish(
+    entries: Iterable[CatalogueEntry], *, worker: str, queues: Sequence[str], alive_s: float
+) -> Command[str]:  # fmt: skip
+    """Publish the entries of all models of a worker of these queues, for `alive_s`.
+
+    Its earlier entries are removed. When the worker has checked all of its models, the models of its queues that no
+    living worker publishes are removed as well.
+    """
+    entries = list(entries)
+    checked = all(entry.problem != CHECKING for entry in entries)
+    rows: list[Arg] = [
+        {"name": e.name, "queue": e.queue, "rank": rank(e), "entry": e.model_dump_json()} for e in entries
+    ]
+    args: dict[str, Arg] = {
+        "worker": worker, "alive_us": us(alive_s), "queues": queues, "checked": checked, "entries": rows,
+    }  # fmt: skip
+    return Command("publish", args, str)
+
+
+def catalogue() -> Command[dict[str, CatalogueEntry]]:
+    """Return the published models by name; models without a living worker are not ready."""
+    return query("catalogue", _catalogue)
+
+
+def rank(entry: CatalogueEntry) -> int:
+    """Return the rank of an entry: of two workers' entries the higher one is valid."""
+    if entry.problem in (CHECKING, FETCHING):
+        return 1
+    if entry.problem is not None:
+        return 2
+    return 4 if entry.ready else 3
+
+
+def _catalogue(flat: list[Any]) -> dict[str, CatalogueEntry]:
+    rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    found = ((name, _entry(name, text), bool(ready)) for name, text, ready in rows)
+    return {name: entry.model_copy(update={"ready": ready}) for name, entry, ready in found if entry is not None}
+
+
+@lru_cache(maxsize=1000)
+def _entry(name: str, text: str) -> CatalogueEntry | None:
+    """Return an entry, maybe of a newer release; None, logged, for one that this release cannot read."""
+    # Each submit reads the catalogue, whose texts seldom change.
+    try:
+        return CatalogueEntry.model_validate_json(text, extra="ignore")
+    except ValidationError as error:
+        log.warning("catalogue.skipped", model=name, problems=error.error_count())
+        return None

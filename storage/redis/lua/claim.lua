@@ -1,0 +1,114 @@
+#!lua
+-- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
+-- -> JSON list of claims. `more` in a claim: other jobs wait in the queue.
+-- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
+-- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
+-- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
+-- workers skip the job. A job with a record of a format above `version`, or in a state that
+-- is not known here, is skipped.
+local queue, n, lease, cap = args.queue, tonumber(args.n), tonumber(args.lease_us), tonumber(args.max_tenant_running)
+local memo = P .. 'claim:' .. args.slot .. ':' .. args.nonce
+local again = redis.call('GET', memo)
+if again then return again end
+if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
+local now = now_us()
+local served = {}
+for _, name in ipairs(args.models) do served[name] = true end
+
+local function last_chance(crashes, max_crashes)
+  return tonumber(crashes) > 0 and tonumber(crashes) >= tonumber(max_crashes) - 1
+end
+
+local function take(tenant, id)
+  local job = load(tenant, id)
+  if not job or job.state ~= 'queued' then return nil end
+  local fence, given_back = int(math.max(tonumber(job.fence) + 1, now)), job.given_back == '1'
+  dequeue(job)
+  redis.call('ZREM', P .. 'expiring', job.name)
+  redis.call('ZADD', P .. 'leases', int(now + lease), job.name)
+  redis.call('ZADD', P .. 'deadlines', int(now + job.execution_us), job.name)
+  redis.call('SADD', tkey(tenant, 'running'), id)
+  redis.call('SADD', qkey(queue, 'running'), job.name)
+  write(job, {
+    state = 'running', phase = 'loading', fence = fence, started_us = int(now),
+    lease_us = int(now + lease), deadline_us = int(now + job.execution_us), worker = args.worker,
+    attempt = int(job.attempt + (given_back and 0 or 1)), given_back = '',
+    done = job.done or '0', total = job.total or '', unit = job.unit or 'prompts', own_done = '0',
+    past_done = job.done or '0', past_total = job.total or '', past_unit = job.unit or 'prompts',
+    message = '', due_us = '', reported_us = '0', ended_by = '', checkpoints = '0', waited_us = '0',
+  })
+  emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = args.worker, fence = fence })
+  if not given_back then announce(job, 'job.started', now) end  -- once per attempt
+  return { submission = job.submission, attempt = tonumber(job.attempt), crashes = tonumber(job.crashes),
+    last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
+end
+
+-- Jobs of a lane that a claim looks at, and rows of the lane that it reads in search of them.
+local LOOKS, READ = 10, 1000
+local claims, chosen, alone = {}, nil, false
+
+-- Return true where this worker is the one that runs dry for a job.
+local function dries(name)
+  local key = P .. 'dry:' .. name
+  local who = redis.call('GET', key)
+  if who and who ~= args.worker then return false end
+  redis.call('SET', key, args.worker, 'PX', 60000)
+  return true
+end
+
+-- Return the next job of a lane, and true where the job must be claimed alone.
+local function pick(lanekey, tenant)
+  local looked, place = 0, 0
+  while looked < LOOKS and place < READ do
+    local ids = redis.call('ZRANGE', lanekey, place, place + LOOKS - looked - 1)
+    if #ids == 0 then return nil end
+    place = place + #ids
+    for _, id in ipairs(ids) do
+      local counts = redis.call('HMGET', jobkey(tenant, id), 'crashes', 'max_crashes', 'version', 'state')
+      local crashes, newer = tonumber(counts[1] or '0'), tonumber(counts[3] or '1') > tonumber(args.version)
+      if not newer and (not counts[4] or is_known(counts[4])) then  -- others are for newer workers
+        looked = looked + 1
+        if crashes == 0 then return id, false end
+        if #claims == 0 then
+          if args.dry or not last_chance(crashes, counts[2]) then return id, true end
+          if dries(tenant .. '/' .. id) then
+            alone = true
+            return nil
+          end
+        end
+      end
+    end
+  end
+end
+
+local moved = true
+while moved and #claims < n and not alone do
+  moved = false
+  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
+    local model, tenant = split(lane)
+    if #claims < n and not alone and served[model] and (not chosen or chosen == model)
+      and redis.call('SCARD', tkey(tenant, 'running')) < (tonumber(args.caps[tenant]) or cap) then
+      local lanekey = qkey(queue, 'lane:' .. lane)
+      local id, lonely = pick(lanekey, tenant)
+      if id then
+        local claim = take(tenant, id)
+        moved = true
+        if claim then
+          claims[#claims + 1] = claim
+          chosen, alone = model, lonely
+          if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
+          if redis.call('EXISTS', lanekey) == 1 then
+            redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane)
+          end
+        else
+          dequeue({ model = model, tenant = tenant, queue = queue, id = id, name = tenant .. '/' .. id })
+        end
+      end
+    end
+  end
+end
+local more = redis.call('ZCARD', qkey(queue, 'waiting')) > 0
+for _, claim in ipairs(claims) do claim.more = more end
+local reply = json_list(claims)
+if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
+return reply

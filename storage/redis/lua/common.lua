@@ -1,0 +1,407 @@
+-- The data model, and the functions that all scripts share. Stands before each script, after its first line.
+--
+-- penstock:tenant:T:job:ID             hash    the record: the truth about a job
+-- penstock:tenant:T:job:ID:events      stream  the job's events (SSE, trace), at most about 1000 entries
+-- penstock:tenant:T:job:ID:deliveries  list    ids of its webhook deliveries
+-- penstock:tenant:T:delivery:ID        hash    one webhook delivery (outbox.lua has the model of webhooks)
+-- penstock:tenant:T:jobs               zset    job id by creation time (listing)
+-- penstock:tenant:T:live               set     ids of jobs that are not terminal (the tenant's limit)
+-- penstock:tenant:T:running            set     ids of leased jobs (the tenant's running cap)
+-- penstock:tenant:T:batches            zset    batch id by creation time (listing)
+-- penstock:tenant:T:batch:ID           hash    a batch: manifest end (JSON) created_us retention_us completed_us line offset
+--                                              requests invalid cancel reserved closed deleted revision
+-- penstock:tenant:T:batch:ID:counts    hash    state -> number of members in this state
+-- penstock:tenant:T:batch:ID:jobs      zset    members by creation time; :live is the set of members that are not terminal
+-- penstock:tenant:T:batchgone:ID       string  a purged batch (410), expires
+-- penstock:batches                     zset    T/ID of the batches that are not over, by creation time
+-- penstock:batches:finished            zset    T/ID of ended batches by the time of their purge
+-- penstock:tenant:T:gone:ID            string  a purged job (410), expires
+-- penstock:tenant:T:result:DIGEST      string  id of the latest job with this result, for models with a cache; expires
+-- penstock:queue:Q:waiting             zset    T/ID by rank: depth and position
+-- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank
+-- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin
+-- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
+-- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
+--                                              began. Expires; penstock:queue:Q:done_us is when the latest job succeeded
+-- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by the end of its time as
+--                                              a living worker
+-- penstock:queue:Q:reserved            set     T/ID of its reservations
+-- penstock:queue:Q:running             set     T/ID of its leased jobs
+-- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
+-- penstock:queue:Q:mode                string  paused (nothing is claimed) or draining (nothing is accepted)
+-- penstock:queues                      set     every queue that ever had a job or a worker
+-- penstock:catalogue                   hash    model -> its entry (JSON), the best that a living worker publishes;
+--                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua);
+--                                              penstock:catalogue:left: model that no worker serves any more -> since when
+-- penstock:publishers                  zset    worker by the end of the validity of its entries; penstock:published:WORKER
+--                                              hash: queues, checked, rank:MODEL, entry:MODEL
+-- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the
+--                                              end of its validity
+-- penstock:reserved                    zset    T/ID of reservations (jobs without a manifest) by their time
+-- penstock:tidied                      string  leftovers of the object store were deleted, expires
+-- penstock:recovering                  string  the keeper that recovers
+-- penstock:alive                       string  id of this store, a new one with each recovery; missing = Redis was emptied,
+--                                              and the keeper recovers from the manifests
+-- penstock:run                         string  run of the server (`run_id`) in which the jobs were last compared with the
+--                                              object store: a server that has started anew may have older data
+-- penstock:leases :deadlines :delayed :expiring :finished   zset  T/ID by the time at which `sweep` acts
+-- penstock:dry:T/ID                   string  the worker that runs dry to claim a job on its last chance, expires
+-- penstock:counts:ended                hash    "MODEL STATUS" -> jobs; penstock:counts:tries "OUTCOME" -> tries of webhooks;
+--                                              penstock:counts:phases "MODEL PHASE BOUND|sum" -> attempts up to that bound
+--                                              and above the previous bound | us. Never decrease, until Redis is emptied
+-- penstock:drops:ended :events        zset    objects (JSON) that the keeper must process, because their jobs ended or an
+--                                              event named them, by the time of the next try; penstock:drops:since hash:
+--                                              object -> time of its first lease; penstock:drops:passes hash: rule -> its
+--                                              latest listing, "queue ADDRESS" -> its problem (JSON)
+-- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
+-- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups by jobs that ended: encoder, result; hit, miss
+-- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
+--
+-- penstock:run:reads                   string  "RUN FORMAT": the newest format that could be read in that comparison
+--
+-- Other releases run their own scripts on the same keys. Rules for every script: a field that it does not know stays as it
+-- is; a job in a state that it does not know, or of a format above READS, stays where it is, in every index; a job of a
+-- format above the worker's own is not claimed (docs/decisions/0045).
+--
+-- The fields of the record are in the table of storage/redis/record.py, and tests compare that table with the scripts.
+--
+-- A job with durable = '1' ends in two steps, because `outcome.json` in the object store decides its end: a script that
+-- would end the job returns the proposal of an outcome instead, the caller puts the proposal unless an outcome is stored
+-- already, and `commit` sets the record to the stored outcome.
+--
+-- Rank = creation time minus a head start for high priority: priorities age by themselves, and a job that comes back
+-- after a crash has its old place. All times are Redis TIME in microseconds, exact in a double until 2255.
+
+local P = 'penstock:'
+-- The arguments by name, from one JSON object. Numbers are decimal strings (see scripts.py).
+local args = cjson.decode(ARGV[1])
+local TERMINAL = { succeeded = true, failed = true, canceled = true, expired = true }
+local WAITING = { reserved = true, queued = true, delayed = true }
+-- The newest format that is read, as in penstock.formats.
+local READS = 2
+
+local function now_us()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+local function int(n) return string.format('%.0f', n) end
+local function tkey(tenant, rest) return P .. 'tenant:' .. tenant .. ':' .. rest end
+local function qkey(queue, rest) return P .. 'queue:' .. queue .. ':' .. rest end
+local function jobkey(tenant, id) return tkey(tenant, 'job:' .. id) end
+
+local function table_of(flat)
+  local fields = {}
+  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
+  return fields
+end
+
+local function load(tenant, id)
+  local flat = redis.call('HGETALL', jobkey(tenant, id))
+  if #flat == 0 then return nil end
+  local job = table_of(flat)
+  job.name = tenant .. '/' .. id
+  return job
+end
+
+local function flatten(job)
+  local flat = {}
+  for k, v in pairs(job) do flat[#flat + 1] = k; flat[#flat + 1] = v end
+  return flat
+end
+
+local function is_known(state) return TERMINAL[state] or WAITING[state] or state == 'running' end
+
+-- Return true for a record that only newer processes change.
+local function is_newer(job) return tonumber(job.version or '1') > READS or not is_known(job.state) end
+
+-- Return true where a job has ended, also in a state that is not known here.
+local function has_ended(job)
+  return TERMINAL[job.state] or (not is_known(job.state) and (job.completed_us or '') ~= '')
+end
+
+-- Return true where a job is terminal and its retention is over.
+local function over(job, now) return has_ended(job) and now >= job.completed_us + job.retention_us end
+
+local function split(name)
+  local slash = string.find(name, '/', 1, true)
+  return string.sub(name, 1, slash - 1), string.sub(name, slash + 1)
+end
+
+-- Return a job that users may read; or nil, and 0 for an unknown job or 1 for a job after its retention, purged or not.
+local function find(tenant, id)
+  local job = load(tenant, id)
+  if not job then return nil, redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) end
+  if over(job, now_us()) then return nil, 1 end
+  return job
+end
+
+-- Return the id of the server's run: each start of a server has its own, that of a replica too.
+local function run_id() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
+
+-- Return the number of slots of the queue's living workers.
+local function slots_of(queue, now)
+  local slots = 0
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now), '+inf')) do
+    slots = slots + tonumber(redis.call('HGET', qkey(queue, 'workers'), worker) or '0')
+  end
+  return slots
+end
+
+-- Return the basis of estimates: {speed_us of the model or false, mean speed_us of the jobs that wait or false, slots,
+-- running, paused (1 or 0)}.
+local function pace(queue, model, now)
+  local speeds, waiting, sum = table_of(redis.call('HGETALL', qkey(queue, 'speed'))), 0, 0
+  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
+    local speed = speeds[split(lane)]
+    if speed then
+      local jobs = redis.call('ZCARD', qkey(queue, 'lane:' .. lane))
+      waiting, sum = waiting + jobs, sum + jobs * speed
+    end
+  end
+  return { model and speeds[model] or false, waiting > 0 and int(sum / waiting) or false, slots_of(queue, now),
+    redis.call('SCARD', qkey(queue, 'running')), redis.call('GET', qkey(queue, 'mode')) == 'paused' and 1 or 0 }
+end
+
+local function waits(job) return job.state == 'queued' or job.state == 'delayed' end
+
+-- Return the reason why no worker can run a model (publish.lua), or {us} since when no worker serves it, or false.
+local function problem_of(model)
+  local rank = redis.call('HGET', P .. 'catalogue:ranks', model)
+  if not rank then
+    local left_us = redis.call('HGET', P .. 'catalogue:left', model)
+    return left_us and { left_us }
+  end
+  if rank >= '3' then return false end
+  return cjson.decode(redis.call('HGET', P .. 'catalogue', model)).problem
+end
+
+-- Return a waiting job's places, {among all jobs of its queue, among its tenant's}, from 0; false for any other job.
+-- Tenants see the second only: the first would tell them how many jobs others have.
+local function places(job)
+  local place = job.state == 'queued' and redis.call('ZRANK', qkey(job.queue, 'waiting'), job.name)
+  if not place then return false end
+  local own = 0
+  for _, lane in ipairs(redis.call('ZRANGE', qkey(job.queue, 'lanes'), 0, -1)) do
+    local _, tenant = split(lane)
+    if tenant == job.tenant then
+      own = own + redis.call('ZCOUNT', qkey(job.queue, 'lane:' .. lane), '-inf', '(' .. job.rank)
+    end
+  end
+  return { place, own }
+end
+
+-- Return a record with the basis of its estimate: {record, now_us, places or false, pace, problem or false}.
+local function view(job)
+  local now = now_us()
+  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), waits(job) and problem_of(job.model) }
+end
+
+-- Return a key of a batch. A job that is no member has no batch, or ''.
+local function bkey(tenant, batch, rest) return tkey(tenant, 'batch:' .. batch .. (rest and ':' .. rest or '')) end
+local function batch_of(job) return (job.batch or '') ~= '' and job.batch or nil end
+
+-- Change a batch's count of members in a state.
+local function recount(job, batch, state, by)
+  if state then redis.call('HINCRBY', bkey(job.tenant, batch, 'counts'), state, by) end
+end
+
+-- Put a job into the listings, at the time of its creation, or take it out.
+local function enlist(job, at)
+  redis.call('ZADD', tkey(job.tenant, 'jobs'), at, job.id)
+  if batch_of(job) then redis.call('ZADD', bkey(job.tenant, job.batch, 'jobs'), at, job.id) end
+end
+
+local function unlist(job)
+  redis.call('ZREM', tkey(job.tenant, 'jobs'), job.id)
+  if batch_of(job) then redis.call('ZREM', bkey(job.tenant, job.batch, 'jobs'), job.id) end
+end
+
+-- Write fields of a record, in Redis and in the table, and increment the revision.
+local function write(job, fields)
+  local batch = batch_of(job) or batch_of(fields)
+  if batch and fields.state and fields.state ~= job.state then
+    recount(job, batch, job.state, -1)
+    recount(job, batch, fields.state, 1)
+  end
+  fields.revision = int((tonumber(job.revision) or 0) + 1)
+  local flat = {}
+  for k, v in pairs(fields) do job[k] = v; flat[#flat + 1] = k; flat[#flat + 1] = v end
+  redis.call('HSET', jobkey(job.tenant, job.id), unpack(flat))
+end
+
+-- Return a list as JSON: cjson encodes an empty table as an object.
+local function json_list(rows) return #rows == 0 and '[]' or cjson.encode(rows) end
+
+-- Append to the job's event stream and wake those who wait for a change. JSON of users is never decoded and encoded again
+-- here, because cjson changes it (empty lists, numbers of more than 14 digits): `data` may be JSON text, and an error
+-- report (JSON text or '') has a field of its own.
+local function emit(job, kind, data, report)
+  redis.call('XADD', jobkey(job.tenant, job.id) .. ':events', 'MAXLEN', '~', 1000, '*',
+    'type', kind, 'data', type(data) == 'string' and data or cjson.encode(data), 'error', report or '')
+  redis.call('PUBLISH', P .. 'changes', job.name)
+end
+
+-- Have `sweep` end a waiting job: at the end of its TTL, or at once if its end was requested.
+local function expire_at(job, at)
+  redis.call('ZADD', P .. 'expiring', job.cancel == '1' and '0' or int(at), job.name)
+end
+
+local function enqueue(job)
+  local lane = job.model .. '/' .. job.tenant
+  redis.call('ZADD', qkey(job.queue, 'waiting'), job.rank, job.name)
+  redis.call('ZADD', qkey(job.queue, 'lane:' .. lane), job.rank, job.id)
+  redis.call('ZADD', qkey(job.queue, 'lanes'), 'NX', 0, lane)
+end
+
+local function dequeue(job)
+  local lane = job.model .. '/' .. job.tenant
+  redis.call('ZREM', qkey(job.queue, 'waiting'), job.name)
+  redis.call('ZREM', qkey(job.queue, 'lane:' .. lane), job.id)
+  if redis.call('EXISTS', qkey(job.queue, 'lane:' .. lane)) == 0 then
+    redis.call('ZREM', qkey(job.queue, 'lanes'), lane)
+  end
+end
+
+local function unlease(job)
+  redis.call('ZREM', P .. 'leases', job.name)
+  redis.call('ZREM', P .. 'deadlines', job.name)
+  redis.call('SREM', tkey(job.tenant, 'running'), job.id)
+  redis.call('SREM', qkey(job.queue, 'running'), job.name)
+end
+
+-- In outbox.lua: make the deliveries of an event; return the pending deliveries of a job.
+local announce, undelivered
+
+-- Update the speed of a queue: the execution time of a model's jobs, and the number of jobs that ended in each ten
+-- seconds. The work on the first of these began when that job did, or when the job before it ended.
+local function count_success(job, at)
+  local speed, took = qkey(job.queue, 'speed'), math.max(0, at - job.started_us - (job.waited_us or 0))
+  local before = redis.call('HGET', speed, job.model)
+  redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))
+  if now_us() - at > 300000000 then return end  -- the old end of a job that is created again
+  local row, last = qkey(job.queue, 'done:' .. int(math.floor(at / 10000000))), qkey(job.queue, 'done_us')
+  local before_us = tonumber(redis.call('GET', last) or '0')
+  redis.call('HINCRBY', row, 'n', 1)
+  redis.call('HSETNX', row, 'since_us', int(math.max(tonumber(job.started_us), before_us)))
+  redis.call('EXPIRE', row, 400)
+  redis.call('SET', last, int(math.max(at, before_us)), 'EX', 400)
+end
+
+-- Return the fields of an attempt's progress. The shown progress never decreases: an attempt counts once it passes what
+-- earlier attempts had reached, or the same share where its plan (total or unit) is another. Nothing without a plan.
+local function progress(job, done, total, unit)
+  local own, past = math.max(tonumber(done), tonumber(job.own_done or '0')), tonumber(job.past_done or '0')
+  if own == 0 and total == '' then return {} end
+  local of = tonumber(job.past_total or '')
+  if total ~= job.past_total and of and of > 0 and total ~= '' then
+    past = math.floor(past / of * total)
+  elseif unit ~= job.past_unit then
+    past = 0
+  end
+  local fields = { own_done = int(own), done = int(math.max(own, past)), total = total, unit = unit }
+  return fields
+end
+
+-- Upper bounds of the phases' histogram.
+local BOUNDS_MS = { 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000 }
+
+local function observe(model, phase, ms)
+  local bound = 'inf'
+  for _, each in ipairs(BOUNDS_MS) do
+    if ms <= each then bound = each; break end
+  end
+  redis.call('HINCRBY', P .. 'counts:phases', model .. ' ' .. phase .. ' ' .. bound, 1)
+  redis.call('HINCRBY', P .. 'counts:phases', model .. ' ' .. phase .. ' sum', int(ms * 1000))
+end
+
+local function count_lookups(model, cache, outcomes, n)
+  local outcome = ({ hits = 'hit', misses = 'miss' })[outcomes]
+  if outcome and n > 0 then redis.call('HINCRBY', P .. 'counts:cache', model .. ' ' .. cache .. ' ' .. outcome, int(n)) end
+end
+
+-- Count a job's end for monitoring, unless it is the old end of a job that is created again.
+local function count_end(job, state, at)
+  if now_us() - at > 300000000 then return end
+  redis.call('HINCRBY', P .. 'counts:ended', job.model .. ' ' .. state, 1)
+  if (job.started_us or '') ~= '' then observe(job.model, 'queue', (job.started_us - job.created_us) / 1000) end
+  for name, value in pairs(cjson.decode((job.metrics or '') ~= '' and job.metrics or '{}')) do
+    local phase = string.match(name, '^(.+)_ms$')
+    if phase then observe(job.model, phase, value) end
+    local cache, outcome = string.match(name, '^(encoder)_(.+)$')
+    if name == 'cached' then cache, outcome, value = 'result', value == 1 and 'hits' or 'misses', 1 end
+    if cache then count_lookups(job.model, cache, outcome, value) end
+  end
+end
+
+-- Put a job into a terminal state: the only way there.
+local function terminate(job, state, fields, now)
+  fields.state = state
+  fields.phase = 'waiting'
+  fields.completed_us = int(now)
+  write(job, fields)
+  unlease(job)
+  dequeue(job)
+  for _, index in ipairs({ 'delayed', 'expiring', 'reserved' }) do redis.call('ZREM', P .. index, job.name) end
+  redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
+  redis.call('SREM', tkey(job.tenant, 'live'), job.id)
+  if batch_of(job) then redis.call('SREM', bkey(job.tenant, job.batch, 'live'), job.id) end
+  redis.call('ZADD', P .. 'finished', int(now + job.retention_us), job.name)
+  announce(job, 'job.' .. state, now)
+  local data = { status = state, attempt = tonumber(job.attempt) }
+  if (job.error or '') ~= '' then
+    local code = cjson.decode(job.error).code
+    if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
+  end
+  if state == 'succeeded' then count_success(job, now) end
+  if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
+  count_end(job, state, now)
+  emit(job, 'job.' .. state, data, job.error)
+end
+
+-- End a job. Returns nil, or for a durable job, which stays as it is, the proposal of its outcome (JSON).
+local function finish(job, state, fields, now)
+  if job.durable ~= '1' then return terminate(job, state, fields, now) end
+  local record = {}
+  for k, v in pairs(job) do record[k] = v end
+  for k, v in pairs(fields) do record[k] = v end
+  record.state, record.phase, record.completed_us, record.name = state, 'waiting', int(now), nil
+  return '{"version":1,"record":' .. cjson.encode(record) .. ',"deliveries":' .. json_list(undelivered(job)) .. '}'
+end
+
+-- Put a job back into its queue, at its old place.
+local function requeue(job, fields, event, data, now)
+  unlease(job)
+  redis.call('ZREM', P .. 'delayed', job.name)
+  fields.state = 'queued'
+  fields.phase = 'waiting'
+  write(job, fields)
+  enqueue(job)
+  expire_at(job, now + job.ttl_us)
+  emit(job, event, data)
+end
+
+-- Return the record of a running attempt, or nil and the reason: 'already' where this fence has ended the attempt.
+local function held(tenant, id, fence)
+  local job = load(tenant, id)
+  if not job then return nil, 'fenced' end
+  if job.fence ~= fence then return nil, 'fenced' end
+  if job.state ~= 'running' then return nil, job.ended_by == fence and 'already' or 'fenced' end
+  return job
+end
+
+-- Return a batch as users may read it: {record, counts by state, now_us}; or nil, and 0 for an unknown batch or 1 for a
+-- batch that is deleted or after its retention.
+local function batch_view(tenant, id)
+  local flat, now = redis.call('HGETALL', bkey(tenant, id)), now_us()
+  if #flat == 0 then return nil, redis.call('EXISTS', tkey(tenant, 'batchgone:' .. id)) end
+  local batch = table_of(flat)
+  if batch.deleted == '1' or (batch['end'] and now >= batch.completed_us + batch.retention_us) then return nil, 1 end
+  return { flat, redis.call('HGETALL', bkey(tenant, id, 'counts')), int(now) }
+end
+
+-- Wake those who wait for a change of a batch.
+local function batch_changed(tenant, id)
+  redis.call('HINCRBY', bkey(tenant, id), 'revision', 1)
+  redis.call('PUBLISH', P .. 'changes', tenant .. '/' .. id)
+end

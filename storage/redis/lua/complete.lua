@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+-- tenant id fence outcome(succeeded|failed|canceled|retry) record {name: text} retry_delay_us done total(optional) unit
+-- -> {ok | already | fenced, proposal or false}
+-- `record` has the fields of the attempt's result, of which those of the outcome are written.
+local job, why = held(args.tenant, args.id, args.fence)
+if not job then return { why, false } end
+local now = now_us()
+local outcome, result = args.outcome, args.record
+local fields = progress(job, args.done, args.total or '', args.unit)
+fields.ended_by, fields.metrics = args.fence, result.metrics
+-- Add what this attempt used to what earlier attempts did.
+local function sum(before, used) return used and int((tonumber(before or '') or 0) + used) or nil end
+fields.device_us, fields.pixels = sum(job.device_us, result.device_us), sum(job.pixels, result.pixels)
+fields.bytes_in, fields.bytes_out = sum(job.bytes_in, result.bytes_in), sum(job.bytes_out, result.bytes_out)
+fields.tokens_in, fields.tokens_out = sum(job.tokens_in, result.tokens_in), sum(job.tokens_out, result.tokens_out)
+if outcome == 'retry' then
+  if job.cancel == '1' then
+    outcome = 'canceled'
+  elseif tonumber(job.attempt) >= tonumber(job.max_attempts) then
+    outcome = 'failed'
+  else
+    local due = now + args.retry_delay_us
+    unlease(job)
+    fields.state, fields.phase, fields.error, fields.due_us = 'delayed', 'waiting', result.error or '', int(due)
+    write(job, fields)
+    redis.call('ZADD', P .. 'delayed', int(due), job.name)
+    expire_at(job, due + job.ttl_us)
+    local data = '{"attempt":%s,"delay_s":%.6f,"metrics":%s}'
+    emit(job, 'job.retrying', string.format(data, job.attempt, args.retry_delay_us / 1000000, result.metrics), job.error)
+    return { 'ok', false }
+  end
+end
+fields.error = outcome == 'failed' and result.error or ''
+if outcome == 'succeeded' then
+  fields.text, fields.data, fields.artifacts = result.text, result.data, result.artifacts
+  local total = fields.total or job.total
+  if total ~= '' then fields.done = total end  -- prompts that were not needed are done too
+end
+return { 'ok', finish(job, outcome, fields, now) or false }

@@ -1,0 +1,18 @@
+#!lua
+-- tenant id created_us -> view | 0 unknown | 1 gone. The manifest of a reservation is stored: the job may now be claimed.
+-- Its place in the queue is that of the creation time in the manifest.
+local job = load(args.tenant, args.id)
+if not job then return redis.call('EXISTS', tkey(args.tenant, 'gone:' .. args.id)) end
+if job.state ~= 'reserved' then return view(job) end
+redis.call('ZREM', P .. 'reserved', job.name)
+redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
+enlist(job, args.created_us)
+-- A job that was created again is older than its record.
+if job.created_us ~= args.created_us then emit(job, 'job.recovered', {}) end
+write(job, { state = 'queued', created_us = args.created_us, rank = int(job.rank + args.created_us - job.created_us) })
+local now = now_us()
+enqueue(job)
+expire_at(job, now + job.ttl_us)
+announce(job, 'job.queued', job.created_us)
+emit(job, 'job.created', { model = job.model, queue = job.queue })
+return view(job)

@@ -1,0 +1,163 @@
+#!lua flags=no-writes
+-- Small reads: `args.op` names one. They also run while Redis is out of memory.
+local ops = {}
+
+function ops.ping() return redis.status_reply('PONG') end
+
+-- -> now_us: the only clock of jobs and batches
+function ops.clock() return int(now_us()) end
+
+-- -> 1 unless Redis was emptied since the end of the last recovery
+function ops.alive() return redis.call('EXISTS', P .. 'alive') end
+
+-- reads -> {1 as `alive`, 1 where the jobs were compared with the object store in this run of the server by a keeper that
+-- reads this format, the run}
+function ops.witness()
+  local run = run_id()
+  local reads = string.match(redis.call('GET', P .. 'run:reads') or '', '^' .. run .. ' (%d+)$') or '1'
+  local compared = redis.call('GET', P .. 'run') == run and tonumber(reads) >= tonumber(args.reads)
+  return { ops.alive(), compared and 1 or 0, run }
+end
+
+-- names {{job|batch, tenant, id, 1 where its end is stored}...} -> {0|1...}: 1 for what has no record, or one that has not
+-- ended though its end is stored; 0 for what was deleted
+function ops.stale()
+  local found = {}
+  for n, name in ipairs(args.names) do
+    local kind, tenant, id, ended = unpack(name)
+    local key, field, gone = jobkey(tenant, id), 'state', 'gone:'
+    if kind == 'batch' then key, field, gone = bkey(tenant, id), 'end', 'batchgone:' end
+    local value, completed_us = unpack(redis.call('HMGET', key, field, 'completed_us'))
+    local over = value and (kind == 'batch' or has_ended({ state = value, completed_us = completed_us or nil }))
+    local current = redis.call('EXISTS', key) == 1 and (over or ended == 0)
+    found[n] = (current or redis.call('EXISTS', tkey(tenant, gone .. id)) == 1) and 0 or 1
+  end
+  return found
+end
+
+-- -> {id of the store or false, active keeper or false}
+function ops.identity() return { redis.call('GET', P .. 'alive'), redis.call('GET', P .. 'keeper') } end
+
+-- tenant id -> view | 0 unknown | 1 gone
+function ops.job()
+  local job, missing = find(args.tenant, args.id)
+  return job and view(job) or missing
+end
+
+-- tenant id after count -> {entries of the job's event stream after an id} | 0 unknown | 1 gone
+function ops.events()
+  local job, missing = find(args.tenant, args.id)
+  if not job then return missing end
+  local stream = jobkey(args.tenant, args.id) .. ':events'
+  return { redis.call('XRANGE', stream, '(' .. args.after, '+', 'COUNT', args.count) }
+end
+
+-- tenant id -> {{delivery...}} | 0 unknown | 1 gone
+function ops.deliveries()
+  local job, missing = find(args.tenant, args.id)
+  if not job then return missing end
+  local rows, now = {}, now_us()
+  for _, id in ipairs(redis.call('LRANGE', jobkey(args.tenant, args.id) .. ':deliveries', 0, -1)) do
+    rows[#rows + 1] = delivery(args.tenant, id, now)
+  end
+  return { rows }
+end
+
+-- tenant delivery -> {{delivery}} | 2 unknown
+function ops.delivery()
+  if redis.call('EXISTS', rowkey(args.tenant, args.delivery)) == 0 then return 2 end
+  return { { delivery(args.tenant, args.delivery, now_us()) } }
+end
+
+-- limit -> {T/ID...} of terminal jobs whose retention is over
+function ops.retired_jobs()
+  return redis.call('ZRANGEBYSCORE', P .. 'finished', '-inf', int(now_us()), 'LIMIT', 0, args.limit)
+end
+
+-- -> 1 where leftovers were deleted lately
+function ops.tidied() return redis.call('EXISTS', P .. 'tidied') end
+
+-- age_us limit -> {T/ID...} of reservations that are older and not confirmed
+function ops.reservations()
+  return redis.call('ZRANGEBYSCORE', P .. 'reserved', '-inf', int(now_us() - args.age_us), 'LIMIT', 0, args.limit)
+end
+
+-- tenant digest -> id of the latest job with this result, or false
+function ops.result() return redis.call('GET', tkey(args.tenant, 'result:' .. args.digest)) end
+
+-- -> every queue that ever had a job or a worker
+function ops.queues() return redis.call('SMEMBERS', P .. 'queues') end
+
+-- -> {queue, waiting, ...} of the queues that have waiting jobs
+function ops.backlog()
+  local rows = {}
+  for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
+    local waiting = redis.call('ZCARD', qkey(queue, 'waiting'))
+    if waiting > 0 then rows[#rows + 1] = queue; rows[#rows + 1] = waiting end
+  end
+  return rows
+end
+
+-- version limit -> {jobs, highest version} of waiting jobs above a format or in unknown states, of the first of each queue
+function ops.newer()
+  local jobs, highest = 0, 0
+  for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
+    for _, name in ipairs(redis.call('ZRANGE', qkey(queue, 'waiting'), 0, args.limit - 1)) do
+      local row = redis.call('HMGET', jobkey(split(name)), 'version', 'state')
+      local version = tonumber(row[1] or '1')
+      if version > tonumber(args.version) or (row[2] and not is_known(row[2])) then
+        jobs, highest = jobs + 1, math.max(highest, version)
+      end
+    end
+  end
+  return { jobs, highest }
+end
+
+-- -> {name, entry(JSON), ready(1 or 0), ...}. No model is ready without a living worker.
+function ops.catalogue()
+  local ranks, all = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
+  local living = redis.call('ZCOUNT', P .. 'publishers', '(' .. int(now_us()), '+inf') > 0
+  local flat = redis.call('HGETALL', P .. 'catalogue')
+  for i = 1, #flat, 2 do
+    all[#all + 1], all[#all + 2] = flat[i], flat[i + 1]
+    all[#all + 1] = living and string.sub(ranks[flat[i]] or '', 1, 1) == '4' and 1 or 0
+  end
+  return all
+end
+
+-- tenant id -> view | 0 unknown | 1 gone
+function ops.batch()
+  local found, missing = batch_view(args.tenant, args.id)
+  return found or missing
+end
+
+-- limit -> {T/ID...} of batches that are not over, oldest first
+function ops.open_batches() return redis.call('ZRANGE', P .. 'batches', 0, args.limit - 1) end
+
+-- limit -> {T/ID...} of batches that are deleted or whose retention is over
+function ops.retired_batches()
+  return redis.call('ZRANGEBYSCORE', P .. 'batches:finished', '-inf', int(now_us()), 'LIMIT', 0, args.limit)
+end
+
+-- tenant id limit -> {job id...} of the oldest members that have a record
+function ops.batch_members()
+  return redis.call('ZRANGE', bkey(args.tenant, args.id, 'jobs'), 0, args.limit - 1)
+end
+
+-- tenant id cursor limit -> {cursor, {job id...}} of members that are not terminal; cursor 0 ends the scan
+function ops.live_members()
+  return redis.call('SSCAN', bkey(args.tenant, args.id, 'live'), args.cursor, 'COUNT', args.limit)
+end
+
+-- age_us limit -> {T/ENDPOINT/NONCE...} of changes that are older and have not ended
+function ops.endpoint_changes()
+  local before = int(now_us() - args.age_us)
+  return redis.call('ZRANGEBYSCORE', P .. 'endpoints:changing', '-inf', before, 'LIMIT', 0, args.limit)
+end
+
+-- -> {flat hash that `note_pass` wrote, now_us, events that wait}
+function ops.drop_passes()
+  return { redis.call('HGETALL', P .. 'drops:passes'), int(now_us()), redis.call('ZCARD', P .. 'drops:events') }
+end
+
+return ops[args.op]()

@@ -1,0 +1,44 @@
+#!lua
+-- tenant id record {name: text} priority_us max_tenant_jobs max_queued
+-- -> {created|exists, view} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots} | {draining} | {closed}
+-- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
+-- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
+local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
+local model, queue = record.model, record.queue
+local existing = load(tenant, id)
+if existing then
+  if existing.fingerprint ~= record.fingerprint then return { 'mismatch' } end
+  if over(existing, now_us()) then return { 'gone' } end
+  return { 'exists', view(existing) }
+end
+if redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) == 1 then return { 'gone' } end
+local limited = tonumber(args.max_tenant_jobs) >= 0
+-- A closed batch gets no new member. A member that was accepted before is created again all the same.
+if limited and batch and redis.call('HGET', bkey(tenant, batch), 'closed') ~= '0' then return { 'closed' } end
+if limited and redis.call('GET', qkey(queue, 'mode')) == 'draining' then return { 'draining' } end
+local now = now_us()
+local function refused(why, jobs)
+  return { why, jobs, redis.call('HGET', qkey(queue, 'speed'), model) or false, slots_of(queue, now) }
+end
+local live = redis.call('SCARD', tkey(tenant, 'live'))
+if limited and live >= tonumber(args.max_tenant_jobs) then return refused('tenant', live) end
+local waiting = redis.call('ZCARD', qkey(queue, 'waiting')) + redis.call('SCARD', qkey(queue, 'reserved'))
+if limited and waiting >= tonumber(args.max_queued) then return refused('full', waiting) end
+local job = { name = tenant .. '/' .. id, tenant = tenant, id = id, revision = '0', batch = batch }
+record.rank, record.state, record.created_us = int(now - args.priority_us), 'queued', int(now)
+write(job, record)
+enlist(job, int(now))
+redis.call('SADD', tkey(tenant, 'live'), id)
+if batch then redis.call('SADD', bkey(tenant, batch, 'live'), id) end
+redis.call('SADD', P .. 'queues', queue)
+if job.durable == '1' then
+  write(job, { state = 'reserved' })
+  redis.call('ZADD', P .. 'reserved', int(now), job.name)
+  redis.call('SADD', qkey(queue, 'reserved'), job.name)
+  return { 'created', view(job) }
+end
+expire_at(job, now + job.ttl_us)
+enqueue(job)
+announce(job, 'job.queued', now)
+emit(job, 'job.created', { model = model, queue = queue })
+return { 'created', view(job) }

@@ -1,0 +1,66 @@
+#!lua flags=allow-oom
+-- limit max_proposals lost_error timeout_error expired_error
+-- -> {{requeued, poisoned, canceled, timed_out, due, expired}, {{T/ID, proposal}...}, {queue...}}
+-- Moves the jobs whose lease, deadline, delay or queue TTL is over. The ends of durable jobs are proposed, at most
+-- `max_proposals` of them, and proposed again by each sweep until they are committed. The queues are those into which jobs
+-- came back. Jobs that only newer processes change stay where they are.
+local PAGES = 20  -- of `limit` rows, read in search of other jobs behind them
+local limit, room, now = tonumber(args.limit), tonumber(args.max_proposals), now_us()
+local counts, proposals, queues = { 0, 0, 0, 0, 0, 0 }, {}, {}
+local function count(i) counts[i] = counts[i] + 1 end
+
+local function each(index, state, act)
+  local found, read = {}, 0
+  for _ = 1, PAGES do
+    local names = redis.call('ZRANGEBYSCORE', P .. index, '-inf', int(now), 'LIMIT', read, limit - #found)
+    for _, name in ipairs(names) do
+      local tenant, id = split(name)
+      local row = redis.call('HMGET', jobkey(tenant, id), 'state', 'version')
+      if not (row[1] and is_newer({ state = row[1], version = row[2] or nil })) then found[#found + 1] = name end
+    end
+    read = read + #names
+    if #names == 0 or #found >= limit then break end
+  end
+  for _, name in ipairs(found) do
+    local tenant, id = split(name)
+    local job = load(tenant, id)
+    if job and state[job.state] then act(job) else redis.call('ZREM', P .. index, name) end
+  end
+end
+
+local function back(job, fields, data)
+  requeue(job, fields, 'job.requeued', data, now)
+  queues[job.queue] = true
+end
+
+local function ends(job, state, fields, cause)
+  if job.durable == '1' and #proposals >= room then return end
+  local proposal = finish(job, state, fields, now)
+  if proposal then proposals[#proposals + 1] = { job.name, proposal } end
+  count(cause)
+end
+
+each('deadlines', { running = true }, function(job) ends(job, 'failed', { error = args.timeout_error }, 4) end)
+each('leases', { running = true }, function(job)
+  if tonumber(job.deadline_us) <= now then return end
+  -- An attempt that stored a checkpoint got further than the one before: its crash is the first again.
+  local crashes = int((tonumber(job.checkpoints or '0') > 0 and 0 or job.crashes) + 1)
+  if job.cancel == '1' then
+    ends(job, 'canceled', { crashes = crashes }, 3)
+  elseif tonumber(crashes) >= tonumber(job.max_crashes) then
+    ends(job, 'failed', { crashes = crashes, error = args.lost_error }, 2)
+  else
+    back(job, { crashes = crashes }, { reason = 'lease_lost', crashes = tonumber(crashes), late_ms = math.floor((now - job.lease_us) / 1000) })
+    count(1)
+  end
+end)
+each('delayed', { delayed = true }, function(job)
+  back(job, {}, { reason = 'due' })
+  count(5)
+end)
+each('expiring', { queued = true, delayed = true, reserved = true }, function(job)
+  if job.cancel == '1' then ends(job, 'canceled', {}, 3) else ends(job, 'expired', { error = args.expired_error }, 6) end
+end)
+local names = {}
+for queue in pairs(queues) do names[#names + 1] = queue end
+return { counts, proposals, names }

@@ -1,0 +1,118 @@
+"""Queues: their statistics, modes, waiting jobs and dead letters. Commands, as in `records.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.formats import RUNS
+from penstock.jobs import Job, JobKey, QueueMode
+from penstock.storage.redis.fields import MICRO, fields, seconds, us
+from penstock.storage.redis.record import job_of, readable
+from penstock.storage.redis.scripts import Arg, Command, query
+from penstock.storage.redis.views import pace_of
+
+#: Shortest time in seconds over which a throughput is measured.
+SHORTEST_S = 1.0
+#: Waiting jobs of each queue that are searched for those of a newer release.
+NEWER_LOOKS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The statistics of a queue, for autoscaling."""
+
+    queued: int
+    running: int
+    oldest_age_s: float
+    #: Succeeded jobs per second: of the last 20 jobs or the last five minutes, whichever are fewer.
+    throughput_per_s: float
+    #: Living workers.
+    workers: int
+    slots: int
+    #: Estimated seconds until the last waiting job ends; 0 without waiting jobs. None in a paused queue, without
+    #: workers, and before a job of that model has succeeded.
+    eta_s: float | None
+    known: bool
+    mode: QueueMode
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """Waiting jobs that this release cannot run: their number, and the highest of their formats."""
+
+    jobs: int
+    version: int
+
+
+def newer() -> Command[Newer]:
+    """Return the waiting jobs that only a newer release can run, of the first `NEWER_LOOKS` of each queue."""
+    return query("newer", lambda reply: Newer(*reply), version=RUNS, limit=NEWER_LOOKS)
+
+
+def known_queues() -> Command[frozenset[str]]:
+    """Return every queue that ever had a job or a worker."""
+    return query("queues", frozenset)
+
+
+def queue_stats(queue: str) -> Command[QueueStats]:
+    """Return a queue's depth, age and speed."""
+    return Command("queue_stats", {"queue": queue}, _queue_stats)
+
+
+def set_mode(queue: str, mode: QueueMode) -> Command[str]:
+    """Open, pause or drain a queue."""
+    return Command("note", {"op": "queue_mode", "queue": queue, "mode": mode.value}, str)
+
+
+def waiting(queue: str, tenant: str, limit: int) -> Command[tuple[JobKey, ...]]:
+    """Return a tenant's jobs that wait in a queue for a worker or for another attempt, at most `limit`."""
+    return Command("waiting", _of(queue, tenant, limit), lambda names: tuple(map(JobKey.parse, names)))
+
+
+def dead_letters(queue: str, tenant: str, limit: int) -> Command[tuple[Job, ...]]:
+    """Return a tenant's jobs that failed as `worker_lost` and were not retried, newest first."""
+    return Command("dead", _of(queue, tenant, limit), lambda rows: readable(rows, job_of))
+
+
+def remove_dead_letter(job: Job) -> Command[bool]:
+    """Remove a job from its queue's dead letters; False where it is not among them."""
+    args = {"queue": job.submission.queue, "tenant": job.key.tenant, "id": job.key.id}
+    return Command("note", {"op": "remove_dead_letter", **args}, bool)
+
+
+def seen(queue: str, worker: str, slots: int, *, alive_s: float) -> Command[str]:
+    """Report a worker as alive for `alive_s`, at a claim."""
+    return Command("seen", {"queue": queue, "worker": worker, "slots": slots, "alive_us": us(alive_s)}, str)
+
+
+def leave(queue: str, worker: str) -> Command[str]:
+    """Report that a worker claims nothing more."""
+    return Command("note", {"op": "leave", "queue": queue, "worker": worker}, str)
+
+
+def backlog() -> Command[dict[str, int]]:
+    """Return the number of waiting jobs of each queue that has any."""
+    return query("backlog", fields)
+
+
+def _of(queue: str, tenant: str, limit: int) -> dict[str, Arg]:
+    return {"queue": queue, "tenant": tenant, "limit": limit}
+
+
+def _queue_stats(reply: list[Any]) -> QueueStats:
+    now_us, queued, oldest_us, done, since_us, workers, known, mode, dead_letters, pace_row = reply
+    now_s, oldest_s, since_s, pace = int(now_us) / MICRO, seconds(oldest_us), seconds(since_us), pace_of(pace_row)
+    return QueueStats(
+        queued=queued,
+        running=pace.running,
+        oldest_age_s=now_s - oldest_s if oldest_s is not None else 0.0,
+        throughput_per_s=int(done) / max(SHORTEST_S, now_s - since_s) if since_s is not None else 0.0,
+        workers=workers,
+        slots=pace.slots,
+        eta_s=pace.wait_and_run_s(queued) if queued else 0.0,
+        known=bool(known),
+        mode=QueueMode(mode),
+        dead_letters=dead_letters,
+    )

@@ -1,0 +1,246 @@
+"""The job record: one table of all fields of the hash `penstock:tenant:T:job:ID`.
+
+Python reads and writes records by `Record`. `tests/integration/test_record.py` compares the table with the scripts.
+Times are microseconds of Redis' clock. An empty field means the same as a missing one.
+"""
+
+# ruff: noqa: RUF009  (a row of the table is metadata of its field, not a default)
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, replace
+from dataclasses import fields as fields_of
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+
+from penstock.errors import RecordTooNew
+from penstock.formats import READS, is_readable, known, version_of
+from penstock.jobs import Artifact, Claim, Delivery, Job, Phase, Progress, State, Status, Submission, Usage
+from penstock.reports import ErrorReport
+from penstock.storage.redis.fields import MICRO, dump, fields, seconds, submission_of, submission_to_json
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Codec(NamedTuple):
+    """The text of a field: how it is read and written."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row of the table."""
+
+    codec: Codec
+    #: The scripts in `lua/` that write the field; none for one that only later releases write. `commit` also writes
+    #: every field, from the stored outcome.
+    writers: frozenset[str]
+    meaning: str
+
+
+_TEXT = Codec(str, str)
+_NUMBER = Codec(int, str)
+_FLAG = Codec(lambda text: text == "1", lambda value: "1" if value else "")
+_JSON = Codec(json.loads, dump)
+_SUBMISSION = Codec(lambda text: submission_of(json.loads(text)), lambda value: dump(submission_to_json(value)))
+_ARTIFACTS = Codec(
+    lambda text: tuple(Artifact(**known(Artifact, row)) for row in json.loads(text)),
+    lambda value: dump([asdict(each) for each in value]),
+)
+_REPORT = Codec(lambda text: ErrorReport.from_json(json.loads(text)), lambda value: dump(value.to_json()))
+
+
+def _stored(codec: Codec, writers: str, meaning: str, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"row": Stored(codec, frozenset(writers.split()), meaning)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A job's record. A field without a default is in every record."""
+
+    version: int = _stored(_NUMBER, "submit", "Oldest format that can run the job (`formats`).", 1)
+    submission: Submission = _stored(_SUBMISSION, "submit", "The request (JSON).")
+    fingerprint: str = _stored(_TEXT, "submit", "Hash of the request: a repeated submit has the same.")
+    tenant: str = _stored(_TEXT, "submit", "The job's tenant.")
+    id: str = _stored(_TEXT, "submit", "The job's id, unique in its tenant.")
+    model: str = _stored(_TEXT, "submit", "The model.")
+    queue: str = _stored(_TEXT, "submit", "The queue.")
+    batch: str = _stored(_TEXT, "submit", "Id of the job's batch.", "")
+    metadata: str = _stored(_TEXT, "submit", "The request's metadata once more (JSON), for the filters of lists.", "")
+    drop: str = _stored(_TEXT, "submit", "The object that a drop rule made the job of (JSON).", "")
+    webhook: str = _stored(_TEXT, "submit", "The job's own webhook (JSON).", "")
+    retry_of: str = _stored(_TEXT, "submit", "Id of the job that this job repeats.", "")
+    durable: bool = _stored(_FLAG, "submit", "The job's end is decided by `outcome.json` in the object store.", False)
+    ttl_us: int = _stored(_NUMBER, "submit", "Longest time in the queue.")
+    execution_us: int = _stored(_NUMBER, "submit", "Longest time of an attempt.")
+    retention_us: int = _stored(_NUMBER, "submit cancel", "Time from the job's end until its record is purged.")
+    max_attempts: int = _stored(_NUMBER, "submit", "Attempts before a retryable error is final.")
+    max_crashes: int = _stored(_NUMBER, "submit", "Lost leases after which the job fails.")
+
+    state: State = _stored(
+        Codec(State.read, str), "submit confirm claim complete common", "State of the state machine."
+    )
+    shown: Status | None = _stored(
+        Codec(Status, str), "", "Public state beside a state that a later format adds: older releases show it.", None
+    )
+    phase: Phase = _stored(Codec(Phase.read, str), "submit claim heartbeat complete common", "Step of the attempt.")
+    revision: int = _stored(_NUMBER, "common", "Number of changes of the record.")
+    rank: int = _stored(_NUMBER, "submit confirm", "Place among the jobs that wait: creation time minus priority.", 0)
+    created_us: int = _stored(_NUMBER, "submit confirm", "Time of the submit.")
+    started_us: int | None = _stored(_NUMBER, "claim", "Time of the latest claim.", None)
+    due_us: int | None = _stored(_NUMBER, "claim complete", "Time at which a delayed job is tried again.", None)
+    completed_us: int | None = _stored(_NUMBER, "common", "Time of the job's end.", None)
+    cancel: bool = _stored(_FLAG, "cancel expire", "A user asked for the job's end.", False)
+
+    attempt: int = _stored(_NUMBER, "submit claim", "Number of the latest attempt; 0 before the first.")
+    crashes: int = _stored(_NUMBER, "submit sweep", "Attempts in a row whose lease ran out.")
+    fence: int = _stored(_NUMBER, "submit claim", "Fencing token of the latest attempt; 0 before the first.")
+    worker: str = _stored(_TEXT, "claim", "Worker of the latest attempt.", "")
+    lease_us: int | None = _stored(_NUMBER, "claim heartbeat", "End of the attempt's lease.", None)
+    deadline_us: int | None = _stored(_NUMBER, "claim heartbeat", "Time at which the attempt has run too long.", None)
+    waited_us: int = _stored(
+        _NUMBER, "claim heartbeat", "Time for which the attempt waited for the object store; its deadline is later.", 0
+    )
+    ended_by: int | None = _stored(_NUMBER, "claim heartbeat complete release", "Fence that ended the attempt.", None)
+    given_back: bool = _stored(_FLAG, "claim release", "The next attempt repeats the number of this one.", False)
+    checkpoints: int = _stored(_NUMBER, "claim heartbeat", "Checkpoints that the attempt has stored.", 0)
+
+    done: int = _stored(_NUMBER, "claim complete common", "Units done, as shown: never decreases.", 0)
+    total: int | None = _stored(_NUMBER, "claim common", "Units of the whole job.", None)
+    unit: str = _stored(_TEXT, "claim common", "Name of the unit.", "prompts")
+    message: str = _stored(_TEXT, "claim heartbeat", "Message of the processor.", "")
+    own_done: int = _stored(_NUMBER, "claim common", "Units that the attempt itself has done.", 0)
+    past_done: int = _stored(_NUMBER, "claim", "`done` when the attempt began.", 0)
+    past_total: int | None = _stored(_NUMBER, "claim", "`total` when the attempt began.", None)
+    past_unit: str = _stored(_TEXT, "claim", "`unit` when the attempt began.", "")
+    reported_us: int = _stored(_NUMBER, "claim heartbeat", "Time of the latest `job.progress` event.", 0)
+    progress_told_us: int = _stored(_NUMBER, "outbox", "Time of the latest `job.progress` webhook.", 0)
+    said: str = _stored(_TEXT, "add", "Characters of text that an attempt has streamed, as FENCE:CHARACTERS.", "")
+
+    text: str = _stored(_TEXT, "complete", "Text of the result.", "")
+    data: Mapping[str, Any] | None = _stored(_JSON, "complete", "Data of the result (JSON).", None)
+    artifacts: tuple[Artifact, ...] = _stored(_ARTIFACTS, "complete", "Files of the result (JSON).", ())
+    error: ErrorReport | None = _stored(
+        _REPORT, "complete heartbeat sweep expire", "Report of the latest attempt's error (JSON).", None
+    )
+    metrics: Mapping[str, float] | None = _stored(_JSON, "complete", "Figures of the latest attempt (JSON).", None)
+    device_us: int | None = _stored(_NUMBER, "complete", "Time of a device, of all reported attempts.", None)
+    bytes_in: int | None = _stored(_NUMBER, "complete", "Bytes of fetched media, of all reported attempts.", None)
+    bytes_out: int | None = _stored(_NUMBER, "complete", "Bytes of the result's artifacts.", None)
+    tokens_in: int | None = _stored(_NUMBER, "complete", "Tokens of given texts, of all reported attempts.", None)
+    tokens_out: int | None = _stored(_NUMBER, "complete", "Generated tokens, of all reported attempts.", None)
+    pixels: int | None = _stored(_NUMBER, "complete", "Pixels given to the model, of all reported attempts.", None)
+    delivery: Delivery = _stored(
+        Codec(Delivery.read, str), "submit outbox redeliver", "State of all webhook deliveries together."
+    )
+
+    @classmethod
+    def read(cls, stored: Mapping[str, str]) -> Record:
+        """Return the record of a hash; `RecordTooNew` for one of a newer format."""
+        version = version_of(stored)
+        if not is_readable(version):
+            raise too_new(f"job {stored.get('id')}", version)
+        rows = TABLE
+        found = cls(**{name: rows[name].codec.read(text) for name, text in stored.items() if text and name in rows})
+        if version == found.submission.version:
+            return found
+        return replace(found, submission=replace(found.submission, version=version))
+
+    @property
+    def usage(self) -> Usage:
+        """The resources that the job used."""
+        return Usage(
+            seconds(self.device_us), self.bytes_in, self.bytes_out, self.tokens_in, self.tokens_out, self.pixels
+        )
+
+    @property
+    def public(self) -> Status | None:
+        """The public state of a state that this release does not know; None for a known state."""
+        if self.state is not State.OTHER:
+            return None
+        return self.shown or (Status.RUNNING if self.completed_us is None else Status.FAILED)
+
+
+#: All fields by name.
+TABLE: Mapping[str, Stored] = MappingProxyType({each.name: each.metadata["row"] for each in fields_of(Record)})
+#: Fields with a name for each endpoint, by the beginning of the name.
+FAMILIES: Mapping[str, Stored] = MappingProxyType(
+    {"progress_told:": Stored(_TEXT, frozenset({"outbox"}), "Id of the latest `job.progress` delivery to an endpoint.")}
+)
+
+
+def too_new(what: str, version: int) -> RecordTooNew:
+    """Return the error of a document that this release cannot read."""
+    return RecordTooNew(
+        f"{what} has format {version}, and this process reads formats up to {READS}: update Penstock here"
+    )
+
+
+def encoded(**values: Any) -> dict[str, str]:
+    """Return fields of a record as they are stored, without those that are None or an empty text."""
+    texts = {name: TABLE[name].codec.write(value) for name, value in values.items() if value is not None}
+    return {name: text for name, text in texts.items() if text}
+
+
+def readable(rows: Iterable[R], read: Callable[[R], T]) -> tuple[T, ...]:
+    """Return each row as `read` returns it. A record of a newer format is left out and logged."""
+    found = []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except RecordTooNew as error:
+            log.warning("record.skipped", detail=error.detail)
+    return tuple(found)
+
+
+def job_of(flat: Sequence[str]) -> Job:
+    """Return the job that a record's flat hash describes."""
+    record = Record.read(fields(flat))
+    completed = seconds(record.completed_us)
+    return Job(
+        submission=record.submission,
+        state=record.state,
+        created_s=record.created_us / MICRO,
+        cancel_requested=record.cancel,
+        phase=record.phase,
+        attempt=record.attempt,
+        crashes=record.crashes,
+        fence=record.fence,
+        progress=Progress(record.done, record.total, record.unit, record.message or None),
+        own_done=record.own_done,
+        started_s=seconds(record.started_us),
+        completed_s=completed,
+        due_s=seconds(record.due_us) if record.state is State.DELAYED else None,
+        expires_s=completed + record.retention_us / MICRO if completed is not None else None,
+        text=record.text or None,
+        data=record.data,
+        artifacts=record.artifacts,
+        error=record.error,
+        metrics=record.metrics or {},
+        delivery=record.delivery,
+        usage=record.usage,
+        shown=record.public,
+        revision=record.revision,
+    )
+
+
+def claim_of(row: Mapping[str, Any]) -> Claim:
+    """Return a claim of the reply of `claim.lua`."""
+    return Claim(
+        submission=submission_of(json.loads(row["submission"])),
+        attempt=int(row["attempt"]),
+        crashes=int(row["crashes"]),
+        fence=int(row["fence"]),
+        claimed_s=int(row["claimed_us"]) / MICRO,
+        lease_s=int(row["lease_us"]) / MICRO,
+        last_chance=row["last_chance"],
+        more=row["more"],
+    )

@@ -1,0 +1,485 @@
+"""Jobs in Redis: the record (`record.py`) is the truth, and every transition is one Lua script (`lua/*.lua`).
+
+The functions return commands: values that a `JobStore` or an `AsyncJobStore` runs. All are safe to repeat.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from penstock import formats
+from penstock.batches import BatchKey
+from penstock.config import Settings
+from penstock.errors import (
+    BatchClosed,
+    ExecutionTimeout,
+    IdempotencyMismatch,
+    JobGone,
+    QueueDraining,
+    QueueExpired,
+    QueueFull,
+    StateConflict,
+    TooManyJobs,
+    UnknownJob,
+    WorkerLost,
+)
+from penstock.jobs import (
+    Artifact,
+    Claim,
+    Delivery,
+    Job,
+    JobEvent,
+    JobKey,
+    Phase,
+    Progress,
+    State,
+    Submission,
+    Usage,
+)
+from penstock.reports import ErrorReport
+from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
+from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
+from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
+from penstock.storage.redis.views import view_of
+
+__all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
+
+T = TypeVar("T")
+
+#: Seconds by which one step of priority moves a job ahead: a normal job that waits longer is before a new high one.
+PRIORITY_HEAD_START_S = 600
+#: Seconds for which a purged job answers 410 instead of 404.
+GONE_S = 30 * 86_400
+#: Due rows of each index that one sweep reads.
+SWEEP_LIMIT = 500
+#: Records that one script purges: about 2 ms, in which no lease is renewed.
+FORGOTTEN_AT_ONCE = 50
+#: No limit, for a job that was accepted before.
+NO_LIMIT = -1
+#: Age in seconds of the oldest events that are delivered for a job that is created again: the time of all tries.
+ANNOUNCE_AGAIN_S = 3 * 86_400
+#: Longest `Retry-After` in seconds.
+MAX_PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """The limits of a submit, and the limits that it writes into the record."""
+
+    max_queued: int
+    max_tenant_jobs: int
+    retention_s: float
+    max_crashes: int
+    #: The job is claimed only after its manifest is stored, and `outcome.json` decides its end.
+    durable: bool = False
+    #: `max_tenant_jobs` of tenants with a limit of their own.
+    tenant_jobs: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings) -> QueueLimits:
+        """Return the limits of the settings."""
+        return cls(
+            max_queued=settings.max_queued,
+            max_tenant_jobs=settings.max_tenant_jobs,
+            retention_s=settings.retention_s,
+            max_crashes=settings.max_crashes,
+            durable=settings.durability == "manifest",
+            tenant_jobs={tenant: settings.max_jobs(tenant) for tenant in settings.tenants},
+        )
+
+    def jobs_of(self, tenant: str) -> int:
+        """Return the number of jobs of a tenant that may wait or run."""
+        return self.tenant_jobs.get(tenant, self.max_tenant_jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job's record after a submit; `created` is False when the same request had created it before."""
+
+    job: Job
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """A script's reply. With a `proposal`, the job's end is only proposed: see `journal.py`."""
+
+    value: T
+    #: Outcome (JSON) to put into the object store.
+    proposal: str | None = None
+    #: The request takes effect later, and must be stored in the object store until then.
+    must_be_stored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The numbers of jobs that each cause moved, or proposed to end."""
+
+    requeued: int = 0
+    poisoned: int = 0
+    canceled: int = 0
+    timed_out: int = 0
+    due: int = 0
+    expired: int = 0
+    #: The queues into which jobs came back.
+    queues: tuple[str, ...] = ()
+    proposals: tuple[tuple[JobKey, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of an attempt. `state` DELAYED requests another attempt after `retry_delay_s`."""
+
+    state: State
+    text: str | None = None
+    data: Mapping[str, Any] | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    error: ErrorReport | None = None
+    metrics: Mapping[str, float] | None = None
+    #: The resources that this attempt used.
+    usage: Usage = field(default_factory=Usage)
+    retry_delay_s: float = 0.0
+    progress: Progress = field(default_factory=Progress)
+
+
+def submit(
+    submission: Submission, limits: QueueLimits, *, carried: Mapping[str, str] = MappingProxyType({})
+) -> Command[Submitted]:
+    """Create a job and put it into its queue, or return the one that the same request created before.
+
+    A durable job is RESERVED until `confirm`. `carried` are fields of a newer format from its manifest. Raises
+    `IdempotencyMismatch`, `JobGone`, `TooManyJobs`, `QueueFull`, `QueueDraining` or, for a member of a batch,
+    `BatchClosed`: then nothing was written.
+    """
+    key = submission.key
+    record = encoded(
+        version=submission.version, submission=submission, fingerprint=submission.fingerprint, tenant=key.tenant,
+        id=key.id, model=submission.model, queue=submission.queue, batch=submission.batch_id, drop=submission.drop,
+        metadata=dump(dict(submission.metadata)) if submission.metadata else None, retry_of=submission.retry_of,
+        webhook=_webhook(submission), durable=limits.durable, ttl_us=us(submission.queue_ttl_s),
+        execution_us=us(submission.execution_timeout_s), retention_us=us(limits.retention_s),
+        max_attempts=submission.max_attempts, max_crashes=limits.max_crashes, phase=Phase.WAITING, attempt=0, crashes=0,
+        fence=0, delivery=Delivery.NONE,
+    )  # fmt: skip
+    args: dict[str, Arg] = {
+        **_names(key), "record": {**_unknown(carried), **record},
+        "priority_us": us(submission.priority * PRIORITY_HEAD_START_S),
+        "max_tenant_jobs": limits.jobs_of(key.tenant), "max_queued": limits.max_queued,
+    }  # fmt: skip
+    return Command("submit", args, lambda reply: _submitted(submission, reply))
+
+
+def claim(
+    queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
+    models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
+) -> Command[tuple[Claim, ...]]:  # fmt: skip
+    """Lease up to `n` waiting jobs of one model to a slot.
+
+    The same slot and nonce get the same jobs again, so that a lost reply loses no job. A worker that runs other jobs is
+    not `dry`, and gets no job on its last chance, because such a job runs alone. `running_caps` has the limits of
+    tenants whose limit is not `max_tenant_running`.
+    """
+    args: dict[str, Arg] = {
+        "queue": queue, "slot": slot, "nonce": nonce, "n": n, "lease_us": us(lease_s), "worker": worker, "dry": dry,
+        "max_tenant_running": max_tenant_running, "models": sorted(models), "caps": running_caps,
+        "version": formats.RUNS,
+    }  # fmt: skip
+    return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
+
+
+def confirm(key: JobKey, created_us: int) -> Command[Job]:
+    """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation."""
+    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*_known(reply)))
+
+
+def unreserve(key: JobKey) -> Command[bool]:
+    """Delete a reservation; False without one."""
+    return Command("unreserve", _names(key), bool)
+
+
+def reservations(age_s: float) -> Command[tuple[JobKey, ...]]:
+    """Return the older reservations that were not confirmed."""
+    return query("reservations", _keys, age_us=us(age_s), limit=SWEEP_LIMIT)
+
+
+def commit(key: JobKey, outcome: str) -> Command[Job]:
+    """Set a job's record to its stored outcome, once, and return the job; `JobGone` if it was purged."""
+    args: dict[str, Arg] = {
+        **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": sorted(TABLE),
+    }  # fmt: skip
+    return Command("commit", args, lambda reply: job_of(_known(reply)))
+
+
+def alive() -> Command[bool]:
+    """Return False where Redis was emptied since the last recovery ended."""
+    return query("alive", bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The past of a server, by its own report."""
+
+    #: As of `alive`.
+    alive: bool
+    #: True where the jobs were compared with the object store since the server started, by a keeper that reads as much.
+    compared: bool
+    #: Id of the server's run: a restarted server or a promoted replica has another.
+    run: str
+
+
+def witness() -> Command[Witness]:
+    """Return the server's report of its past."""
+    return query("witness", lambda reply: Witness(bool(reply[0]), bool(reply[1]), reply[2]), reads=formats.READS)
+
+
+def compared(run: str) -> Command[bool]:
+    """Note that the jobs were compared with the object store in a run of the server; False in another run."""
+    return Command("note", {"op": "compared", "run": run, "reads": formats.READS}, bool)
+
+
+def stale(names: Sequence[tuple[JobKey | BatchKey, bool]]) -> Command[tuple[bool, ...]]:
+    """Return True for each job or batch without a record, or with an open one although its end is stored (True).
+
+    False for those that were deleted.
+    """
+    rows = [["batch" if isinstance(key, BatchKey) else "job", key.tenant, key.id, int(ended)] for key, ended in names]
+    return query("stale", lambda reply: tuple(map(bool, reply)), names=rows)
+
+
+def recovering(who: str, *, begin: bool) -> Command[bool]:
+    """Begin or end a recovery; False for an end that is not valid, because Redis was emptied again."""
+    return Command("note", {"op": "begin_recovery" if begin else "end_recovery", "who": who}, bool)
+
+
+def heartbeat(
+    claim: Claim, phase: Phase, progress: Progress, *, checkpoints: int = 0, waited_s: float = 0.0
+) -> Command[str]:
+    """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`.
+
+    `checkpoints` is the number of checkpoints that this attempt has stored. After the first one, a crash counts as the
+    job's first. `waited_s` are the seconds that this attempt waited for the object store; the job's execution timeout
+    ends so much later.
+    """
+    args: dict[str, Arg] = {
+        **_held(claim), **_progress(progress), "lease_us": us(claim.lease_s), "phase": phase.value,
+        "message": progress.message, "timeout_error": encoded(error=ExecutionTimeout().report())["error"],
+        "checkpoints": checkpoints, "waited_us": us(waited_s),
+    }  # fmt: skip
+    return Command("heartbeat", args, str)
+
+
+def stream_text(claim: Claim, text: str, *, at: int) -> Command[bool]:
+    """Emit a part of the result's text, which begins at character `at` of this attempt's text, to the job's followers.
+
+    False where the attempt no longer holds the job: then nothing is emitted.
+    """
+    data = dump({"text": text, "at": at, "attempt": claim.attempt})
+    return Command("add", {"op": "text", **_held(claim), "at": at, "length": len(text), "data": data}, bool)
+
+
+def show_preview(claim: Claim, name: str, media_type: str, image: bytes) -> Command[bool]:
+    """Emit a preview of the artifact `name` to the job's followers.
+
+    False where the attempt no longer holds the job: then nothing is emitted.
+    """
+    encoded_image = base64.b64encode(image).decode()
+    data = dump({"name": name, "content_type": media_type, "data": encoded_image, "attempt": claim.attempt})
+    return Command("add", {"op": "preview", **_held(claim), "data": data}, bool)
+
+
+def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
+    """End an attempt; the reply is `ok`, `already` (the attempt had ended) or `fenced` (the attempt lost the job)."""
+    name = "retry" if outcome.state is State.DELAYED else outcome.state.value
+    record = encoded(
+        text=outcome.text, data=outcome.data, artifacts=outcome.artifacts, error=outcome.error,
+        metrics=outcome.metrics or {}, **_used(outcome.usage),
+    )  # fmt: skip
+    args: dict[str, Arg] = {
+        **_held(claim), **_progress(outcome.progress), "outcome": name, "record": record,
+        "retry_delay_us": us(outcome.retry_delay_s),
+    }  # fmt: skip
+    return Command("complete", args, _replied)
+
+
+def release(claim: Claim) -> Command[Reply[str]]:
+    """Return a job to its queue; its next attempt has the same number. Replies as `complete`."""
+    return Command("release", _held(claim), _replied)
+
+
+def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:
+    """Request a job's end and return its record; a terminal job comes back unchanged.
+
+    With `delete` the job is purged at its end.
+    """
+    return Command("cancel", {**_names(key), "delete": delete}, _canceled)
+
+
+def expire(key: JobKey) -> Command[Reply[Job]]:
+    """End a job because its batch has expired: as `cancel`, but a waiting job expires."""
+    report = QueueExpired("the time of the job's batch is over").report()
+    return Command("expire", {**_names(key), **encoded(error=report)}, _canceled)
+
+
+def read(key: JobKey) -> Command[Job]:
+    """Return a job's record with its place in the queue and an estimate; `UnknownJob` or `JobGone` without one."""
+    return query("job", lambda reply: view_of(*_known(reply)), **_names(key))
+
+
+def delete(key: JobKey) -> Command[None]:
+    """Purge a terminal job's record, but keep a marker of it; `StateConflict` while it is live."""
+    return Command("forget", {"jobs": [str(key)], "gone_s": GONE_S}, lambda replies: _forgotten(replies[0]))
+
+
+def purge(keys: Sequence[JobKey]) -> Command[tuple[JobKey, ...]]:
+    """Purge the records of terminal jobs, at most `FORGOTTEN_AT_ONCE`; return the jobs that are unknown or live."""
+
+    def left(replies: Sequence[str]) -> tuple[JobKey, ...]:
+        return tuple(key for key, reply in zip(keys, replies, strict=True) if reply != "ok")
+
+    return Command("forget", {"jobs": [str(key) for key in keys], "gone_s": GONE_S}, left)
+
+
+def sweep(*, proposals: int = 0) -> Command[Swept]:
+    """Move the jobs whose lease, timeout, delay or TTL is over.
+
+    At most `proposals` ends of durable jobs are proposed; the others stay for a later sweep.
+    """
+    causes = {"lost_error": WorkerLost(), "timeout_error": ExecutionTimeout(), "expired_error": QueueExpired()}
+    args: dict[str, Arg] = {"limit": SWEEP_LIMIT, "max_proposals": proposals}
+    args |= {name: encoded(error=cause.report())["error"] for name, cause in causes.items()}
+    return Command("sweep", args, _swept)
+
+
+def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[JobEvent, ...]]:
+    """Return a job's events after the entry `after`, oldest first, at most `count` entries."""
+    return query(
+        "events", lambda reply: tuple(_event(*row) for row in _known(reply)[0]), **_names(key), after=after, count=count
+    )
+
+
+def retired(limit: int = SWEEP_LIMIT) -> Command[tuple[JobKey, ...]]:
+    """Return terminal jobs whose retention is over, the longest first."""
+    return query("retired_jobs", _keys, limit=limit)
+
+
+def tidied() -> Command[bool]:
+    """Return True where leftovers were deleted less than the time of `note_tidied` ago."""
+    return query("tidied", bool)
+
+
+def note_tidied(for_s: float) -> Command[bool]:
+    """Note that leftovers were deleted, for so many seconds."""
+    return Command("note", {"op": "tidied", "for_ms": round(for_s * 1000)}, bool)
+
+
+def lead(who: str, lease_s: float) -> Command[bool]:
+    """Become or stay the active keeper; False while another one is."""
+    return Command("note", {"op": "lead", "who": who, "lease_ms": round(lease_s * 1000)}, bool)
+
+
+def step_down(who: str) -> Command[bool]:
+    """Stop being the active keeper."""
+    return Command("note", {"op": "step_down", "who": who}, bool)
+
+
+def ping() -> Command[None]:
+    """Return if the job store answers."""
+    return query("ping", lambda _: None)
+
+
+def _names(key: JobKey) -> dict[str, Arg]:
+    return {"tenant": key.tenant, "id": key.id}
+
+
+def _progress(progress: Progress) -> dict[str, Arg]:
+    return {"done": progress.done, "total": progress.total, "unit": progress.unit}
+
+
+def _webhook(submission: Submission) -> str | None:
+    return dump(submission_to_json(submission)["webhook"]) if submission.webhook else None
+
+
+def _used(usage: Usage) -> dict[str, int | None]:
+    counts = asdict(usage)
+    device_s = counts.pop("device_s")
+    return {**counts, "device_us": None if device_s is None else us(device_s)}
+
+
+def _unknown(carried: Mapping[str, str]) -> dict[str, Arg]:
+    return {name: text for name, text in carried.items() if name not in TABLE}
+
+
+def _held(claim: Claim) -> dict[str, Arg]:
+    return {**_names(claim.key), "fence": claim.fence}
+
+
+def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
+    match reply[0]:
+        case "created" | "exists" as how:
+            return Submitted(view_of(*reply[1]), created=how == "created")
+        case "mismatch":
+            raise IdempotencyMismatch(f"job {submission.key.id} was created before, by a request with another body")
+        case "gone":
+            raise JobGone(f"job {submission.key.id} has ended and was purged")
+        case "closed":
+            raise BatchClosed
+        case "draining":
+            raise QueueDraining(f"queue {submission.queue} is draining and accepts no new jobs")
+        case "tenant":
+            # The next of the tenant's own jobs that ends makes room.
+            raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=_patience_s(1, *reply[2:]))
+        case _:
+            patience_s = _patience_s(int(reply[1]), *reply[2:])
+            raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
+
+
+def _patience_s(jobs: int, speed_us: str | None, slots: int) -> float:
+    """Return the seconds of so many jobs at the recent speed (one second each if it is unknown)."""
+    return min(MAX_PATIENCE_S, max(1.0, jobs * int(speed_us or MICRO) / MICRO / max(1, slots)))
+
+
+def _replied(reply: list[Any]) -> Reply[str]:
+    return Reply(str(reply[0]), reply[1])
+
+
+def _canceled(reply: Any) -> Reply[Job]:
+    record, proposal, *must_be_stored = _known(reply)
+    return Reply(job_of(record), proposal, must_be_stored=must_be_stored == [1])
+
+
+def _swept(reply: list[Any]) -> Swept:
+    (requeued, poisoned, canceled, timed_out, due, expired), rows, names = reply
+    proposals = tuple((JobKey.parse(name), proposal) for name, proposal in rows)
+    return Swept(requeued, poisoned, canceled, timed_out, due, expired, tuple(names), proposals)
+
+
+def _keys(names: Iterable[str]) -> tuple[JobKey, ...]:
+    return tuple(map(JobKey.parse, names))
+
+
+def _known(reply: Any) -> Any:
+    if reply == 0:
+        raise UnknownJob
+    if reply == 1:
+        raise JobGone
+    return reply
+
+
+def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:
+    row = fields(flat)
+    data = json.loads(row["data"])
+    if row.get("error"):
+        data["error"] = json.loads(row["error"])
+    return JobEvent(entry_id, row["type"], int(entry_id.partition("-")[0]) / 1000, data)
+
+
+def _forgotten(reply: str) -> None:
+    if reply == "unknown":
+        raise UnknownJob
+    if reply == "live":
+        raise StateConflict("the job has not ended: cancel it first")

@@ -1,0 +1,69 @@
+"""The states that workers report, for display only. Commands, as in `records.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.formats import known
+from penstock.storage.redis.fields import dump, us
+from penstock.storage.redis.scripts import Command
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that a worker can run."""
+
+    name: str
+    ready: bool
+    #: Its weights are on the device.
+    loaded: bool
+    #: Prompts in its latest batch on the device; None before the first.
+    batch_size: int | None
+    #: Bytes of cached encodings; None without a cache.
+    encoder_cache_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """The latest state of a worker."""
+
+    host: str
+    started_s: float
+    queues: tuple[str, ...]
+    slots: int
+    #: `cpu`, or the name of the accelerator.
+    device: str
+    draining: bool
+    models: tuple[ServedModel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A living worker with the number of its running jobs."""
+
+    id: str
+    running: int
+    state: WorkerState
+
+
+def report(worker: str, state: WorkerState, *, alive_s: float) -> Command[str]:
+    """Store the state of a worker, for `alive_s`."""
+    return Command("worker_state", {"worker": worker, "about": dump(asdict(state)), "alive_us": us(alive_s)}, str)
+
+
+def living() -> Command[tuple[LiveWorker, ...]]:
+    """Return the living workers, oldest first."""
+    return Command("workers", {}, _living)
+
+
+def _living(rows: list[Any]) -> tuple[LiveWorker, ...]:
+    found = [LiveWorker(worker, int(running), _state(json.loads(about))) for about, running, worker in rows]
+    return tuple(sorted(found, key=lambda live: (live.state.started_s, live.id)))
+
+
+def _state(about: Mapping[str, Any]) -> WorkerState:
+    models = tuple(ServedModel(**known(ServedModel, model)) for model in about["models"])
+    return WorkerState(**{**known(WorkerState, about), "queues": tuple(about["queues"]), "models": models})

@@ -1,0 +1,37 @@
+"""Each file of unit tests lies where its module lies, and carries the module's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "tests" / "unit"
+PACKAGE = ROOT / "src" / "penstock"
+
+#: Files that test no single module, with the reason.
+OTHERS = {
+    "workers/engine/test_engine_load.py": "fairness of engine.py, counted in batches: test_engine.py is long enough",
+}
+
+
+@pytest.mark.parametrize("path", sorted(UNIT.rglob("test_*.py")), ids=lambda path: str(path.relative_to(UNIT)))
+def test_a_unit_test_carries_the_name_of_its_module(path: Path) -> None:
+    place = path.relative_to(UNIT)
+    module = PACKAGE / place.parent / place.stem.removeprefix("test_")
+    if str(place) in OTHERS:
+        return
+    assert module.with_suffix(".py").is_file() or (module / "__init__.py").is_file(), (
+        f"there is no module {module.relative_to(PACKAGE)}: rename {place}, or move it to tests/integration"
+    )
+
+
+def test_the_exceptions_are_files() -> None:
+    assert [name for name in OTHERS if not (UNIT / name).is_file()] == []
+
+
+def test_every_other_python_file_of_the_unit_tests_is_a_conftest() -> None:
+    """Helpers lie in tests/support."""
+    helpers = [path for path in UNIT.rglob("*.py") if not path.name.startswith("test_")]
+    assert [path for path in helpers if path.name != "conftest.py"] == []

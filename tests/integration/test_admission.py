@@ -1,0 +1,240 @@
+"""Admission control: which submissions it rejects without reading them, and which pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from penstock.api.access import SCOPES
+from penstock.api.admission.concurrency import MAX_CONCURRENT, MAX_WAITING
+from penstock.api.admission.control import LIMITED, SUBMITTING
+from penstock.api.admission.rate_limit import BURST
+from penstock.api.services import Services
+from penstock.api_keys import Scope, new_key
+from penstock.storage.journal.api_keys import put_key
+from tests.support.api_server import listening
+from tests.support.service import Service, assert_problem, serving
+from tests.support.valkey import ValkeyProcess
+
+JOB = {"model": "echo", "input": {"text": "x"}}
+UNREADABLE: dict[str, Any] = {"content": b"not looked at", "headers": {"content-type": "text/plain"}}
+
+
+def services(service: Service) -> Services:
+    found: Services = service.app.state.services
+    return found
+
+
+@asynccontextmanager
+async def crowd(service: Service, tenant: str) -> AsyncIterator[None]:
+    """Fill the concurrency limit and the waiting queue with submissions of one tenant."""
+    limit, over = services(service).concurrency, asyncio.Event()
+
+    async def submission() -> None:
+        async with limit.acquire(tenant):
+            await over.wait()
+
+    crowded = [asyncio.create_task(submission()) for _ in range(MAX_CONCURRENT + MAX_WAITING)]
+    while limit.waiting(tenant) < MAX_WAITING:
+        await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*crowded)
+
+
+async def test_a_tenant_at_its_limit_is_refused_unread(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 202
+        assert (await service.http.post("/v1/jobs", **UNREADABLE)).status_code == 415
+        told = await service.http.post("/v1/jobs", json=JOB)
+        assert_problem(told, 429, "too_many_jobs")
+
+        again = await service.http.post("/v1/jobs", **UNREADABLE)
+
+        assert_problem(again, 429, "too_many_jobs")
+        assert int(again.headers["retry-after"]) >= 1
+        metrics = (await service.http.get("/metrics")).text
+        assert 'penstock_http_requests_total{method="POST",route="/v1/jobs",status="429"} 2.0' in metrics
+
+
+async def test_a_tenant_that_submits_too_fast_is_refused_unread(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_submissions_per_s=0.02) as service:
+        assert {(await service.http.post("/v1/jobs", json=JOB)).status_code for _ in range(BURST)} == {202}
+
+        for path in ("/v1/jobs", "/openai/v1/embeddings", "/v1/batches", "/openai/v1/batches", "/v1/jobs/x/retry"):
+            refused = await service.http.post(path, **UNREADABLE)
+            assert refused.status_code == 429
+            assert 45 < int(refused.headers["retry-after"]) <= 50
+        assert_problem(await service.http.post("/v1/jobs", json=JOB), 429, "too_many_requests")
+        assert (await service.http.get("/v1/jobs")).status_code == 200
+
+
+async def test_a_full_tenant_may_send_batches(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        assert [(await service.http.post("/v1/jobs", json=JOB)).status_code for _ in range(2)] == [202, 429]
+        assert (await service.http.post("/v1/batches", **UNREADABLE)).status_code == 415  # looked at
+
+
+async def test_each_tenant_has_a_rate_of_its_own(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    tenants = {"flood": {"max_submissions_per_s": 0.01}}
+    async with serving(valkey.url, tmp_path, access="keys", tenants=tenants) as service:
+        flood, small = key_of(service, "flood"), key_of(service, "small")
+        assert [(await post(service, flood)).status_code for _ in range(BURST + 1)] == [415] * BURST + [429]
+        assert [(await post(service, small)).status_code for _ in range(2 * BURST)] == [415] * 2 * BURST
+
+
+async def test_a_repetition_finds_its_job_though_its_tenant_is_at_its_limit(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        headers = {"Idempotency-Key": "first"}
+        made = await service.http.post("/v1/jobs", json=JOB, headers=headers)
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 429
+
+        again = await service.http.post("/v1/jobs", json=JOB, headers=headers)
+        other = await service.http.post("/v1/jobs", json=JOB, headers={"Idempotency-Key": "second"})
+
+        assert (again.status_code, again.json()["id"]) == (202, made.json()["id"])
+        assert_problem(other, 429, "too_many_jobs")
+
+
+async def test_there_is_room_again_when_a_job_has_ended(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        await service.http.post("/v1/jobs", json=JOB)
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 429
+        claim = await service.claim()
+        await service.succeed(claim)
+        while services(service).refusals.recent("default") is not None:
+            await asyncio.sleep(0.01)
+
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 202
+
+
+async def test_a_full_line_refuses_its_tenant_unread_and_lets_others_in(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, access="keys") as service:
+        keys = {tenant: key_of(service, tenant) for tenant in ("flood", "small")}
+        async with crowd(service, "flood"):
+            refused = await post(service, keys["flood"])
+            let_in = await post(service, keys["small"])
+            stranger = await post(service, keys["small"][:-1] + "?")
+            reader = await post(service, key_of(service, "flood", Scope.READ))
+
+    problem = assert_problem(refused, 503, "overloaded")
+    assert problem["retryable"]
+    assert refused.headers["retry-after"] == "1"
+    assert let_in.status_code == 415  # looked at
+    assert_problem(stranger, 401, "unauthorized")
+    assert_problem(reader, 403, "insufficient_scope")
+
+
+async def test_a_client_that_leaves_the_line_loses_its_turn(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path) as service, listening(service) as server:
+        limit = services(service).concurrency
+        async with asyncio.timeout(20), AsyncExitStack() as places:
+            for _ in range(MAX_CONCURRENT):
+                await places.enter_async_context(limit.acquire("other"))
+            writers = []
+            for path in ("/v1/jobs", "/ogc/processes/echo/execution"):
+                _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+                body = json.dumps({**JOB, "inputs": JOB["input"]} if "ogc" in path else JOB).encode()
+                head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                writers.append(writer)
+            while limit.waiting("default") < len(writers):
+                await asyncio.sleep(0.01)
+            for writer in writers:
+                writer.close()
+            while limit.any_waiting:
+                await asyncio.sleep(0.01)
+        assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 202
+
+
+#: Each interface's names for our own `overloaded` and `too_many_jobs`.
+FACADES = {
+    "/pooling": ("Service Unavailable", "Too Many Requests"),
+    "/openai/v1/chat/completions": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/completions": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/embeddings": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/images/generations": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/audio/transcriptions": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/audio/translations": ("overloaded", "rate_limit_exceeded"),
+    "/ogc/processes/echo/execution": ("overloaded", "too_many_jobs"),
+}
+
+
+@pytest.mark.parametrize("path", FACADES)
+async def test_facades_are_under_admission_control_and_refuse_in_their_own_words(
+    valkey: ValkeyProcess, tmp_path: Path, path: str
+) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        looked_at = await service.http.post(path, **UNREADABLE)
+        async with crowd(service, "default"):
+            crowded = await service.http.post(path, **UNREADABLE)
+        await service.submit()
+        assert (await service.http.post("/v1/jobs", json=JOB)).status_code == 429
+        full = await service.http.post(path, **UNREADABLE)
+        metrics = (await service.http.get("/metrics")).text
+
+    assert looked_at.status_code == 415
+    for refused, status, word in zip((crowded, full), (503, 429), FACADES[path], strict=True):
+        assert refused.status_code == status
+        assert word_of(refused) == word
+        assert int(refused.headers["retry-after"]) >= 1
+        route = path.replace("/echo/", "/{process_id}/")
+        assert f'penstock_http_requests_total{{method="POST",route="{route}",status="{status}"}} 1.0' in metrics
+
+
+def word_of(refused: httpx.Response) -> str:
+    """Return what an interface calls an error: vLLM's by its type, OpenAI's and our own by its code."""
+    body = refused.json()
+    error = body.get("error", body)
+    return str(error["type"] if isinstance(error["code"], int) else error["code"])
+
+
+async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    execute: dict[str, Any] = {"json": {"inputs": {"text": "x"}}, "headers": {"Prefer": "respond-async"}}
+    async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
+        assert (await service.http.post("/ogc/processes/echo/execution", **execute)).status_code == 201
+        assert (await service.http.post("/ogc/processes/echo/execution", **execute)).status_code == 429
+        assert_problem(await service.http.post("/v1/jobs", **UNREADABLE), 429, "too_many_jobs")
+
+
+def test_all_that_makes_jobs_is_under_admission_control() -> None:
+    submits = {route for route, scope in SCOPES.items() if scope is Scope.SUBMIT}
+    elsewhere = {
+        *(route for route in submits if route[0] in ("GET", "DELETE") or route[1].endswith("/cancel")),
+        *(route for route in submits if route[1].startswith(("/v1/uploads", "/openai/v1/files"))),
+    }
+    not_at_once = {
+        # Their jobs are created as there is room, under a limit of their own.
+        ("POST", "/v1/batches"),
+        ("POST", "/openai/v1/batches"),
+        # Reads no body, and finds the retry that was made before.
+        ("POST", "/v1/jobs/{job_id}/retry"),
+    }
+    assert set(LIMITED) == submits - elsewhere
+    assert set(SUBMITTING) == set(LIMITED) - not_at_once
+
+
+async def post(service: Service, key: str) -> httpx.Response:
+    headers = {**UNREADABLE["headers"], "Authorization": f"Bearer {key}"}
+    return await service.http.post("/v1/jobs", content=UNREADABLE["content"], headers=headers)
+
+
+def key_of(service: Service, tenant: str, *scopes: Scope) -> str:
+    record, text = new_key(
+        service.settings.signing_secret, tenant=tenant, name="", scopes=scopes or Scope, created_s=0, expires_s=None
+    )
+    put_key(service.objects, record)
+    return text

@@ -1,0 +1,165 @@
+"""Every runner with every processor: the pair is refused by the check, or a job through both works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.models import Model
+from penstock.processors.exchange import fits
+from penstock.processors.registry import Registry
+from penstock.processors.testing import FolderSink, LocalFiles
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.sources import localise
+from penstock.workers.processing import InThread
+from penstock.workers.warmup import CPU_LIMITS, warm
+from tests.support.pairs import a_model
+from tests.support.vllm_plugins import vllm_double
+
+ROOT = Path(__file__).parents[2]
+
+#: The runners that can serve each processor, with suitable models.
+TABLE: Mapping[str, frozenset[str]] = {
+    name: frozenset(runners.split())
+    for name, runners in {
+        "audio-classification": "onnx torch transformers",
+        "depth-estimation": "onnx torch transformers",
+        "image-classification": "fake onnx torch transformers",
+        "image-embedding": "onnx torch transformers",
+        "image-generation": "diffusers",
+        "image-segmentation": "onnx torch transformers",
+        "image-text-to-text": "transformers",
+        "instance-segmentation": "transformers",
+        "layout-detection": "onnx torch",
+        "object-detection": "onnx torch transformers",
+        "optical-character-recognition": "rapidocr",
+        "raster-regression": "onnx terratorch torch",
+        "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
+        "speech-recognition": "transformers",
+        "tabular": "fake lightgbm onnx torch",
+        "tensor": "fake lightgbm onnx terratorch torch transformers vllm",
+        "text-embedding": "onnx torch transformers vllm",
+        "text-generation": "transformers",
+        "video-classification": "fake onnx torch transformers",
+        "video-segmentation": "onnx torch transformers",
+        "vllm-plugin": "vllm",
+        "zero-shot-classification": "transformers",
+    }.items()
+}
+#: Runners whose libraries have environments of their own, and the files whose tests run their pairs there.
+ELSEWHERE = {"terratorch": ROOT / "tests" / "terratorch" / "test_pairs.py"}
+PAIRS = [(runner, processor) for processor, runners in TABLE.items() for runner in sorted(runners - ELSEWHERE.keys())]
+#: Pairs that `make test` runs here: no other of its tests does.
+ONLY_HERE = (
+    *(f"onnx-{name}" for name in ("audio-classification", "depth-estimation", "image-embedding", "object-detection")),
+    *(f"onnx-{name}" for name in ("raster-regression", "tensor", "text-embedding", "video-classification")),
+    *("torch-object-detection", "torch-text-embedding", "lightgbm-tensor", "transformers-tensor"),
+    *("fake-tabular", "fake-tensor", "fake-image-classification", "vllm-tensor", "vllm-text-embedding"),
+)
+#: Pairs that would answer, and answer wrongly: the generator of texts ignores a conversation's images.
+WRONG = {("transformers", "text-generation"): {"image-text-to-text"}}
+
+RUNNERS = Runners.installed()
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return Registry.imported()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[BatchingEngine]:
+    with closing(BatchingEngine(RUNNERS)) as engine:
+        yield engine
+
+
+def test_every_pair_is_declared(registry: Registry) -> None:
+    """A processor or runner without a row or without a declaration fails here."""
+    found = {
+        name: frozenset(runner for runner in RUNNERS.specs if fits(needed, RUNNERS.offers(runner)))
+        for name, needed in registry.exchanges().items()
+        if needed is not None and all(RUNNERS.offers(runner) is not None for runner in RUNNERS.specs)
+    }
+    assert found == TABLE
+
+
+@pytest.mark.breadth(but=ONLY_HERE)
+@pytest.mark.parametrize(("runner", "processor"), PAIRS, ids=lambda name: name)
+def test_a_declared_pair_serves(
+    registry: Registry, engine: BatchingEngine, tmp_path: Path, runner: str, processor: str
+) -> None:
+    with vllm_double() if runner == "vllm" and find_spec("vllm") is None else nullcontext():
+        model = localise(a_model(runner, processor, tmp_path / "model"), cache=tmp_path)
+        processing = InThread(registry)
+        assert processing.entry(model).problem is None
+        RUNNERS.check(model)
+        assert warm(model, processing, engine, tmp_path / "dummy", check=lambda: None).largest_batch >= 1
+
+
+def test_the_documentation_has_the_table() -> None:
+    text = (ROOT / "docs" / "reference" / "what-runs.md").read_text().partition("## Runners and processors")[2]
+    rows = [
+        re.findall(r"`([a-z-]+)`", line)
+        for line in text.splitlines()
+        if line.startswith("| `") and "runners" not in line
+    ]
+    assert {name: frozenset(runners) for name, *runners in rows} == {
+        name: runners - {"fake"} for name, runners in TABLE.items()
+    }
+
+
+def test_every_pair_that_another_environment_runs_is_in_its_tests() -> None:
+    for runner, path in ELSEWHERE.items():
+        for processor in (name for name, runners in TABLE.items() if runner in runners):
+            assert f'"{processor}"' in path.read_text(), f"{path.name} runs no {runner} with {processor}"
+
+
+def test_the_pairs_that_make_test_runs_here_are_pairs() -> None:
+    assert set(ONLY_HERE) <= {f"{runner}-{processor}" for runner, processor in PAIRS}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], Model]:
+    """Return a model of each pair that needs no double of a library."""
+    folder = tmp_path_factory.mktemp("pairs")
+    return {
+        pair: localise(a_model(*pair, folder / "-".join(pair)), cache=folder) for pair in PAIRS if pair[0] != "vllm"
+    }
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0] != "vllm"], ids="-".join)
+def test_no_pair_is_refused_that_serves(
+    registry: Registry, engine: BatchingEngine, models: Mapping[tuple[str, str], Model], tmp_path: Path,
+    pair: tuple[str, str],
+) -> None:  # fmt: skip
+    """A job of every processor that does not fit a model fails with the model."""
+    served, works = models[pair], set()
+    offers = RUNNERS.offers_of(served)
+    assert offers is not None
+    for (_, name), model in {other[1]: (other, models[other]) for other in models}.values():
+        processor = registry.processor_for(model)
+        if fits(processor.exchanges, offers):  # type: ignore[attr-defined]
+            continue
+        try:
+            run(processor, model, engine, served, tmp_path / name)
+        except Exception:  # whatever a processor raises for an answer that it does not know
+            continue
+        works.add(name)
+    assert works == WRONG.get(pair, set())
+
+
+def run(processor: Any, model: Model, engine: BatchingEngine, served: Model, folder: Path) -> None:
+    """Run a processor's dummy through another model."""
+    folder.mkdir()
+    dummy = processor.dummy(model.limits.model_copy(update=CPU_LIMITS), folder)
+    prepared = processor.pre_process(processor.request.model_validate(dummy.request), LocalFiles(dummy.files))
+    outputs = engine.run(served, prepared.prompts, check=lambda: None)
+    processor.post_process(outputs, prepared.context, FolderSink(folder))

@@ -1,0 +1,73 @@
+"""Process one scene with an engine that computes nothing, and print the peak resident memory in MB.
+
+Started by `test_memory.py`, once per scene, because a process's peak never goes down.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.models import Model, read_catalogue
+from penstock.processors.geo.read.gdal import rasterio
+from tests.support.geo.high_water import peak_mb
+from tests.support.geo.scenes import NORTH_UP, make_model, segment
+
+
+def write(path: Path, height: int, width: int) -> None:
+    """Write a six-band uint16 scene in blocks, so that writing does not determine the peak."""
+    profile = {"driver": "GTiff", "dtype": "uint16", "count": 6, "crs": "EPSG:32633", "transform": NORTH_UP}
+    profile |= {"tiled": True, "blockxsize": 512, "blockysize": 512, "nodata": 0, "compress": "deflate", "zlevel": 1}
+    with rasterio.open(path, "w", height=height, width=width, **profile) as file:
+        row = (np.arange(width) % 5000 + 1).astype(np.uint16)
+        for top in range(0, height, 512):
+            for left in range(0, width, 512):
+                rows, some = min(512, height - top), row[left : left + 512]
+                window = rasterio.windows.Window(left, top, len(some), rows)
+                file.write(np.broadcast_to(some, (6, rows, len(some))), window=window)
+
+
+def write_sparse(path: Path, height: int, width: int) -> int:
+    """Write a scene of one band in which only three blocks exist; return the number of their pixels."""
+    profile = {"driver": "GTiff", "dtype": "uint8", "count": 1, "crs": "EPSG:32633", "transform": NORTH_UP}
+    profile |= {"tiled": True, "blockxsize": 512, "blockysize": 512, "nodata": 0, "compress": "deflate"}
+    block = np.full((1, 500, 500), 3, np.uint8)
+    with rasterio.open(path, "w", height=height, width=width, SPARSE_OK=True, BIGTIFF="YES", **profile) as file:
+        for top, left in ((0, 0), (height // 2, width // 2), (height - 500, width - 500)):
+            file.write(block, window=rasterio.windows.Window(left, top, 500, 500))
+    return 3 * 500 * 500
+
+
+def constant(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return constant probabilities without computation."""
+    return np.broadcast_to(np.float32([0.1, 0.2, 0.3, 0.3, 0.1])[:, None, None], (5, *pixels.shape[1:]))
+
+
+def small_buffers(**changes: Any) -> Model:
+    """Return csmask with smaller tiles and strips, for scenes of a few megapixels."""
+    model = read_catalogue()["csmask"]
+    options = {**model.options, "tile_px": 256, "strip_bytes": 16 * 2**20, **changes}
+    return model.model_copy(update={"options": options})
+
+
+def main(folder: Path, height: int, width: int, kind: str) -> None:
+    """Measure one scene: `halo`, `hann` or `sparse`."""
+    path, valid, request = folder / "scene.tif", height * width, {}
+    model = small_buffers(overlap="hann", halo_px=0, strip_bytes=32 * 2**20) if kind == "hann" else small_buffers()
+    if kind == "sparse":
+        valid, model = write_sparse(path, height, width), make_model(tile_px=768, halo_px=96, strip_bytes=16 * 2**20)
+        request = {"outputs": ("classes", "stats")}
+    else:
+        write(path, height, width)
+    _, result = segment(path, folder / "out", network=constant, model=model, **request)
+    assert result.data is not None
+    assert result.data["valid_pixels"] == valid
+    sys.stdout.write(str(peak_mb()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

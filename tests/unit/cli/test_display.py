@@ -1,0 +1,86 @@
+"""Jobs and events, as a person and as a program reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.display import clock, show_event, show_job, words
+from penstock.cli.progress import following, times
+from penstock.client.answers import Event, read_job
+
+AT = datetime(2026, 11, 21, 0, 4, 35, 579000, UTC)
+REPORT = {"code": "media_unreadable", "title": "Title", "detail": "it is no raster", "retryable": False}
+
+
+def test_a_program_reads_times_as_the_api_writes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    show_event(Event("1-0", "job.started", AT, {"attempt": 1}), as_json=True)
+
+    assert json.loads(capsys.readouterr().out)["at"] == "2026-11-21T00:04:35.579000Z"
+
+
+def test_an_event_names_its_error_and_its_times() -> None:
+    assert words({"attempt": 1, "error": {**REPORT, "errors": []}, "empty": {}}) == (
+        "attempt 1  media_unreadable: it is no raster"
+    )
+    assert (
+        words({"number": 1, "at_s": AT.timestamp(), "note": "HTTP 204"}) == f"number 1  at {clock(AT)}  note HTTP 204"
+    )
+
+
+def test_a_time_is_the_same_however_it_came() -> None:
+    assert clock(AT) == clock(AT.isoformat()) == clock(AT.timestamp())
+    assert re.fullmatch(r"\d\d:\d\d:35\.57", clock(AT))
+    assert clock(None) == ""
+
+
+def test_a_failed_job_says_each_sentence_once(capsys: pytest.CaptureFixture[str]) -> None:
+    issues = [{"pointer": "/input/scene", "detail": "it is no raster"}, {"pointer": "/input/mask", "detail": "missing"}]
+    job = {
+        "id": "1", "model": "m", "status": "failed", "created_at": AT.isoformat(), "metadata": {"a": "b"},
+        "error": {**REPORT, "errors": issues},
+    }  # fmt: skip
+
+    show_job(read_job(job), as_json=False)
+
+    said = capsys.readouterr()
+    assert said.err == "media_unreadable: it is no raster (/input/scene; /input/mask: missing)\n"
+    assert said.out == "1  m  failed  a=b\n"
+
+
+def told(*events: tuple[str, dict[str, Any]]) -> list[str]:
+    file = StringIO()
+    with following(Console(file=file)) as take:
+        for kind, data in events:
+            take(Event("", kind, None, data))
+    return file.getvalue().splitlines()
+
+
+def test_a_job_that_failed_before_it_was_followed_is_told_in_order() -> None:
+    assert told(
+        ("snapshot", {"status": "failed", "phase": None}),
+        ("job.created", {}),
+        ("job.started", {"attempt": 1}),
+        ("job.progress", {"phase": "fetching", "done": 0, "total": None}),
+        ("job.failed", {}),
+        ("delivery.delivered", {}),
+    ) == ["waiting for a worker", "started", "fetching the input", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "left_s", "sentence"),
+    [
+        (3.9, 12.0, "0:03 elapsed, 0:12 left"),
+        (3.0, None, "0:03 elapsed"),
+        (75.0, 0.0, "1:15 elapsed"),
+        (3725.0, 61.0, "1:02:05 elapsed, 1:01 left"),
+    ],
+)
+def test_the_times_of_a_job_say_what_they_are(elapsed_s: float, left_s: float | None, sentence: str) -> None:
+    assert times(elapsed_s, left_s) == sentence

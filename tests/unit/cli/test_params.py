@@ -1,0 +1,194 @@
+"""Values after --param, and the assignment of files to fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.cli.params import (
+    UsageProblem,
+    assign_files,
+    assign_texts,
+    is_reference,
+    means_texts,
+    parse_params,
+    text_field,
+)
+from penstock.processors.geo.request import SegmentationRequest
+
+SEGMENTATION = SegmentationRequest.model_json_schema()
+MEDIA = {"type": "string", "format": "media"}
+MIXED: dict[str, Any] = {
+    "properties": {
+        "text": {"type": "string"},
+        "n": {"type": "integer"},
+        "half": {"type": "boolean"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "size": {"$ref": "#/$defs/Size"},
+        "how": {"enum": ["fast", "good"]},
+        "anything": {},
+    },
+    "$defs": {"Size": {"type": "object", "properties": {"w": {"type": "number"}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("outputs=classes,stats", {"outputs": ["classes", "stats"]}),
+        ('outputs=["classes"]', {"outputs": ["classes"]}),
+        ("radiometry.scale=0.0001", {"radiometry": {"scale": 0.0001}}),
+        ("radiometry.scale=1e-4", {"radiometry": {"scale": 0.0001}}),
+        ('radiometry={"scale": 2, "offset": -0.1}', {"radiometry": {"scale": 2, "offset": -0.1}}),
+        ("bands=1,2,3", {"bands": [1, 2, 3]}),
+        ("bands=blue, 2", {"bands": ["blue", 2]}),
+        ("scene=media://1/a.tif", {"scene": "media://1/a.tif"}),
+    ],
+)
+def test_values_of_a_real_model(pair: str, value: dict[str, Any]) -> None:
+    assert parse_params([pair], SEGMENTATION) == value
+    SegmentationRequest.model_validate({"scene": "media://1/x.tif", **value})
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("text=1", {"text": "1"}),
+        ("text=a=b", {"text": "a=b"}),
+        ("text=", {"text": ""}),
+        ('text="quoted"', {"text": "quoted"}),
+        ("n=1", {"n": 1}),
+        ("half=true", {"half": True}),
+        ("maybe=null", {"maybe": None}),
+        ("maybe=3", {"maybe": 3}),
+        ("size.w=3", {"size": {"w": 3}}),
+        ("how=fast", {"how": "fast"}),
+        ("anything=[1]", {"anything": [1]}),
+        ("anything=word", {"anything": "word"}),
+    ],
+)
+def test_values_by_their_type(pair: str, value: dict[str, Any]) -> None:
+    assert parse_params([pair], MIXED) == value
+
+
+def test_parts_of_one_object_come_together() -> None:
+    pairs = ["radiometry.scale=2", "radiometry.nodata=0", "outputs=stats"]
+    assert parse_params(pairs, SEGMENTATION) == {"radiometry": {"scale": 2, "nodata": 0}, "outputs": ["stats"]}
+
+
+@pytest.mark.parametrize(
+    ("pair", "sentence"),
+    [
+        ("outputs", "write it as key=value"),
+        ("colour=1", "known fields: text, n, half, maybe, size, how, anything"),
+        ("n=1.5", "'1.5' is not a whole number"),
+        ("n=true", "'true' is not a whole number"),
+        ("half=1", "'1' is not true or false"),
+        ("size.h=1", "there is no field 'h'; known fields: w"),
+        ("size={", "'{' is not a JSON object"),
+        ("n.x=1", "there is no field 'x'"),
+    ],
+)
+def test_what_does_not_fit_is_said(pair: str, sentence: str) -> None:
+    with pytest.raises(UsageProblem, match="--param") as caught:
+        parse_params([pair], MIXED)
+    assert sentence in str(caught.value)
+
+
+def schema(required: list[str], **fields: Any) -> dict[str, Any]:
+    return {"properties": {**fields, "text": {"type": "string"}}, "required": required}
+
+
+def test_one_file_goes_into_the_one_field() -> None:
+    assert assign_files(["a.tif"], SEGMENTATION) == {"scene": "a.tif"}
+
+
+def test_files_go_into_their_fields_in_order_the_required_ones_first() -> None:
+    fields = schema(["before", "after"], mask=MEDIA, before=MEDIA, after=MEDIA)
+
+    assert assign_files(["a", "b"], fields) == {"before": "a", "after": "b"}
+    assert assign_files(["a", "b", "m"], fields) == {"before": "a", "after": "b", "mask": "m"}
+    assert assign_files(["b"], fields, taken=["before"]) == {"after": "b"}
+
+
+def test_a_list_takes_all_files() -> None:
+    fields = schema(["images"], images={"type": "array", "items": MEDIA})
+
+    assert assign_files(["a", "b"], fields) == {"images": ["a", "b"]}
+
+
+def test_a_model_without_media_takes_no_files() -> None:
+    assert assign_files([], schema([])) == {}
+    with pytest.raises(UsageProblem, match="takes no files"):
+        assign_files(["a"], schema([]))
+
+
+@pytest.mark.parametrize("files", [[], ["a", "b"]])
+def test_another_number_of_files_is_said(files: list[str]) -> None:
+    with pytest.raises(UsageProblem, match="the model's files are: scene"):
+        assign_files(files, SEGMENTATION)
+
+
+def test_no_file_is_missed_where_the_media_were_given_otherwise() -> None:
+    assert assign_files([], SEGMENTATION, taken=["files"]) == {}
+
+
+def test_references_are_told_from_files() -> None:
+    assert [is_reference(t) for t in ("media://1/a", "s3://b/k", "https://h/x", "a.tif", "c:/a")] == [True] * 3 + [
+        False
+    ] * 2
+
+
+TEXT = {"type": "string"}
+LIST = {"type": "array", "items": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("properties", "field"),
+    [
+        ({"prompt": TEXT}, "prompt"),
+        ({"texts": {"anyOf": [TEXT, LIST, {"type": "null"}]}, "more": TEXT}, "texts"),
+        ({"many": LIST}, "many"),
+        ({"how": {"enum": ["fast"], "type": "string"}, "scene": MEDIA, "text": TEXT}, "text"),
+        ({"scene": MEDIA, "n": {"type": "integer"}}, None),
+    ],
+)
+def test_the_first_field_for_a_text_of_ones_own_takes_it(properties: dict[str, Any], field: str | None) -> None:
+    assert text_field({"properties": properties}) == field
+
+
+@pytest.mark.parametrize(
+    ("arguments", "properties", "required", "texts"),
+    [
+        (["Hello"], {"text": TEXT}, [], True),
+        ([], {"text": TEXT}, ["text"], True),
+        (["a.txt"], {"text": TEXT}, [], True),
+        (["a.txt"], {"text": TEXT, "files": MEDIA}, [], False),
+        (["s3://b/k"], {"text": TEXT, "files": MEDIA}, [], False),
+        (["a.txt", "Hello"], {"text": TEXT, "files": MEDIA}, [], True),
+        ([], {"text": TEXT, "files": MEDIA}, [], True),
+        (["Hello"], {"text": TEXT, "scene": MEDIA}, ["scene"], False),
+        (["Hello"], {"scene": MEDIA}, [], False),
+    ],
+)
+def test_arguments_are_files_or_texts(
+    arguments: list[str], properties: dict[str, Any], required: list[str], texts: bool
+) -> None:
+    schema = {"properties": properties, "required": required}
+    assert means_texts(arguments, schema, lambda name: name.endswith(".txt")) is texts
+
+
+@pytest.mark.parametrize(
+    ("part", "texts", "value"),
+    [
+        (TEXT, ["one"], "one"),
+        (TEXT, ["two", "words"], "two words"),
+        (LIST, ["one"], ["one"]),
+        ({"anyOf": [TEXT, LIST]}, ["one"], "one"),
+        ({"anyOf": [TEXT, LIST]}, ["one", "two"], ["one", "two"]),
+    ],
+)
+def test_several_texts_are_a_list_where_there_may_be_one(part: dict[str, Any], texts: list[str], value: Any) -> None:
+    assert assign_texts(texts, {"properties": {"t": part}}) == {"t": value}
+    assert assign_texts([], {"properties": {"t": part}}) == {}

@@ -1,0 +1,127 @@
+"""Inputs that a job may name."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config import DropRule, Settings
+from penstock.errors import MediaNotFound, MediaRefused
+from penstock.intake.addresses import WebAddress
+from penstock.intake.media import (
+    Reference,
+    S3Object,
+    UploadReference,
+    parse_reference,
+    safe_name,
+    upload_key,
+)
+
+SETTINGS = Settings(
+    object_store="s3://own/prefix",
+    s3_input_buckets=("scenes", "own"),
+    allowed_hosts=("data.example:443",),
+    drops=(DropRule(name="inbox", bucket="s3://drops", prefix="in/", model="m", output_prefix="out/", tenant="acme"),),
+)
+
+
+def parse(reference: str, tenant: str = "acme") -> Reference:
+    return parse_reference(reference, tenant=tenant, settings=SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("reference", "parsed"),
+    [
+        ("media://0198-a_B/scene.tif", UploadReference("tenants/acme/uploads/0198-a_B/scene.tif")),
+        ("s3://scenes/a b/ü.tif", S3Object("scenes", "a b/ü.tif")),
+        ("s3://scenes/a.tif#etag=abc-2", S3Object("scenes", "a.tif", "abc-2")),
+        ("s3://scenes/a#b.tif", S3Object("scenes", "a#b.tif")),
+        ("s3://drops/in/a.tif", S3Object("drops", "in/a.tif")),
+        ("s3://own/other/a.tif", S3Object("own", "other/a.tif")),
+        ("https://data.example/a.tif?x=1", WebAddress("https", "data.example", 443, "/a.tif?x=1", exempt=True)),
+    ],
+)
+def test_a_reference_is_read_once(reference: str, parsed: Reference) -> None:
+    assert parse(reference) == parsed
+
+
+def test_an_upload_is_looked_for_under_the_asking_tenant_alone() -> None:
+    assert parse("media://1/a.tif", "other") == UploadReference("tenants/other/uploads/1/a.tif")
+
+
+@pytest.mark.parametrize("reference", ["abc", "scene.tif", "/etc/passwd", "media:/1/a.tif", ""])
+def test_what_is_no_reference_is_told_what_one_is(reference: str) -> None:
+    with pytest.raises(MediaRefused, match="media://UPLOAD/NAME, s3://BUCKET/KEY or an http"):
+        parse(reference)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "media://",
+        "media://1",
+        "media://1/",
+        "media:///a.tif",
+        "media://../a.tif",
+        "media://1/..",
+        "media://1/../../../other/uploads/1/a.tif",
+        "media://1/a/b.tif",
+        "media://1/.hidden",
+        "media://1/ü.tif",
+    ],
+)
+def test_what_cannot_be_an_upload_is_not_found(reference: str) -> None:
+    with pytest.raises(MediaNotFound):
+        parse(reference)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "s3://closed/a.tif",
+        "s3://scenes",
+        "s3://scenes/",
+        "s3://SCENES/a.tif",
+        "s3://drops/out/a.tif",
+        "s3://own/prefix/tenants/other/uploads/1/a.tif",
+        "file:///etc/passwd",
+        "/etc/passwd",
+        "/vsicurl/http://example.com/a.tif",
+        "scene.tif",
+        "https://other.example/a.tif",
+    ],
+)
+def test_what_is_not_allowed_is_refused(reference: str) -> None:
+    with pytest.raises(MediaRefused):
+        parse(reference)
+
+
+def test_another_tenants_drop_rule_opens_no_bucket() -> None:
+    with pytest.raises(MediaRefused):
+        parse("s3://drops/in/a.tif", "other")
+
+
+def test_a_store_without_prefix_keeps_its_tenants_apart_too() -> None:
+    settings = Settings(object_store="s3://own", s3_input_buckets=("own",))
+    with pytest.raises(MediaRefused):
+        parse_reference("s3://own/tenants/other/a.tif", tenant="acme", settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("filename", "name"),
+    [
+        ("scene.tif", "scene.tif"),
+        ("/etc/pass wd", "pass_wd"),
+        ("C:\\maps\\Übersicht (1).TIF", "Ubersicht_1_.TIF"),
+        ("../../..", "upload"),
+        (".hidden", "hidden"),
+        ("", "upload"),
+        ("日本.tif", "tif"),
+        ("x" * 200 + ".tif", "x" * 96 + ".tif"),
+        ("a\0b\nc", "a_b_c"),
+        ("folder/", "upload"),
+    ],
+)
+def test_an_uploads_name_is_made_safe(filename: str, name: str) -> None:
+    assert safe_name(filename) == name
+    assert safe_name(name) == name
+    assert upload_key("acme", "1", name) == f"tenants/acme/uploads/1/{name}"

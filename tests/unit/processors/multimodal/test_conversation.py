@@ -1,0 +1,259 @@
+"""Conversations with images: only the template writes placeholders, and they are repeated once per feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pydantic import ValidationError
+from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.image_utils import ChannelDimension
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.models import Limits, media_references
+from penstock.processors.base import Output
+from penstock.processors.multimodal.chat import ImageTextToText
+from penstock.processors.multimodal.conversation import expand_placeholders
+from penstock.processors.multimodal.families import Qwen2VL
+from penstock.processors.multimodal.llava_next import best_resolution, fitted, tiled_tokens
+from penstock.processors.multimodal.request import ImageTextRequest
+from penstock.processors.testing import FolderSink, LocalFiles, check_request_module
+from penstock.processors.vision.preprocessor import parse_preprocessor
+from tests.support.model_directories import make_model
+from tests.support.multimodal import END, IMAGE, TEMPLATE, write_json_files, write_pictures, write_texts
+
+TOKEN, TOKENS = 256, 16
+
+
+def processor(folder: Path, *, template: str = TEMPLATE, **fields: Any) -> ImageTextToText:
+    """Return the processor of a Llava without weights, with 16 tokens per image."""
+    folder.mkdir(exist_ok=True)
+    vision = {"model_type": "clip_vision_model", "image_size": 32, "patch_size": 8}
+    config = {"model_type": "llava", "vision_config": vision, "image_token_index": TOKEN}
+    write_json_files(folder, {"config.json": config | fields.pop("config", {})})
+    write_texts(folder, [IMAGE, END], template)
+    write_pictures(folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    return ImageTextToText(make_model(folder, "image-text-to-text", **fields))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    path = tmp_path / "photo.png"
+    Image.new("RGB", (40, 30), "red").save(path)
+    return {"media://photo": path}
+
+
+PHOTO = {"type": "image", "image": "media://photo"}
+
+
+def ids_of(eyes: ImageTextToText, files: Mapping[str, Path], *content: Any, **wish: Any) -> list[int]:
+    request = eyes.request.model_validate({"messages": [{"role": "user", "content": list(content)}], **wish})
+    [prompt] = eyes.pre_process(request, LocalFiles(files)).prompts
+    found: list[int] = prompt.data["input_ids"].tolist()
+    return found
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+def test_an_image_has_its_places_where_it_stands(tmp_path: Path, files: dict[str, Path]) -> None:
+    eyes = processor(tmp_path / "m")
+    ids = ids_of(eyes, files, text("a"), PHOTO, text("b"), PHOTO)
+    at = [index for index, token in enumerate(ids) if token == TOKEN]
+    assert len(at) == 2 * TOKENS
+    assert at == [*range(at[0], at[0] + TOKENS), *range(at[-1] - TOKENS + 1, at[-1] + 1)]
+    assert chr(ids[at[0] - 1] + 32 + 1) == "a"  # the tokenizer's letters begin with "!"
+
+
+@pytest.mark.parametrize("typed", [IMAGE, "<image><image>", "<IMAGE", "a <image> b", f"{IMAGE}\n{IMAGE}"])
+def test_what_people_type_makes_no_place(tmp_path: Path, files: dict[str, Path], typed: str) -> None:
+    eyes = processor(tmp_path / "m")
+    assert TOKEN not in ids_of(eyes, files, text(typed))
+    assert ids_of(eyes, files, text(typed), PHOTO, text(typed)).count(TOKEN) == TOKENS
+
+
+def test_pieces_of_a_token_are_one_text_unless_an_image_stands_between(tmp_path: Path, files: dict[str, Path]) -> None:
+    eyes = processor(tmp_path / "m")
+    assert TOKEN not in ids_of(eyes, files, text("<ima"), text("ge>"))
+    for begun, ended in (("<ima", "ge>"), ("<e", "nd>")):
+        with pytest.raises(InvalidInput, match="special tokens together") as caught:
+            ids_of(eyes, files, text(begun), PHOTO, text(ended))
+        assert caught.value.errors[0].pointer == "/input/messages/0/content"
+
+
+@given(st.lists(st.sampled_from([IMAGE, END, "<", "ima", "ge>", " ", "a", "PHOTO"]), min_size=1, max_size=12))
+def test_there_are_as_many_places_as_images_whatever_is_typed(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str]
+) -> None:
+    eyes, files = _shared(tmp_path_factory)
+    content = [PHOTO if piece == "PHOTO" else text(piece) for piece in pieces]
+    try:
+        ids = ids_of(eyes, files, *content)
+    except InvalidInput as error:
+        assert "together" in error.detail  # noqa: PT017  (the refusal is one of two right answers)
+    else:
+        assert ids.count(TOKEN) == TOKENS * pieces.count("PHOTO")
+
+
+_made: list[tuple[ImageTextToText, dict[str, Path]]] = []
+
+
+def _shared(factory: pytest.TempPathFactory) -> tuple[ImageTextToText, dict[str, Path]]:
+    if not _made:
+        folder = factory.mktemp("shared")
+        Image.new("RGB", (40, 30), "red").save(folder / "photo.png")
+        _made.append((processor(folder / "m"), {"media://photo": folder / "photo.png"}))
+    return _made[0]
+
+
+def test_a_template_that_leaves_an_image_out_is_told(tmp_path: Path, files: dict[str, Path]) -> None:
+    first_only = TEMPLATE.replace("part.type == 'image'", "part.type == 'image' and loop.first")
+    eyes = processor(tmp_path / "m", template=first_only)
+    assert ids_of(eyes, files, PHOTO, text("a")).count(TOKEN) == TOKENS
+    with pytest.raises(InvalidInput, match=r"have 2 images, .* template wrote 1 placeholders") as caught:
+        ids_of(eyes, files, PHOTO, PHOTO)
+    assert caught.value.errors[0].pointer == "/input/messages"
+
+
+@pytest.mark.parametrize("images", [["media://photo"], "media://photo"])
+def test_a_prompt_and_images_are_one_message(tmp_path: Path, files: dict[str, Path], images: list[str] | str) -> None:
+    eyes = processor(tmp_path / "m")
+    short = eyes.request.model_validate({"images": images, "prompt": "What?"})
+    assert set(media_references(eyes.request.model_json_schema(), {"images": images})) >= {
+        ("/images" if isinstance(images, str) else "/images/0", "media://photo")
+    }
+    [prompt] = eyes.pre_process(short, LocalFiles(files)).prompts
+    assert prompt.data["input_ids"].tolist() == ids_of(eyes, files, PHOTO, text("What?"))
+
+
+def test_a_token_that_its_file_does_not_call_special_is_none_of_the_users_either(
+    tmp_path: Path, files: dict[str, Path]
+) -> None:
+    folder = tmp_path / "m"
+    processor(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"special": true', '"special": false'))
+    eyes = ImageTextToText(make_model(folder, "image-text-to-text"))
+    assert ids_of(eyes, files, text(IMAGE), PHOTO).count(TOKEN) == TOKENS
+
+
+@pytest.mark.parametrize(
+    ("input_", "place"),
+    [
+        ({}, ""),
+        ({"images": ["media://a"]}, ""),
+        ({"prompt": "a"}, ""),
+        ({"images": ["media://a"], "prompt": "a", "messages": [{"role": "user", "content": "a"}]}, ""),
+        ({"messages": [{"role": "user", "content": []}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "video", "video": "media://a"}]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages"),
+        ({"images": [], "prompt": "a"}, "images"),
+    ],
+)
+def test_a_request_has_images_or_messages(input_: dict[str, Any], place: str) -> None:
+    from jsonschema import Draft202012Validator
+
+    with pytest.raises(ValidationError) as caught:
+        ImageTextRequest.model_validate(input_)
+    assert any(place in map(str, error["loc"]) or not place for error in caught.value.errors())
+    assert not Draft202012Validator(ImageTextRequest.model_json_schema()).is_valid(input_)
+
+
+def test_the_schema_finds_the_images_in_messages(tmp_path: Path) -> None:
+    check_request_module(processor(tmp_path / "m"))
+    value = {"messages": [{"role": "user", "content": [text("media://no"), PHOTO]}, {"role": "user", "content": "a"}]}
+    found = list(media_references(ImageTextRequest.model_json_schema(), value))
+    assert set(found) == {("/messages/0/content/1/image", "media://photo")}
+
+
+def test_more_images_than_the_model_takes_and_broken_ones_are_refused(tmp_path: Path, files: dict[str, Path]) -> None:
+    eyes = processor(tmp_path / "m", limits=Limits(max_items=1, max_pixels=1000))
+    with pytest.raises(InvalidInput, match="2 images were given; this model accepts at most 1"):
+        ids_of(eyes, files, PHOTO, PHOTO)
+    with pytest.raises(MediaTooLarge, match="40 x 30 = 1200 pixels"):
+        ids_of(eyes, files, PHOTO)
+    files["media://photo"].write_bytes(b"\x89PNG\r\n\x1a\n and nothing")
+    with pytest.raises(MediaUnreadable):
+        ids_of(eyes, files, PHOTO)
+
+
+def test_images_count_against_the_length_that_the_model_takes(tmp_path: Path, files: dict[str, Path]) -> None:
+    config = {"text_config": {"max_position_embeddings": 60}}
+    eyes = processor(tmp_path / "m", config=config)
+    given = len(ids_of(eyes, files, PHOTO, text("?"), max_new_tokens=1))
+    with pytest.raises(InvalidInput, match=f"has {given} tokens and needs room for {61 - given} more; .* 60 in total"):
+        ids_of(eyes, files, PHOTO, text("?"), max_new_tokens=61 - given)
+
+
+def test_the_text_is_told_while_it_is_made(tmp_path: Path, files: dict[str, Path]) -> None:
+    eyes = processor(tmp_path / "m")
+    request = eyes.request.model_validate({"images": ["media://photo"], "prompt": "?", "stop": ["!"]})
+    prepared = eyes.pre_process(request, LocalFiles(files))
+    sink = FolderSink(tmp_path)
+    said = [[39], [39, 72], [39, 72, 0]]  # "H", "Hi", "Hi!"
+    outputs = (Output({"token_ids": ids}, partial=True) for ids in said)
+    result = eyes.post_process(outputs, prepared.context, sink)
+    assert (result.text, sink.said) == ("Hi", ["H", "i"])
+    assert result.data is not None
+    assert (result.data["finish_reason"], result.data["usage"]["prompt_tokens"]) == (
+        "stop",
+        len(prepared.context.prompt),
+    )
+
+
+@given(st.lists(st.integers(0, 3), max_size=20), st.data())
+def test_places_are_repeated_in_order(ids: list[int], data: st.DataObject) -> None:
+    counts = [data.draw(st.integers(1, 5)) for _ in range(ids.count(0))]
+    found = expand_placeholders(ids, 0, counts)
+    assert len(found) == len(ids) - len(counts) + sum(counts)
+    assert [token for token in found if token] == [token for token in ids if token]
+    runs = iter(counts)
+    assert found == [token for id_ in ids for token in ([0] * next(runs) if id_ == 0 else [id_])]
+
+
+SHAPE = st.tuples(st.integers(1, 3000), st.integers(1, 3000))
+PINPOINTS = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]]
+
+
+@given(SHAPE, st.sampled_from([336, 384]))
+def test_llava_next_s_geometry_is_transformers(shape: tuple[int, int], side: int) -> None:
+    pinpoints = [[height * side, width * side] for height, width in PINPOINTS]
+    best = best_resolution(shape, [(height, width) for height, width in pinpoints])
+    assert best == select_best_resolution(shape, pinpoints)
+    blank = np.broadcast_to(np.uint8(0), (3, *shape))
+    assert fitted(shape, best) == get_patch_output_size(blank, best, ChannelDimension.FIRST)
+    tiles, grid = (best[0] // side, best[1] // side), side // 14
+    theirs = LlavaNextProcessor._get_unpadded_features(None, *shape, grid, grid, *tiles)
+    assert tiled_tokens(shape, tiles, grid) == sum(theirs)
+
+
+QWEN2_VL = Qwen2VL(
+    1,
+    parse_preprocessor({"do_resize": False}),
+    patch_px=14,
+    frames=2,
+    merge=2,
+    min_pixels=56 * 56,
+    max_pixels=28 * 28 * 20,
+)
+
+
+@given(SHAPE)
+def test_qwen2_vl_s_sizes_are_transformers(shape: tuple[int, int]) -> None:
+    try:
+        expected = smart_resize(*shape, 28, 56 * 56, 28 * 28 * 20)
+    except ValueError:
+        with pytest.raises(InvalidInput, match="ratio may be at most 200"):
+            QWEN2_VL._size(*shape)
+    else:
+        assert QWEN2_VL._size(*shape) == expected

@@ -1,0 +1,141 @@
+"""Runners of many steps answer in between."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import ProcessorFailed
+from penstock.processors.base import Output, Prompt
+from penstock.workers.engine.base import Continue, Done, Step
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
+from penstock.workers.engine.residency import Resident
+from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.runs import Item, Run, Window
+from tests.support.engine_jobs import WAIT_S, a_model, never, numbers, run_all
+
+
+@pytest.fixture
+def engine() -> Iterator[BatchingEngine]:
+    with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
+        yield engine
+
+
+class Permits:
+    """Lets the device take one step per permit; `waiting` tells that all steps before were delivered."""
+
+    def __init__(self) -> None:
+        self._permits, self._waiting = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, states: Sequence[FakeState]) -> None:  # noqa: ARG002
+        self._waiting.release()
+        assert self._permits.acquire(timeout=WAIT_S)
+
+    def allow(self, steps: int) -> None:
+        for _ in range(steps):
+            assert self._waiting.acquire(timeout=WAIT_S)
+            self._permits.release()
+
+    def wait(self) -> None:
+        assert self._waiting.acquire(timeout=WAIT_S)
+        self._waiting.release()
+
+
+def test_of_partial_outputs_that_nobody_took_only_the_latest_comes(engine: BatchingEngine) -> None:
+    permits = Permits()
+    model = a_model(steps=5, partials=True, on_step=permits)
+    outputs = engine.run(model, numbers([7]), check=never)
+    allowing = threading.Thread(target=permits.allow, args=(1,))
+    allowing.start()
+    first = next(outputs)
+    allowing.join()
+    assert (first.partial, first.data["steps_left"]) == (True, 4)
+    permits.allow(2)
+    permits.wait()
+    second = next(outputs)
+    assert (second.partial, second.data["steps_left"]) == (True, 2)
+    permits.allow(2)
+    last = list(outputs)[-1]
+    assert not last.partial
+    assert last.data["x"].tolist() == [7]
+
+
+class AsLongAsItSays(FakeRunner):
+    """A prompt takes as many steps as its number."""
+
+    def admit(self, prompt: Prompt) -> FakeState:
+        return replace(super().admit(prompt), steps_left=int(prompt.data["x"][0]))
+
+
+def test_partial_outputs_come_before_their_own_prompt_s_output_and_after_those_before() -> None:
+    lengths = [3, 1, 9, 2, 2, 7, 1, 5] * 3
+    steps, taken = itertools.count(), threading.Event()
+
+    def wait_for_the_first(_: Sequence[FakeState]) -> None:
+        assert next(steps) == 0 or taken.wait(WAIT_S)
+
+    runner = AsLongAsItSays(max_batch=4, partials=True, on_step=wait_for_the_first)
+    index, left, partials = 0, 10, 0
+    with closing(BatchingEngine(Runners.of({"fake": lambda _: runner}))) as engine:
+        for output in engine.run(a_model(), numbers(lengths), check=never):
+            taken.set()
+            assert int(output.data["x"][0]) == lengths[index]
+            if output.partial:
+                assert output.data["steps_left"] < left
+                left, partials = output.data["steps_left"], partials + 1
+            else:
+                index, left = index + 1, 10
+    assert index == len(lengths)
+    assert partials
+
+
+def test_a_partial_output_counts_against_what_a_run_may_hold() -> None:
+    lock = threading.Lock()
+    resident = Resident(a_model(), FakeRunner(), load_s=0)
+    run = Run(resident, Window(8, 1000), threading.Condition(lock), threading.Condition(lock))
+    (prompt,) = numbers([1])
+    item = Item.of(run, prompt, None)
+    with lock:
+        run.add(item)
+        assert run.wants_prompts
+        run.resume(item, None, Output({"image": np.zeros(1000, np.uint8)}, partial=True))
+        assert not run.wants_prompts
+        run.answer(item, Output({"label": 1}))
+        assert run.wants_prompts
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Done(Output({}, partial=True)),
+        Continue(None, Output({})),
+        Continue(None, {"x": 1}),  # type: ignore[arg-type]
+        Done({"x": 1}),  # type: ignore[arg-type]
+        None,
+    ],
+)
+def test_an_answer_that_is_none_fails_its_job_and_not_the_engine(step: Any) -> None:
+    class Odd(FakeRunner):
+        def _advance(self, state: FakeState) -> Step:
+            return step if state.prompt.data["x"][0] == 13 else super()._advance(state)  # type: ignore[no-any-return]
+
+    with closing(BatchingEngine(Runners.of({"fake": lambda _: Odd(max_batch=2)}))) as engine:
+        with pytest.raises(ProcessorFailed, match="did not answer every prompt"):
+            run_all(engine, a_model(), numbers([1, 13]))
+        assert run_all(engine, a_model(), numbers([1, 2])) == [1, 2]
+
+
+def test_a_run_is_told_how_much_of_its_prompts_each_step_did(engine: BatchingEngine) -> None:
+    model, further = a_model(steps=4, max_batch=2), []
+    outputs = engine.run(model, numbers([1, 2, 3]), check=never, on_batch=lambda _, more: further.append(more))
+    assert len(list(outputs)) == 3
+    assert sum(further) == pytest.approx(3)
+    assert set(further) <= {0.25, 0.5}

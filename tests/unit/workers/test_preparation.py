@@ -1,0 +1,144 @@
+"""A worker's models get ready one by one: what is here first, what must be fetched later, and a broken one never."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Catalogue, Model
+from penstock.processors.registry import Registry
+from penstock.storage.redis.catalogues import CHECKING
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import Runners
+from penstock.workers.preparation import Preparation
+from penstock.workers.processing import InThread
+from penstock.workers.served_models import ServedModels
+from tests.support.probe_processor import Probe
+
+MODEL = Model(name="here", title="Probe", runner="fake", processor="probe", source=".", revision="1")
+REMOTE = MODEL.model_copy(update={"name": "remote", "source": "hf://somebody/something"})
+
+
+class Hub:
+    """Fetches what is on a hub when it is open; the first tries may fail."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.failures = 0
+
+    def localise(self, model: Model, fetch: bool) -> Model:
+        if "://" not in model.source:
+            return model
+        if fetch:
+            assert self.open.wait(20), "the test never opened the hub"
+        if not fetch or self.failures:
+            self.failures -= fetch
+            raise ModelUnavailable("the hub does not answer" if fetch else "not here")
+        return model.model_copy(update={"source": "."})
+
+
+class Door:
+    """Makes processors when it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def __call__(self, model: Model) -> Probe:
+        assert self.opened.wait(20), "the test never opened the door"
+        return Probe(model)
+
+
+class Stock:
+    """Served models while they are prepared."""
+
+    def __init__(self, folder: Path, hub: Hub) -> None:
+        self.served, self.engine = ServedModels(), BatchingEngine(Runners.installed())
+        self._changed = threading.Semaphore(0)
+        self.door = Door()
+        processing = InThread(Registry().register("probe", Probe).register("door", self.door))
+        self.preparation = Preparation(
+            self.served, processing, self.engine, folder, localise=hub.localise, on_news=self._changed.release,
+            fetch_again_s=0.01,
+        )  # fmt: skip
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Return when something holds, looking whenever there is news."""
+        while not condition():
+            assert self._changed.acquire(timeout=20), "it never came to hold"
+
+    def wait_ready(self, *names: str) -> None:
+        self.wait(lambda: self.served.ready() == set(names))
+
+    def problem(self, name: str) -> str | None:
+        return {entry.name: entry.problem for entry in self.served.entries()}[name]
+
+    def close(self) -> None:
+        self.door.opened.set()
+        self.preparation.end()
+        self.engine.close()
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def open_stock(tmp_path: Path, hub: Hub) -> Iterator[Callable[..., Stock]]:
+    stock = Stock(tmp_path / "warm-up", hub)
+
+    def begin(*models: Model) -> Stock:
+        stock.preparation.begin(Catalogue({model.name: model for model in models}))
+        return stock
+
+    yield begin
+    hub.open.set()
+    stock.close()
+
+
+def test_a_model_is_ready_after_its_warm_up(open_stock: Callable[..., Stock]) -> None:
+    stock = open_stock(MODEL)
+    stock.wait_ready("here")
+    assert stock.served.runnable()["here"].schema["title"] == "ProbeRequest"
+
+
+def test_what_must_be_fetched_is_said_and_follows(open_stock: Callable[..., Stock], hub: Hub) -> None:
+    hub.failures = 2
+    stock = open_stock(REMOTE, MODEL)
+    stock.wait_ready("here")
+    stock.wait(lambda: stock.problem("remote") == "its files are being fetched")
+    hub.open.set()
+    stock.wait_ready("here", "remote")
+    assert stock.problem("remote") is None
+    assert stock.served.runnable()["remote"].model.source == "."
+
+
+def test_a_model_that_cannot_be_used_keeps_no_other_from_it(open_stock: Callable[..., Stock]) -> None:
+    broken = MODEL.model_copy(update={"name": "broken", "options": {"broken": True}})
+    cold = MODEL.model_copy(update={"name": "no-warm-up", "runner": "no-such-runner"})
+    pair = {"runner": "vllm", "warm_up": False, "options": {"sends": {"waves": "float32 (T)"}}}
+    unfit = MODEL.model_copy(update={"name": "unfit", **pair})
+    stock = open_stock(broken, cold, unfit, MODEL)
+    stock.wait(lambda: CHECKING not in map(stock.problem, ("broken", "no-warm-up")))
+    stock.wait(lambda: stock.problem("no-warm-up") is not None)
+    stock.wait_ready("here")
+    assert stock.served.runnable().keys() == {"here"}
+    assert "an option" in (stock.problem("broken") or "")
+    assert "no-such-runner" in (stock.problem("no-warm-up") or "")
+    stock.wait(lambda: stock.problem("unfit") != CHECKING)
+    assert "the runner 'vllm' cannot serve the processor 'probe'" in (stock.problem("unfit") or "")
+    assert {entry.name for entry in stock.served.entries() if entry.ready} == {"here"}
+
+
+def test_a_processor_that_hangs_is_told_of_at_once_and_keeps_no_other_from_it(open_stock: Callable[..., Stock]) -> None:
+    hanging = MODEL.model_copy(update={"name": "hanging", "processor": "door"})
+    stock = open_stock(hanging, MODEL)
+    assert {entry.name for entry in stock.served.entries()} == {"hanging", "here"}
+    stock.wait_ready("here")
+    assert stock.problem("hanging") == CHECKING
+    stock.door.opened.set()
+    stock.wait_ready("hanging", "here")

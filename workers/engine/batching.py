@@ -1,0 +1,130 @@
+"""Composition of batches: a pure function of the waiting prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+#: Key of prompts that may share a batch: the model, and the runner's own key.
+Bucket = TypeVar("Bucket")
+BucketOf = TypeVar("BucketOf", covariant=True)
+
+#: Latest turn of a queue: the number of the batch, and the place in the batch. A queue that came since has the place -1
+#: in the latest batch; such queues are equal.
+Turn = tuple[int, int]
+
+
+class Waiting(Protocol[BucketOf]):
+    """A prompt waiting for a step."""
+
+    @property
+    def bucket(self) -> BucketOf:
+        """The prompt's bucket."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """The prompt's work, see `Limit`."""
+        ...
+
+
+class Queue(Protocol[BucketOf]):
+    """The waiting prompts of one job."""
+
+    @property
+    def waiting(self) -> Sequence[Waiting[BucketOf]]:
+        """The waiting prompts, oldest first."""
+        ...
+
+    @property
+    def turn(self) -> Turn:
+        """The queue's latest turn: the queue with the earliest one is next."""
+        ...
+
+    @property
+    def left(self) -> float:
+        """The cost of the job's remaining work: among queues of equal turns the one with the least is next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The largest batch. A prompt that costs more than `cost` goes alone."""
+
+    prompts: int
+    cost: float = inf
+
+    def copies(self, cost: int) -> int:
+        """Return how many prompts of one cost fit into a batch."""
+        return max(1, int(min(self.prompts, self.cost // max(1, cost))))
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A chosen prompt: its queue, and its position in the queue."""
+
+    queue: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[Bucket]):
+    """A batch of one bucket."""
+
+    bucket: Bucket
+    picks: tuple[Pick, ...]
+    #: Full: more prompts of this bucket would not make the batch larger.
+    full: bool
+
+
+def compose(queues: Sequence[Queue[Bucket]], limit: Callable[[Bucket], Limit]) -> Batch[Bucket] | None:
+    """Return the next batch, or None if nothing waits.
+
+    Queues take turns, the one with the earliest turn first. Its oldest prompt is always served and determines the
+    batch's bucket; every queue then adds its prompts of that bucket in order, one per round, within the bucket's limit.
+    So a prompt waits for at most as many batches as there are queues plus older prompts in its own queue, however many
+    prompts another job has, and no prompt waits that would have fitted.
+    """
+    order = sorted(
+        (index for index, queue in enumerate(queues) if queue.waiting),
+        key=lambda index: (queues[index].turn, queues[index].left),
+    )
+    if not order:
+        return None
+    bucket = queues[order[0]].waiting[0].bucket
+    allowed = limit(bucket)
+    sources = [(index, _matching(queues[index].waiting, bucket)) for index in order]
+    picks, full = _take_turns(sources, allowed)
+    return Batch(bucket, tuple(picks), full)
+
+
+def _matching(waiting: Sequence[Waiting[Bucket]], bucket: Bucket) -> Iterator[tuple[int, int]]:
+    """Yield (position, cost) of the prompts of a bucket."""
+    return ((position, item.cost) for position, item in enumerate(waiting) if item.bucket == bucket)
+
+
+def _take_turns(sources: Sequence[tuple[int, Iterator[tuple[int, int]]]], allowed: Limit) -> tuple[list[Pick], bool]:
+    """Take one prompt of each source per round up to the limit; return the picks, and True if the limit was reached.
+
+    A source whose next prompt costs too much is finished: later prompts must not overtake.
+    """
+    picks: list[Pick] = []
+    cost, full = 0, False
+    while sources:
+        going = []
+        for index, source in sources:
+            if len(picks) >= allowed.prompts:
+                return picks, True
+            if (found := next(source, None)) is None:
+                continue
+            position, its_cost = found
+            if picks and cost + its_cost > allowed.cost:
+                full = True
+                continue
+            picks.append(Pick(index, position))
+            cost += its_cost
+            going.append((index, source))
+        sources = going
+    return picks, full or len(picks) >= allowed.prompts or cost >= allowed.cost

@@ -1,0 +1,205 @@
+"""The built-in runners, as the entry points of `penstock.runners` name them.
+
+A runner's libraries are imported when its first model is checked or loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+from penstock.processors.exchange import OTHERS, SAME, Exchange, Offers
+from penstock.workers.engine.base import HUB_FILES, Runner, RunnerCheck, RunnerFactory, RunnerSpec
+from penstock.workers.engine.memory import files_bytes
+from penstock.workers.engine.transformers import exchanges as transformers
+from penstock.workers.engine.weights import locate, requires
+
+#: The ends of paths of weights in a directory of diffusers that are not read: the same weights in another precision.
+_NOT_READ = re.compile(r"/safety_checker/[^/]*$|\.(fp16|bf16|non_ema)(-[^/]*)?\.safetensors$")
+#: Files that are fetched beside the network of runner `onnx`: its repositories hold one network in many precisions.
+_ONNX_FILES = ("*.json", "*.txt")
+
+
+def _spec(functions: Callable[[], tuple[RunnerFactory, RunnerCheck]], **fields: Any) -> RunnerSpec:
+    return RunnerSpec(lambda model: functions()[0](model), lambda model: functions()[1](model), **fields)
+
+
+def _diffusers() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("diffusers"):
+        from penstock.workers.engine.diffusers.runner import check_diffusers, load_diffusers
+    return load_diffusers, check_diffusers
+
+
+def _diffusers_bytes(model: Model) -> int:
+    """Return the size of the weights of all parts, each a folder of the directory."""
+    try:
+        files = [file for file in Path(model.source).glob("*/*.safetensors") if not _NOT_READ.search(file.as_posix())]
+        return sum(file.stat().st_size for file in files)
+    except OSError:
+        return 0
+
+
+def _load_fake(model: Model) -> Runner:
+    with requires("worker"):
+        from penstock.workers.engine.fake import load_fake
+    return load_fake(model)
+
+
+def _load_lightgbm(model: Model) -> Runner:
+    with requires("lightgbm"):
+        from penstock.workers.engine.lightgbm_runner import load_lightgbm
+    return load_lightgbm(model)
+
+
+def _onnx() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("onnx"):
+        from penstock.workers.engine.onnx.runner import check_onnx, load_onnx
+    return load_onnx, check_onnx
+
+
+def _onnx_files(model: Model) -> Sequence[str]:
+    table = model.options.get("onnx", {})
+    file = str(table.get("file", "model.onnx")) if isinstance(table, Mapping) else "model.onnx"
+    return (*_ONNX_FILES, file, f"{file}_data*", f"{file}.data")
+
+
+def _rapidocr() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("documents"):
+        from penstock.workers.engine.onnx.ocr import check_ocr, load_ocr
+    return load_ocr, check_ocr
+
+
+def _terratorch() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("terratorch"):
+        if find_spec("terratorch") is None:  # importing it takes many seconds
+            raise ModuleNotFoundError(name="terratorch")
+    from penstock.workers.engine.terratorch.runner import check_terratorch, load_terratorch
+
+    return load_terratorch, check_terratorch
+
+
+def _torch() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("worker"):
+        from penstock.workers.engine.torch.runner import check_torch, load_torch
+    return load_torch, check_torch
+
+
+def _transformers() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("transformers"):
+        from penstock.workers.engine.transformers.loading import check_transformers, load_transformers
+    return load_transformers, check_transformers
+
+
+def _transformers_bytes(model: Model) -> int:
+    """Return the size of the weights, and of the cache of texts that share passes."""
+    weights = files_bytes(model)
+    if model.options.get("batching") is None:
+        return weights
+    try:
+        from penstock.workers.engine.transformers.loading import cache_bytes
+
+        return weights + cache_bytes(model)
+    except (ImportError, ModelUnavailable):  # loading the model reports the reason
+        return weights
+
+
+def _vllm() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("worker"):
+        from penstock.workers.engine.vllm.runner import check_vllm, load_vllm
+    return load_vllm, check_vllm
+
+
+_TILES = {"pixels": "float32 (bands, H, W)"}
+_MAPPED = {"probability": "float32 (classes, H, W)"}
+_COORDINATES = {"temporal_coords": "float32 (dates, 2)", "location_coords": "float32 (2)"}
+#: A network whose files name its arrays.
+_ANY_NETWORK = Exchange(prompt={OTHERS: "array"}, output={OTHERS: "array"})
+
+_DIFFUSED = Exchange(
+    prompt=dict.fromkeys(("width", "height", "steps", "seed"), "number"),
+    optional={
+        **dict.fromkeys(("previews", "guidance_scale", "label"), "number"),
+        **dict.fromkeys(("input_ids", "negative_ids"), "int64 (tokens)"),
+    },
+    output={"image": "uint8 (H, W, channels)"},
+)
+_FAKES = {
+    "echo": (Exchange(prompt={OTHERS: "any"}, output={OTHERS: SAME}),),
+    "probability": (Exchange(prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output=_MAPPED),),
+    "logits": (
+        Exchange(
+            prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output={"logits": "float32 (classes)"}
+        ),
+    ),
+}
+_TREES = {
+    "pixels": (Exchange(prompt=_TILES, output=_MAPPED),),
+    "tables": (Exchange(prompt={"features": "float32 (rows, columns)"}, output={"values": "float32 (rows, ...)"}),),
+}
+_PAGE = Exchange(
+    prompt={"image": "uint8 (H, W, 3)"},
+    output={"boxes": "float32 (lines, 4, 2)", "scores": "float32 (lines)", "texts": "list"},
+)
+_SCENES = {
+    "segmentation": (Exchange(prompt=_TILES, optional=_COORDINATES, output=_MAPPED),),
+    "regression": (Exchange(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
+}
+_VLLM = {
+    "texts": (Exchange(prompt={"input_ids": "int64 (tokens)"}, output={"embedding": "float32 (dimensions)"}),),
+    "plugins": (
+        Exchange(
+            prompt={"prompt": "object", "params": "object"},
+            optional={"prompt.*": "array", "params.*": "array"},
+            output={
+                "output": "object", "output.*": "array", "prompt_token_ids": "list", "num_cached_tokens": "number",
+            },
+        ),
+    ),
+}  # fmt: skip
+
+
+def _of_fake(model: Model) -> Offers:
+    kind = str(model.options.get("answer", "probability")) if model.options.get("classes") else "echo"
+    return {kind: _FAKES[kind]}
+
+
+def _of_onnx(model: Model) -> Offers | None:
+    from penstock.workers.engine.onnx.exchanges import exchange_of
+
+    found = exchange_of(model)
+    return None if found is None else {"network": (found,)}
+
+
+def _of_torch(model: Model) -> Offers | None:
+    """Return the exchange of a program's directory, or that of the known networks."""
+    from penstock.workers.engine.torch.description import describe
+
+    root = locate(model)
+    described = describe(root) if root.is_dir() else None
+    if described is None or described.network is not None:
+        return {"network": (Exchange(prompt=_TILES, output=_MAPPED),)}
+    return {"program": (described.exchange,)}
+
+
+DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, exchanges={"images": (_DIFFUSED,)})
+FAKE = RunnerSpec(_load_fake, exchanges=_FAKES, exchanges_of=_of_fake)
+LIGHTGBM = RunnerSpec(_load_lightgbm, exchanges=_TREES)
+ONNX = _spec(
+    _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
+    exchanges={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)}, exchanges_of=_of_onnx,
+)  # fmt: skip
+RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
+#: The published checkpoints of Prithvi are files of torch's own format.
+TERRATORCH = _spec(_terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt"), exchanges=_SCENES)
+TORCH = _spec(_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)
+TRANSFORMERS = _spec(
+    _transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,
+    exchanges_of=transformers.offers_of,
+)  # fmt: skip
+VLLM = _spec(_vllm, exchanges=_VLLM)

@@ -1,0 +1,1 @@
+"""The runner `torch`: exported programs and networks that Penstock knows."""

@@ -1,0 +1,167 @@
+"""The runner `torch`: one forward pass of a torch network per batch.
+
+On a CPU in float32 a prompt's output has the same bits every time, given the prompt's shape, the type of CPU, the torch
+version and the number of threads (one thread and two differ by some 1e-8). Outputs would also depend on the other
+prompts of a batch (three tiles of 48 x 64 px differ from one), so prompts run one by one. A GPU and bfloat16 give no
+such guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.models import Model
+from penstock.processors.base import Output, Prompt
+from penstock.workers.engine.base import Done, Runner, shapes_of
+from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.networks import Network
+from penstock.workers.engine.torch.program import check_program, load_program, read_description
+from penstock.workers.engine.weights import locate, read_weights, requires
+
+WEIGHTS = "model.safetensors"
+
+
+class TorchRunner:
+    """A convolutional network: `pixels`, float32 (bands, H, W), in; `probability`, float32 (classes, H, W), out."""
+
+    def __init__(self, network: Network, device: TorchDevice, *, max_batch: int) -> None:
+        """Move the network to the device."""
+        self._network = network
+        self._device = device
+        self._max_batch = max_batch
+        self._module = device.place(network.module, channels_last=True)
+        self._memory_bytes = weights_bytes(network.module)
+
+    @property
+    def max_batch(self) -> int:
+        """1 on a CPU, for the same bits; batches are slower there (four 512 px tiles took 1.8 times as long)."""
+        return 1 if self._device.is_cpu else self._max_batch
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of the weights."""
+        return self._memory_bytes
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Return the prompt's shape: tiles of one shape share a batch."""
+        return shapes_of(prompt)
+
+    def admit(self, prompt: Prompt) -> Sent:
+        """Return the prompt as (1, bands, H, W), channels last, on its way to the device."""
+        self._check(prompt)
+        return self._device.send(prompt.data["pixels"][None], channels_last=True)
+
+    def step(self, states: Sequence[Sent]) -> Sequence[Done]:
+        """Run the network once."""
+        with self._device.running():
+            probability = self._module(torch.cat([self._device.receive(state) for state in states]))
+            return [Done(Output({"probability": array})) for array in arrays_of(probability.float())]
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self._device.free(self._module)
+
+    def _check(self, prompt: Prompt) -> None:
+        pixels = prompt.data.get("pixels")
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.float32 or pixels.ndim != 3:
+            raise ProcessorFailed("the network takes `pixels`, a float32 array (bands, height, width)")
+        bands, height, width = pixels.shape
+        stride = self._network.stride_px
+        if bands != self._network.bands:
+            raise InvalidInput(f"the network takes {self._network.bands} bands, the prompt has {bands}")
+        if not height or not width or height % stride or width % stride:
+            raise InvalidInput(f"the network takes sides that are multiples of {stride}, not {height} x {width}")
+
+
+def load_torch(model: Model) -> Runner:
+    """Load the weights of a known network, or a directory (see `program`); raise `ModelUnavailable`.
+
+    `options.network`, or `network` in a directory's `penstock.toml`, names the network.
+    """
+    root = locate(model)
+    if not root.is_dir():
+        network = _known(model, model.options.get("network")).read(read_weights(model))
+        return TorchRunner(network, TorchDevice.of(model), max_batch=model.max_batch)
+    model = model.model_copy(update={"source": str(root)})
+    description = read_description(model)
+    if description.network is None:
+        return load_program(model, description)
+    known = _known(model, description.network)
+    return TorchRunner(_filled(model, known), TorchDevice.of(model), max_batch=model.max_batch)
+
+
+def check_torch(model: Model) -> None:
+    """Check the files that `load_torch` would load, without reading weights; raise `ModelUnavailable`."""
+    root = locate(model)
+    if not root.is_dir():
+        _known(model, model.options.get("network"))
+        return
+    model = model.model_copy(update={"source": str(root)})
+    description = read_description(model)
+    if description.network is None:
+        check_program(model, description)
+        return
+    _known(model, description.network)
+    if not (root / WEIGHTS).is_file():
+        raise _lacks_weights(model)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNetwork:
+    """The constructors of a known network."""
+
+    #: Makes the network from the bytes of its published file.
+    read: Callable[[bytes], Network]
+    #: Makes the network without weights.
+    new: Callable[[], Network]
+
+
+def _known(model: Model, name: object) -> KnownNetwork:
+    known = NETWORKS.get(str(name))
+    if known is None:
+        raise ModelUnavailable(
+            f"model {model.name!r}: there is no network {name!r}; known networks: {', '.join(NETWORKS)}"
+        )
+    return known
+
+
+def _filled(model: Model, known: KnownNetwork) -> Network:
+    network, path = known.new(), Path(model.source) / WEIGHTS
+    try:
+        network.module.load_state_dict(load_file(path))
+    except OSError as error:
+        raise _lacks_weights(model) from error
+    except SafetensorError as error:
+        raise ModelUnavailable(f"the file {WEIGHTS} of model {model.name!r} is damaged: {error}") from error
+    except RuntimeError as error:
+        raise ModelUnavailable(f"the file {WEIGHTS} of model {model.name!r} has another network's weights") from error
+    return network
+
+
+def _lacks_weights(model: Model) -> ModelUnavailable:
+    return ModelUnavailable(f"model {model.name!r} lacks the file {WEIGHTS}")
+
+
+def _read_csmask(weights: bytes) -> Network:
+    with requires("demo"):
+        from penstock.workers.engine.torch.csmask import load_csmask
+    return load_csmask(weights)
+
+
+def _new_csmask() -> Network:
+    with requires("demo"):
+        from penstock.workers.engine.torch.csmask import CsmaskUNet, network_of
+    return network_of(CsmaskUNet())
+
+
+#: Known networks, by the name in a model's options.
+NETWORKS: Mapping[str, KnownNetwork] = MappingProxyType({"csmask-unet": KnownNetwork(_read_csmask, _new_csmask)})

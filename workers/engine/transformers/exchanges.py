@@ -1,0 +1,100 @@
+"""The values that networks of the hub exchange, by task; without the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+from penstock.processors.exchange import Exchange, Offers
+from penstock.workers.engine.transformers.tasks import Task, wanted
+
+_PIXELS = {"pixels": "float32 (channels, H, W)"}
+_TOKENS = {"input_ids": "int64 (tokens)"}
+_SHOWN = {"shown": "list"}
+_EMBEDDING = {"embedding": "float32 (dimensions)"}
+_SAMPLING = {"max_new_tokens": "number"}
+_SAMPLED = dict.fromkeys(("temperature", "top_p", "seed"), "number")
+_TEXT = {"token_ids": "list", "finish_reason": "text"}
+_CLASSES = Exchange(prompt=_PIXELS, optional={"size": "list"}, output={"classes": "uint8 (H, W) or uint16 (H, W)"})
+
+BY_TASK: Mapping[Task, Sequence[Exchange]] = MappingProxyType(
+    {
+        Task.IMAGE_CLASSIFICATION: (Exchange(prompt=_PIXELS, output={"logits": "float32 (classes)"}),),
+        Task.SEMANTIC_SEGMENTATION: (
+            Exchange(prompt=_PIXELS, output={"probability": "float32 (classes, H, W)"}),
+            _CLASSES,
+        ),
+        Task.INSTANCE_SEGMENTATION: (
+            Exchange(
+                prompt={
+                    **_PIXELS,
+                    "size": "list",
+                    **dict.fromkeys(("threshold", "mask_threshold", "overlap_threshold"), "number"),
+                },
+                optional=_SHOWN,
+                output={
+                    "segments": "uint8 (H, W) or uint16 (H, W)",
+                    "classes": "int64 (segments)",
+                    "scores": "float32 (segments)",
+                },
+            ),
+        ),
+        Task.OBJECT_DETECTION: (
+            Exchange(
+                prompt=_PIXELS,
+                optional=_SHOWN,
+                output={"logits": "float32 (queries, classes)", "boxes": "float32 (queries, 4)"},
+            ),
+        ),
+        Task.DEPTH_ESTIMATION: (Exchange(prompt=_PIXELS, optional=_SHOWN, output={"depth": "float32 (h, w)"}),),
+        Task.ZERO_SHOT_CLASSIFICATION: (
+            Exchange(prompt=_TOKENS, output={**_EMBEDDING, "scale": "number", "bias": "number"}),
+            Exchange(prompt=_PIXELS, output=_EMBEDDING),
+        ),
+        Task.IMAGE_EMBEDDING: (Exchange(prompt=_PIXELS, output=_EMBEDDING),),
+        Task.IMAGE_TEXT_TO_TEXT: (
+            Exchange(
+                prompt={**_TOKENS, **_SAMPLING},
+                optional={**_SAMPLED, "layouts": "list", "image_*": "float32 (...)"},
+                output=_TEXT,
+            ),
+        ),
+        Task.TEXT_EMBEDDING: (Exchange(prompt=_TOKENS, optional={"prompt_tokens": "number"}, output=_EMBEDDING),),
+        Task.TEXT_GENERATION: (
+            Exchange(prompt={**_TOKENS, **_SAMPLING}, optional=_SAMPLED, output=_TEXT),
+            Exchange(prompt={"inputs_embeds": "float32 (tokens, width)", **_SAMPLING}, optional=_SAMPLED, output=_TEXT),
+        ),
+        Task.SPEECH_RECOGNITION: (
+            Exchange(
+                prompt={"features": "float32 (bands, frames)", "frames": "number"},
+                optional={
+                    "task": "text",
+                    "language": "text",
+                    **dict.fromkeys(("words", "temperature", "seed"), "number"),
+                },
+                output={"segments": "list", "language": "text"},
+            ),
+        ),
+        Task.AUDIO_CLASSIFICATION: (
+            Exchange(
+                prompt={"sound": "float32 (samples) or float32 (frames, bands)"},
+                output={"logits": "float32 (classes)"},
+            ),
+        ),
+    }
+)
+
+OFFERS: Offers = MappingProxyType({str(task): exchanges for task, exchanges in BY_TASK.items()})
+
+
+def offers_of(model: Model) -> Offers | None:
+    """Return the exchanges of the model's task; None where the library must tell the task by `config.json`."""
+    try:
+        task = Task(str(wanted(model.processor, model.options.get("task"))))
+    except (ModelUnavailable, ValueError):  # `check` and `load` report it
+        return None
+    if task is Task.SEMANTIC_SEGMENTATION and model.options.get("answer") == "classes":
+        return {str(task): (_CLASSES,)}
+    return {str(task): BY_TASK[task]}

@@ -1,0 +1,99 @@
+"""The files that every IO process may read: Python, the installed packages, shared libraries and their data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+#: Shared libraries, fonts, time zones, certificates and other data that packages of the system bring. Only these files
+#: of /etc: the others may hold secrets.
+_SYSTEM = (
+    "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store", "/gnu/store", "/opt/homebrew",
+    "/var/cache/fontconfig", "/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/group", "/etc/gnutls",
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload", "/etc/localtime",
+    "/etc/magic", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/pki/tls",
+    "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/timezone",
+)  # fmt: skip
+#: Variables that name folders of libraries or of their data.
+_VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "GDAL_DATA", "PROJ_DATA", "PROJ_LIB")
+
+
+def library_paths() -> tuple[Path, ...]:
+    """Return the files and folders that processors and their libraries read, none of them inside of another.
+
+    The folder from which the service was started is none of them, although Python looks for modules there.
+    """
+    named = [part for name in _VARIABLES for part in os.environ.get(name, "").split(os.pathsep) if part]
+    bases = [f"{base}/{folder}" for base in _bases() for folder in ("lib", "lib64", "share", "etc/fonts", "DLLs")]
+    searched = [path for path in sys.path if path and Path(path) != Path.cwd()]
+    return outermost(map(Path, (*_SYSTEM, *bases, *named, *searched, *_loaded())))
+
+
+def outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the existing paths without links, and without those inside of others."""
+    found: list[Path] = []
+    for path in sorted({Path(os.path.realpath(path)) for path in paths}):
+        if path.exists() and not any(path.is_relative_to(outer) for outer in found[-1:]):
+            found.append(path)
+    return tuple(found)
+
+
+def sparing(paths: Iterable[Path], private: Iterable[Path]) -> tuple[Path, ...]:
+    """Replace paths that contain a private folder by what lies in them beside it."""
+    left = list(paths)
+    for folder in private:
+        secret = Path(os.path.realpath(folder))
+        while containing := next((path for path in left if secret.is_relative_to(path)), None):
+            left.remove(containing)
+            if containing != secret:
+                left += _entries(containing)
+    return tuple(left)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what lies in a folder, without links: these may lead out of it."""
+    try:
+        return [entry for entry in folder.iterdir() if not entry.is_symlink()]
+    except OSError:
+        return []
+
+
+def model_paths(source: str) -> tuple[Path, ...]:
+    """Return the files and folders of a model's local source, with those that links in it name."""
+    root = Path(source)
+    if "://" in source or not root.exists():
+        return ()
+    return outermost([root, *map(Path, _links(root))])
+
+
+def _links(root: Path) -> list[str]:
+    """Return the symbolic links under a folder; a folder that cannot be read has none."""
+    links: list[str] = []
+    folders = [str(root)] if root.is_dir() else []
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:  # `rglob` takes ten times as long, and a source may be a large folder
+                if entry.is_symlink():
+                    links.append(entry.path)
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    return links
+
+
+def _bases() -> set[str]:
+    return {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+
+
+def _loaded() -> list[str]:
+    """Return the folders of imported packages and the files of imported modules: some are found in no search path."""
+    found: list[str] = []
+    for module in list(sys.modules.values()):
+        folders = getattr(module, "__path__", None)
+        try:
+            found += list(folders) if folders else [getattr(module, "__file__", None) or ""]
+        except Exception:  # a plugin's idea of a path  # noqa: S112
+            continue
+    return [path for path in found if isinstance(path, str) and path.startswith("/")]

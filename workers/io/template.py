@@ -1,0 +1,138 @@
+"""The template of a model: a process that has loaded the model's processor, and forks an IO process for each tenant.
+
+It runs the processor's code on nothing that a user sent, so its forks begin clean.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.errors import PenstockError
+from penstock.models import Model
+from penstock.processors.base import IOProcessor
+from penstock.processors.registry import Registry
+from penstock.workers.engine.runners import Runners
+from penstock.workers.io import reports, sandbox
+from penstock.workers.io.channel import Channel, Disconnected, Message
+from penstock.workers.io.children import Children
+from penstock.workers.io.libraries import library_paths, model_paths, outermost, sparing
+from penstock.workers.io.sandbox import Confinement
+from penstock.workers.io.work_json import work_to_json
+from penstock.workers.io.worker import IOWorker
+from penstock.workers.pairs import checked_entry
+from penstock.workers.processing import dummy_work
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The parts of every template, inherited from the fork server."""
+
+    registry: Registry
+    memory_bytes: int
+    file_bytes: int
+    #: Folders that no fork may read, even where a model's folder contains them.
+    private: tuple[Path, ...]
+    parts: frozenset[str]
+    #: True where forks may start processes.
+    programs: bool
+
+    def serve(self, descriptor: int) -> None:
+        """Answer the worker's requests about one model until it closes the connection."""
+        sandbox.adopt()
+        channel, children = Channel(socket.socket(fileno=descriptor), patient=True), Children()
+        try:
+            model = Model.model_validate(channel.receive().header["model"])
+            _Serving(self, model, channel, children).serve()
+        except Disconnected:
+            children.end_all()
+
+
+class _Serving:
+    """A template at work."""
+
+    def __init__(self, template: Template, model: Model, channel: Channel, children: Children) -> None:
+        self._template = template
+        self._model = model
+        self._channel = channel
+        self._children = children
+        self._processor: IOProcessor[Any, Any] | None = None
+        self._reads: tuple[Path, ...] = ()
+
+    def serve(self) -> None:
+        """Answer requests until `Disconnected`."""
+        while True:
+            message = self._channel.receive()
+            with structlog.contextvars.bound_contextvars(**message.header.get("log", {})):
+                self._answer(message)
+
+    def _answer(self, message: Message) -> None:
+        match message.kind, message.descriptor:
+            case "fork", int(descriptor):
+                self._channel.send("forked", pid=self._children.fork(self._io_process(descriptor, message)))
+                os.close(descriptor)
+            case "end", _:
+                status, killed = self._children.end(message.header["pid"], message.header["grace_s"])
+                self._channel.send("ended", status=status, killed=killed)
+            case kind, _:
+                try:
+                    self._do(kind, message)
+                except Disconnected:
+                    raise
+                except BaseException as error:
+                    if not isinstance(error, PenstockError):
+                        log.exception("processor.failed")
+                    self._channel.send("failed", **reports.to_json(error, self._template.memory_bytes))
+
+    def _do(self, kind: str, message: Message) -> None:
+        match kind:
+            case "load":
+                if message.header["now"]:
+                    self._loaded()
+                paths = outermost((*library_paths(), *model_paths(self._model.source)))
+                self._reads = sparing(paths, self._template.private)
+                gc.collect()
+                gc.freeze()
+                self._channel.send("loaded", threads=sandbox.threads())
+            case "entry":
+                sandbox.limit(self._template.memory_bytes)
+                entry = checked_entry(self._template.registry, Runners.installed(), self._model)
+                self._channel.send("entry", entry=entry.model_dump(mode="json"))
+            case "dummy":
+                sandbox.limit(self._template.memory_bytes)
+                processor = self._template.registry.processor_for(self._model)
+                made = dummy_work(processor, self._model, Path(message.header["folder"]))
+                self._channel.send("dummy", **work_to_json(made))
+
+    def _io_process(self, descriptor: int, message: Message) -> Callable[[], None]:
+        template, room = self._template, Path(message.header["room"])
+        confinement = Confinement(
+            template.memory_bytes,
+            template.file_bytes,
+            reads=(*sparing(self._reads, [room]), *map(Path, message.header["reads"])),
+            writes=(room,),
+            parts=template.parts,
+            programs=template.programs,
+        )
+
+        def run() -> None:
+            self._channel.close()
+            confinement.enter()
+            IOWorker(descriptor, self._loaded, template.memory_bytes).work()
+
+        return run
+
+    def _loaded(self) -> IOProcessor[Any, Any]:
+        """Return the processor; a fork loads it if the template could not."""
+        if self._processor is None:
+            self._processor = self._template.registry.processor_for(self._model)
+        return self._processor

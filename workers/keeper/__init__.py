@@ -1,0 +1,1 @@
+"""The keeper: leases, retention, webhooks, bucket drop-in, batches and recovery, in one process beside the workers."""

@@ -1,0 +1,87 @@
+"""The problems of a drop rule's objects: each is logged once, and the first one is shown as the rule's problem."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import structlog
+
+from penstock.config import DropRule
+from penstock.errors import NotReady, Overloaded, PenstockError, QueueDraining, QueueFull, TooManyJobs
+
+#: Errors that pass without action: such an object waits.
+_TEMPORARY = (NotReady, Overloaded, QueueDraining, QueueFull, TooManyJobs)
+
+#: File names skipped in listings that are remembered, so that each is logged once; further names are not logged.
+_MAX_SKIPPED = 1000
+#: Skipped names of the last listing that are shown.
+_MAX_SHOWN = 20
+
+log = structlog.get_logger(__name__)
+
+
+class ObjectErrors:
+    """The errors of objects, by key. Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, PenstockError] = {}
+
+    def note(self, key: str, error: Exception) -> None:
+        """Store an object's error; it is logged unless the same error was logged for this object before."""
+        problem = error if isinstance(error, PenstockError) else _fault(error)
+        before = self._found.get(key)
+        self._found[key] = problem
+        if before is not None and (before.code, before.detail) == (problem.code, problem.detail):
+            return
+        if problem is error:
+            log.warning("drop.postponed", key=key, code=problem.code, detail=problem.detail)
+        else:
+            log.error("drop.failed", key=key, exc_info=error)
+
+    def clear(self, key: str) -> None:
+        """Forget the error of an object."""
+        self._found.pop(key, None)
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget the errors of all objects that no longer exist."""
+        for key in self._found.copy().keys() - set(keys):
+            self.clear(key)
+
+    def summary(self) -> str | None:
+        """Return the number of stuck objects and the first one's error; None if no object is stuck."""
+        stuck = {key: error for key, error in sorted(self._found.copy().items()) if not isinstance(error, _TEMPORARY)}
+        if not stuck:
+            return None
+        key, error = next(iter(stuck.items()))
+        return f"{key}: {error.detail}" if len(stuck) == 1 else f"{len(stuck)} objects are stuck, {key}: {error.detail}"
+
+
+def _fault(error: Exception) -> PenstockError:
+    """Return an unexpected error as the sentence that the rule shows; the log has the details."""
+    return PenstockError(f"an unexpected {type(error).__name__}; see `drop.failed` in the keeper's log")
+
+
+class SkippedFiles:
+    """Logs each skipped file in a rule's folder once: a link, or a name that cannot be a key."""
+
+    def __init__(self, rule: DropRule) -> None:
+        self._rule = rule
+        self._logged: set[str] = set()
+        self._found: list[str] = []
+
+    def __call__(self, key: str) -> None:
+        """Note a skipped name of a listing."""
+        if not key.startswith(self._rule.prefix):
+            return
+        if len(self._found) < _MAX_SHOWN:
+            self._found.append(ascii(key))
+        if key in self._logged or len(self._logged) >= _MAX_SKIPPED:
+            return
+        self._logged.add(key)
+        detail = "links and names that are too long or not UTF-8 are skipped: copy or rename the file"
+        log.warning("drop.skipped", rule=self._rule.name, key=ascii(key), detail=detail)
+
+    def take(self) -> tuple[str, ...]:
+        """Return the first skipped names of the listing that just ended, and clear them."""
+        found, self._found = tuple(self._found), []
+        return found

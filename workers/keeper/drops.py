@@ -1,0 +1,425 @@
+"""Bucket drop-in: an object under a rule's prefix becomes one job, whose results are written beside a marker file.
+
+Every event, every end of a job and every listing leads to a check of the object. The check submits the object's job,
+waits for its end, or publishes its result. The markers and the jobs are the only durable state: the fields of `Drop`
+are caches and the latest problems. The listing is the source of truth: it finds objects whose events were lost.
+
+    scenes/a.tif            the object           scenes/a.tif.json     its parameters, if it has any
+    maps/a.tif/classes.tif  an artifact          maps/a.tif.done.json  the marker, last (or maps/a.tif.error.json)
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+import structlog
+
+from penstock.config import DropRule, Settings
+from penstock.drop_rules import DONE, ERROR, listed_every_s, owner, place, watched_folder
+from penstock.errors import (
+    Canceled,
+    IdempotencyMismatch,
+    InvalidInput,
+    InvalidRequest,
+    JobGone,
+    MediaTooLarge,
+    ObjectNotFound,
+    PenstockError,
+    UnknownJob,
+)
+from penstock.intake.media import safe_name, upload_key
+from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
+from penstock.models import CatalogueEntry, find, known_names
+from penstock.reports import ErrorReport
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.objects.base import ObjectInfo, ObjectStore
+from penstock.storage.objects.local import MAX_PART_BYTES, LocalStore
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis import catalogues, drop_events, records
+from penstock.storage.spool import own_folder
+from penstock.workers.keeper.drop_parameters import parameters_beside
+from penstock.workers.keeper.drop_problems import ObjectErrors, SkippedFiles
+
+__all__ = ["CheckResult", "Drop", "drop_id", "open_drops", "result_key"]
+
+MAX_MARKER_BYTES = 100_000_000
+#: Namespace of the job ids: UUIDv5 of tenant, bucket, key and version.
+NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
+#: Objects of one rule checked at once: a check waits for the stores most of the time.
+CONCURRENCY = 8
+#: Objects that disappeared before their results, shown at most.
+MAX_DISAPPEARED = 20
+_LOCK_COUNT = 64
+
+log = structlog.get_logger(__name__)
+
+
+class CheckResult(StrEnum):
+    """The result of a check of an object."""
+
+    #: The object's job was submitted.
+    SUBMITTED = "submitted"
+    #: The object's job has not ended, or the object is a file whose job the next listings submit.
+    WAITING = "waiting"
+    #: The result was written to the bucket, with the marker.
+    PUBLISHED = "published"
+    #: The object has its marker, or its job was deleted: nothing is left to do.
+    OVER = "over"
+    #: The object does not exist.
+    MISSING = "missing"
+    #: The object's job cannot be submitted yet.
+    POSTPONED = "postponed"
+
+
+#: Results after which a listing still counts the object as waiting: a later check must find its marker.
+CHECK_AGAIN = frozenset({CheckResult.SUBMITTED, CheckResult.WAITING, CheckResult.PUBLISHED, CheckResult.POSTPONED})
+
+
+def drop_id(tenant: str, bucket: str, info: ObjectInfo) -> str:
+    """Return the job id of an object version. Pure; `info` comes from a HEAD request."""
+    version = info.version_id or f"{info.etag}\n{info.modified_s:.6f}"
+    return str(uuid.uuid5(NAMESPACE, "\n".join((tenant, bucket, info.key, version))))
+
+
+def result_key(rule: DropRule, key: str) -> str:
+    """Return the prefix of an object's results: `maps/a.tif`."""
+    return rule.output_prefix + key.removeprefix(rule.prefix)
+
+
+@dataclass
+class Drop:
+    """One rule's watch over its bucket. Safe to call from several threads."""
+
+    rule: DropRule
+    bucket: ObjectStore
+    settings: Settings
+    store: records.Runs
+    objects: ObjectStore
+    #: Receives the names that listings skip; None: skipped names are not collected.
+    skipped_files: SkippedFiles | None = None
+    #: Sizes and times in the last listing: an unchanged file is complete (local folders have no atomic put).
+    _listed_before: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    #: Results of HEAD requests, by (key, etag, modified) as listed: one request for each version.
+    _heads: dict[tuple[str, str, float], ObjectInfo] = field(default_factory=dict)
+    #: Job ids in markers, by (key, etag).
+    _marker_ids: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: Latest error of each object whose last check failed.
+    errors_by_key: ObjectErrors = field(default_factory=ObjectErrors)
+    #: Latest objects that had disappeared when their jobs ended.
+    _disappeared: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_DISAPPEARED))
+    #: Last logged problem of the rule's model.
+    _model_problem: str | None = None
+    #: Last logged problem of the rule's folder.
+    _folder_problem: str | None = None
+    #: Time of the next listing, by the monotonic clock; None = at once.
+    _list_at: float | None = None
+    #: Locks, picked by the hash of an object's key: one thread at a time checks an object.
+    _locks: Sequence[threading.Lock] = field(default_factory=lambda: [threading.Lock() for _ in range(_LOCK_COUNT)])
+
+    @property
+    def every_s(self) -> float:
+        """Seconds between two listings of the bucket."""
+        return listed_every_s(self.rule, self.settings)
+
+    @property
+    def local(self) -> bool:
+        """True if the bucket is a folder."""
+        return isinstance(self.bucket, LocalStore)
+
+    def step_when_due(self) -> None:
+        """List if it is time: at once in a new keeper, which may have missed events, and again after an error."""
+        if self._list_at is None or time.monotonic() >= self._list_at:
+            begun = time.monotonic()
+            self.step()
+            self._list_at = begun + self.every_s
+
+    def step(self) -> int:
+        """List once and check every object without a marker; return how many of them must be checked again."""
+        begun = time.monotonic()
+        try:
+            self._model()
+            listed = [info for info in self.bucket.list(self.rule.prefix) if self.wants(info.key)]
+            settled = self._settled(listed)
+            markers = {info.key: info for info in self.bucket.list(self.rule.output_prefix)}
+        except PenstockError as error:
+            self._note(drop_events.Pass(0, 0, 0, time.monotonic() - begun, problem=error.detail))
+            raise
+        skipped = () if self.skipped_files is None else self.skipped_files.take()
+        with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix=f"drop-{self.rule.name}") as pool:
+            outcomes = Counter(pool.map(lambda info: self._check_listed(info, markers), settled))
+        self._forget_all_but(listed, markers)
+        waiting = sum(count for each, count in outcomes.items() if each in CHECK_AGAIN)
+        failed = sum(key.endswith(ERROR) for key in markers)
+        took_s, unsettled = time.monotonic() - begun, len(listed) - len(settled)
+        disappeared = tuple(sorted(set(self._disappeared.copy()) - {info.key for info in listed}))
+        counts = (len(listed), waiting + unsettled, failed)
+        self._note(drop_events.Pass(*counts, took_s, self._problem(), skipped, disappeared))
+        if submitted := outcomes[CheckResult.SUBMITTED]:
+            self.store.run(drop_events.count(drop_events.LISTING, {drop_events.SUBMITTED: submitted}))
+        return waiting
+
+    def check(self, key: str) -> CheckResult:
+        """Check one object. For a file, only listings submit its job: they compare its size and time."""
+        try:
+            info = self.bucket.head(key)
+        except ObjectNotFound:
+            return CheckResult.MISSING
+        result = self._check(info, submit=not self.local)
+        self.errors_by_key.clear(key)
+        return result
+
+    def check_after_end(self, key: str) -> CheckResult:
+        """Check an object whose job has ended; log an object that disappeared before its result was published."""
+        result = self.check(key)
+        if result is CheckResult.MISSING and not self._read_markers(result_key(self.rule, key)):
+            log.warning(
+                "drop.disappeared", rule=self.rule.name, key=key, detail="it disappeared before its result came"
+            )
+            self._disappeared.append(key)
+        return result
+
+    def _problem(self) -> str | None:
+        """Return the problem of the rule or of some of its objects; None if there is none."""
+        return self._find_folder_problem() or self._model_problem or self.errors_by_key.summary()
+
+    def _find_folder_problem(self) -> str | None:
+        folder = watched_folder(self.rule)
+        problem = None if folder is None or folder.is_dir() else f"there is no folder {folder}"
+        if problem and not self._folder_problem:
+            log.error("drop.no_folder", rule=self.rule.name, detail=problem)
+        self._folder_problem = problem
+        return problem
+
+    def wants(self, key: str) -> bool:
+        """Return True if the object belongs to this rule and to no other."""
+        match = owner(self.settings.drops or (self.rule,), place(self.rule, key))
+        return match is not None and match[0].name == self.rule.name
+
+    def _note(self, listing: drop_events.Pass) -> None:
+        self.store.run(drop_events.note_pass(self.rule.name, listing))
+
+    def _forget_all_but(self, listed: list[ObjectInfo], markers: Mapping[str, ObjectInfo]) -> None:
+        versions = {(info.key, info.etag, info.modified_s) for info in listed}
+        self._heads = {version: head for version, head in self._heads.items() if version in versions}
+        self.errors_by_key.keep_only({info.key for info in listed})
+        existing = {(info.key, info.etag) for info in markers.values()}
+        self._marker_ids = {marker: job_id for marker, job_id in self._marker_ids.items() if marker in existing}
+
+    def _settled(self, listed: list[ObjectInfo]) -> list[ObjectInfo]:
+        now = {info.key: (info.size_bytes, info.modified_s) for info in listed}
+        before, self._listed_before = self._listed_before, now
+        return [info for info in listed if before.get(info.key) == now[info.key]] if self.local else listed
+
+    def _check_listed(self, info: ObjectInfo, markers: Mapping[str, ObjectInfo]) -> CheckResult:
+        try:
+            head = self._head(info)
+            if head is None:
+                return CheckResult.MISSING
+            ids = self._ids_in_markers(result_key(self.rule, info.key), markers)
+            result = CheckResult.OVER if self._key(head).id in ids else self._check(head)
+        except Exception as error:  # even an unexpected error of one object must not affect the others
+            self.errors_by_key.note(info.key, error)
+            return CheckResult.POSTPONED
+        self.errors_by_key.clear(info.key)
+        return result
+
+    def _head(self, info: ObjectInfo) -> ObjectInfo | None:
+        version = (info.key, info.etag, info.modified_s)
+        if version not in self._heads:
+            try:
+                self._heads[version] = self.bucket.head(info.key)
+            except ObjectNotFound:
+                return None
+        return self._heads[version]
+
+    def _ids_in_markers(self, result: str, markers: Mapping[str, ObjectInfo]) -> set[str]:
+        present = [markers[result + end] for end in (DONE, ERROR) if result + end in markers]
+        return {self._id_in_marker(info) for info in present}
+
+    def _id_in_marker(self, info: ObjectInfo) -> str:
+        version = (info.key, info.etag)
+        if version not in self._marker_ids:
+            try:
+                self._marker_ids[version] = str(self._read_marker(info.key).get("id", ""))
+            except ObjectNotFound:
+                return ""
+        return self._marker_ids[version]
+
+    def _key(self, head: ObjectInfo) -> JobKey:
+        return JobKey(self.rule.tenant, drop_id(self.rule.tenant, self.rule.bucket, head))
+
+    def _check(self, head: ObjectInfo, *, submit: bool = True) -> CheckResult:
+        key, result = self._key(head), result_key(self.rule, head.key)
+        self._require_name(result)
+        with self._locks[hash(head.key) % _LOCK_COUNT]:
+            job, deleted = self._job(key)
+            if job is not None and job.state not in TERMINAL:
+                return CheckResult.WAITING
+            markers = self._read_markers(result)
+            if any(marker.get("id") == key.id for marker in markers.values()):
+                return CheckResult.OVER
+            if deleted:
+                log.warning("drop.job_deleted", key=head.key, job=key.id)
+                return CheckResult.OVER
+            if job is not None:
+                self._publish(head, job, markers)
+                return CheckResult.PUBLISHED
+            return self._submit(key, head, markers) if submit else CheckResult.WAITING
+
+    def _require_name(self, result: str) -> None:
+        """Raise `InvalidRequest` if the object's name is too long for any result file, even for its error."""
+        excess = len((result.rpartition("/")[2] + ERROR).encode()) - MAX_PART_BYTES
+        if self.local and excess > 0:
+            raise InvalidRequest(f"its name is {excess} bytes too long for its result files: rename the object")
+
+    def _job(self, key: JobKey) -> tuple[Job | None, bool]:
+        """Return the object's job or None, and True if the job was deleted."""
+        try:
+            return Journal(self.store, self.objects).run(journal.read(key)), False
+        except UnknownJob:
+            return None, False
+        except JobGone:
+            return None, True
+
+    def _read_markers(self, result: str) -> dict[str, dict[str, Any]]:
+        """Read the existing markers; return them by suffix."""
+        markers = {}
+        for end in (DONE, ERROR):
+            with suppress(ObjectNotFound):
+                markers[end] = self._read_marker(result + end)
+        return markers
+
+    def _read_marker(self, key: str) -> dict[str, Any]:
+        """Return a marker's contents, empty if it cannot be read."""
+        try:
+            marker = json.loads(self.bucket.get_bytes(key, limit_bytes=MAX_MARKER_BYTES))
+        except (ValueError, RecursionError):
+            return {}
+        return marker if isinstance(marker, dict) else {}
+
+    def _submit(self, key: JobKey, info: ObjectInfo, markers: Mapping[str, Mapping[str, Any]]) -> CheckResult:
+        entry = self._model()
+        if entry is None:
+            return CheckResult.POSTPONED
+        try:
+            parameters = parameters_beside(self.bucket, self.rule, info.key)
+            submission = self._submission(key, info, entry, parameters)
+        except (InvalidInput, MediaTooLarge) as error:  # permanent until the object is replaced
+            result = result_key(self.rule, info.key)
+            self._withdraw(result, markers)
+            self._put_marker(result, ERROR, {"id": key.id, "status": "failed", "error": error.report().to_json()})
+            return CheckResult.PUBLISHED
+        limits = records.QueueLimits.of(self.settings)
+        with suppress(IdempotencyMismatch):  # another keeper submitted it first, with an older configuration
+            Journal(self.store, self.objects).run(journal.submit(submission, limits))
+            log.info("drop.submitted", key=info.key, job=key.id)
+        return CheckResult.SUBMITTED
+
+    def _model(self) -> CatalogueEntry | None:
+        """Return the rule's model; None while no worker has it, which is logged once."""
+        catalogue = self.store.run(catalogues.catalogue())
+        entry = find(catalogue, self.rule.model)
+        problem = None
+        if catalogue and entry is None:
+            problem = f"there is no model {self.rule.model!r}; known models: {known_names(catalogue)}"
+            if problem != self._model_problem:
+                log.error("drop.unknown_model", rule=self.rule.name, detail=problem)
+        self._model_problem = problem
+        return entry
+
+    def _submission(
+        self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry, parameters: Mapping[str, Any]
+    ) -> Submission:
+        document = {**self.rule.input, **parameters, self.rule.field: self._reference(key, info)}
+        canonical = json.dumps([self.rule.model, document], sort_keys=True)
+        return Submission(
+            key=key,
+            model=entry.name,
+            queue=entry.queue,
+            input=document,
+            fingerprint=sha256(canonical.encode()).hexdigest(),
+            metadata={"drop": self.rule.name, "source": self._source(info)},
+            queue_ttl_s=entry.queue_ttl_s,
+            execution_timeout_s=entry.execution_timeout_s,
+            max_attempts=entry.max_attempts,
+            drop=drop_events.dropped_as(place(self.rule, info.key)),
+        )
+
+    def _source(self, info: ObjectInfo) -> str:
+        """Return the object's name for the tenant: for files the key, since the folder is the operator's secret."""
+        return info.key if isinstance(self.bucket, LocalStore) else self.bucket.uri(info.key)
+
+    def _reference(self, key: JobKey, info: ObjectInfo) -> str:
+        """Return the object as a media reference: S3 objects by their etag, files as an immutable copy."""
+        if not isinstance(self.bucket, LocalStore):
+            return f"{self.bucket.uri(info.key)}#etag={info.etag}"
+        name, limit_bytes = safe_name(info.key), self.settings.max_upload_bytes
+        if info.size_bytes > limit_bytes:
+            raise MediaTooLarge(f"{info.key} has {info.size_bytes} bytes; max_upload_bytes allows {limit_bytes}")
+        with own_folder(self.settings.spool_dir) as folder:
+            copy = folder / "media"
+            self.bucket.get_file(info.key, copy, limit_bytes=limit_bytes, etag=info.etag)
+            self.objects.put_file(upload_key(key.tenant, key.id, name), copy, content_type="application/octet-stream")
+        return f"media://{key.id}/{name}"
+
+    def _publish(self, info: ObjectInfo, job: Job, markers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace an older version's artifacts, and write the marker last."""
+        result, end = result_key(self.rule, info.key), DONE if job.state is State.SUCCEEDED else ERROR
+        places = {artifact.name: f"{result}/{artifact.name}" for artifact in job.artifacts}
+        self._withdraw(result, markers)
+        if isinstance(self.bucket, LocalStore):  # first: a file in the way would fail every listing after the copying
+            for key in (*places.values(), result + end):
+                self.bucket.require_way(key)
+        for artifact in job.artifacts:
+            with own_folder(self.settings.spool_dir) as folder:
+                copy = folder / "artifact"
+                self.objects.get_file(artifact.key, copy, limit_bytes=artifact.size_bytes)
+                self.bucket.put_file(places[artifact.name], copy, content_type=artifact.content_type)
+        self._put_marker(result, end, _marker_of(job))
+        log.info("drop.published", key=info.key, job=job.key.id, state=job.state.value)
+
+    def _withdraw(self, result: str, markers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Delete an older version's artifacts and markers, so that none is taken for the new object's."""
+        for end, marker in markers.items():
+            for artifact in marker.get("artifacts", ()):
+                self.bucket.delete(f"{result}/{safe_name(artifact['name'])}")
+            self.bucket.delete(result + end)
+
+    def _put_marker(self, result: str, end: str, marker: Mapping[str, Any]) -> None:
+        self.bucket.put_bytes(result + end, json.dumps(marker, indent=1).encode(), content_type="application/json")
+
+
+def open_drops(settings: Settings, store: records.Runs, objects: ObjectStore) -> list[Drop]:
+    """Open every rule's bucket."""
+    return [_open(rule, settings, store, objects) for rule in settings.drops]
+
+
+def _open(rule: DropRule, settings: Settings, store: records.Runs, objects: ObjectStore) -> Drop:
+    skipped = SkippedFiles(rule)
+    bucket = open_store(rule.bucket, settings, passed_over=skipped)
+    return Drop(rule, bucket, settings, store, objects, skipped)
+
+
+def _marker_of(job: Job) -> dict[str, Any]:
+    error: ErrorReport | None = job.error
+    if error is None and job.state is State.CANCELED:
+        error = Canceled("the job was canceled: put the object there again to run it").report()
+    return {
+        "id": job.key.id,
+        "status": job.state.value,
+        "artifacts": [{"name": a.name, "size_bytes": a.size_bytes, "sha256": a.sha256} for a in job.artifacts],
+        "data": job.data,
+        "error": error.to_json() if error else None,
+    }

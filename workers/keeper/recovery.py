@@ -1,0 +1,125 @@
+"""Recovery: restores jobs from their manifests, and webhook endpoints, after Redis lost all or some of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import structlog
+
+from penstock.batches import BatchKey
+from penstock.errors import RecordTooNew
+from penstock.jobs import JobKey
+from penstock.storage.journal import batch_journal, batch_manifests, journal
+from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
+from penstock.storage.journal.journal import Flow, Journal
+from penstock.storage.journal.manifests import ended_prefix, request_of
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis import records
+from penstock.storage.redis.deliveries import announce_again
+
+#: Jobs restored at once: each waits for the object store most of the time.
+CONCURRENCY = 16
+#: Jobs and batches looked up in one step.
+LOOKED_UP = 500
+#: Events announced to endpoints in one step.
+ANNOUNCED = 500
+
+log = structlog.get_logger(__name__)
+
+
+def recover(store: records.Runs, objects: ObjectStore) -> int:
+    """Restore every job and batch that Redis lacks, as `restore`; return the number of manifests that were checked.
+
+    All webhook endpoints receive the events that they missed, also those of jobs that Redis has again.
+    """
+    found, _ = _restore(store, objects)
+    _announce(store)
+    return found
+
+
+def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
+    """Recover an emptied Redis, which lacks the marker of the last recovery; restore what one with older data lacks.
+
+    A server may have older data when it has started anew, from a copy of its log or as a promoted replica.
+    """
+    seen = store.run(records.witness())
+    if not seen.alive:
+        who = uuid.uuid4().hex
+        store.run(records.recovering(who, begin=True))
+        found = recover(store, objects)
+        ended = store.run(records.recovering(who, begin=False))
+        log.info("jobs.recovered", found=found, ended=ended)
+    elif not seen.compared:
+        log.info("jobs.compared", restored=restore(store, objects))
+    if not (seen.alive and seen.compared):
+        store.run(records.compared(seen.run))
+
+
+def restore(store: records.Runs, objects: ObjectStore) -> int:
+    """Restore the jobs and batches that Redis lacks, live ones first; return their number.
+
+    Those that it has are only looked up, hundreds at once. Webhook endpoints are published to Redis before the jobs, so
+    that they receive the events of restored jobs; afterwards they receive the events that they missed. Safe to repeat,
+    at any time and by several keepers at once.
+    """
+    _, restored = _restore(store, objects)
+    if restored:
+        _announce(store)
+    return restored
+
+
+def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
+    """Return the numbers of manifests and of those that were restored."""
+    both_stores = Journal(store, objects)
+    ended: list[JobKey | BatchKey] = []
+    found = restored = 0
+    with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="restore") as pool:
+        listed = _listed(store, objects)
+        while rows := list(islice(listed, LOOKED_UP)):
+            found += len(rows)
+            stale = store.run(records.stale(rows))
+            lost = [row for row, is_stale in zip(rows, stale, strict=True) if is_stale]
+            ended += [key for key, over in lost if over]
+            live = [key for key, over in lost if not over]
+            restored += sum(pool.map(lambda key: both_stores.run(_revived(key)), live))
+        restored += sum(pool.map(lambda key: both_stores.run(_revived(key)), ended))
+    return found, restored
+
+
+def _announce(store: records.Runs) -> None:
+    while store.run(announce_again(ANNOUNCED)) == ANNOUNCED:
+        pass
+
+
+def _listed(store: records.Runs, objects: ObjectStore) -> Iterator[tuple[JobKey | BatchKey, bool]]:
+    """Yield the jobs and batches that have a manifest, with True where their end is stored; publish endpoints.
+
+    A listing is sorted by key: a tenant's `endpoints/` come before its `jobs/`, a job's outcome before its request.
+    """
+    end = None
+    for info in objects.list("tenants/"):
+        end = ended_prefix(info.key) or end
+        key = request_of(info.key) or batch_manifests.request_of(info.key)
+        if key is not None:
+            yield key, end == key.prefix
+        elif (endpoint := endpoint_in(info.key)) is not None:
+            _publish(store, objects, endpoint)
+
+
+def _revived(key: JobKey | BatchKey) -> Flow[bool]:
+    """Restore a job or batch; leave one of a format that cannot be read to a newer keeper."""
+    try:
+        return (yield from batch_journal.revive(key) if isinstance(key, BatchKey) else journal.revive(key))
+    except RecordTooNew as error:
+        log.warning("record.skipped", detail=error.detail)
+        return False
+
+
+def _publish(store: records.Runs, objects: ObjectStore, key: EndpointKey) -> None:
+    try:
+        store.run(publish(key, find_endpoint(objects, key)))
+    except RecordTooNew as error:
+        log.warning("endpoint.skipped", detail=error.detail)

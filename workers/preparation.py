@@ -1,0 +1,141 @@
+"""Preparing a worker's models: fetch their files, check their processors in other processes, warm them up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import structlog
+
+from penstock.errors import Drained, Interruption, ModelUnavailable, ObjectStoreUnavailable, PenstockError
+from penstock.models import Catalogue, CatalogueEntry, Model
+from penstock.processors.registry import unusable
+from penstock.storage.redis.catalogues import CHECKING, FETCHING
+from penstock.workers.engine.base import Engine
+from penstock.workers.outcomes import to_penstock_error
+from penstock.workers.processing import Processing
+from penstock.workers.served_models import ServedModels
+from penstock.workers.warmup import warm_up
+
+#: Seconds between two tries to fetch a model whose source did not respond.
+FETCH_AGAIN_S = 60.0
+#: Number of models checked at once.
+CHECKS = 4
+
+#: Returns the model with a local source; fetches the files if the argument is True; see `sources.localise`.
+Localise = Callable[[Model, bool], Model]
+
+log = structlog.get_logger(__name__)
+
+
+class Preparation:
+    """Fills a served in a thread of its own: first with local models, then with models that must be fetched."""
+
+    def __init__(
+        self, served: ServedModels, processing: Processing, engine: Engine, folder: Path, *, localise: Localise,
+        on_news: Callable[[], None], fetch_again_s: float = FETCH_AGAIN_S,
+    ) -> None:  # fmt: skip
+        """`folder` is scratch space for warm-ups; `on_news` is called when a model's entry changes."""
+        self._served = served
+        self._processing = processing
+        self._engine = engine
+        self._folder = folder
+        self._localise = localise
+        self._on_news = on_news
+        self._fetch_again_s = fetch_again_s
+        self._ended = threading.Event()
+        #: Models that must be fetched.
+        self._later: list[Model] = []
+        self._first: list[Model] = []
+        self._thread = threading.Thread(target=self._fill, name="preparation", daemon=True)
+
+    def begin(self, catalogue: Catalogue) -> None:
+        """Put every model on the served with the problem "is being checked", and start to check them.
+
+        A model with an invalid record stays on the served with that problem.
+        """
+        for wrong in catalogue.wrong.values():
+            self._served.put(wrong.rest, unusable(wrong.rest, wrong.problem))
+            log.warning("model.unavailable", model=wrong.name, problem=wrong.problem)
+        self._first = list(catalogue.values())
+        for model in self._first:
+            self._served.put(model, unusable(model, CHECKING))
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and wait until every step that can be stopped has ended."""
+        self._ended.set()
+        self._thread.join()
+
+    def _fill(self) -> None:
+        self._prepare_all(self._first, fetch=False)
+        while self._later and not self._ended.is_set():
+            waiting, self._later = self._later, []
+            self._prepare_all(waiting, fetch=True)
+            if self._later:
+                self._ended.wait(self._fetch_again_s)
+
+    def _prepare_all(self, models: Iterable[Model], *, fetch: bool) -> None:
+        """Check models, several at once so that a hanging processor blocks no other model; warm up the usable ones."""
+        with ThreadPoolExecutor(1 if fetch else CHECKS, thread_name_prefix="check") as checks:
+            for checked in as_completed([checks.submit(self._prepare, model, fetch=fetch) for model in models]):
+                if (local := checked.result()) is not None:
+                    self._warm_up(local)
+
+    def _prepare(self, model: Model, *, fetch: bool) -> Model | None:
+        """Put a model on the served, with its problem if it has one; return the model if it needs a warm-up."""
+        try:
+            self._check()
+            local = self._localise(model, fetch)
+            entry = self._processing.entry(local, check=self._check)
+        except Interruption:
+            return None
+        except (ModelUnavailable, ObjectStoreUnavailable) as error:
+            self._report_missing(model, error, fetch=fetch)
+            return None
+        except Exception as error:  # a loader's fault must not keep the other models from serving
+            log.exception("model.check_failed", model=model.name)
+            self._put(model, unusable(model, to_penstock_error(error).detail))
+            return None
+        self._put(local, entry.model_copy(update={"ready": False}))
+        if entry.problem is not None:
+            log.warning("model.unavailable", model=model.name, problem=entry.problem)
+            return None
+        if not model.warm_up:
+            self._ready(model.name)
+            return None
+        return local
+
+    def _report_missing(self, model: Model, error: PenstockError, *, fetch: bool) -> None:
+        """Report that a model's files are missing; those of a remote source are tried again."""
+        remote = "://" in model.source
+        if remote:
+            self._later.append(model)
+        waits = remote and not fetch
+        self._put(model, unusable(model, FETCHING if waits else error.detail))
+        if not waits:
+            log.warning("model.unavailable", model=model.name, problem=error.detail)
+
+    def _put(self, model: Model, entry: CatalogueEntry) -> None:
+        self._served.put(model, entry)
+        self._on_news()
+
+    def _warm_up(self, model: Model) -> None:
+        warm_up(
+            [model], self._processing, self._engine, self._folder,
+            ready=self._ready, failed=self._failed, check=self._check,
+        )  # fmt: skip
+
+    def _ready(self, name: str) -> None:
+        self._served.update(name, ready=True)
+        self._on_news()
+
+    def _failed(self, name: str, error: PenstockError) -> None:
+        self._served.update(name, problem=error.detail)
+        self._on_news()
+
+    def _check(self) -> None:
+        if self._ended.is_set():
+            raise Drained

@@ -1,0 +1,131 @@
+"""The result cache, for models with `cache = true`: reuses the result of an equal earlier job of the same tenant.
+
+The cache stores no results. Redis keeps, for a while, which job had one; that job's record and artifacts are copied.
+Deleting a job deletes its cached result. When copying fails, the result is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import file_digest
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import structlog
+
+from penstock import __version__
+from penstock.digests import digest
+from penstock.errors import InputError, JobGone, JobStoreError, ObjectNotFound, ObjectStoreUnavailable, UnknownJob
+from penstock.intake.media import LocalMedia
+from penstock.jobs import Claim, Job, JobKey, State
+from penstock.models import media_references
+from penstock.processors.base import Result
+from penstock.processors.registry import GROUP
+from penstock.storage.journal import journal
+from penstock.storage.journal.journal import Journal
+from penstock.storage.redis import results
+from penstock.workers.artifacts import Finished
+from penstock.workers.engine.base import Check
+from penstock.workers.processing import Processed
+from penstock.workers.served_models import RunnableModel
+
+#: Bytes, so that no request, which is JSON, can hold the same value.
+_MEDIUM = b"medium"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCache:
+    """The results of earlier jobs. Only errors of `check` are raised; other errors count as a miss."""
+
+    journal: Journal
+    #: Seconds that a job's result can be found, at most: the retention of the job.
+    kept_s: float
+
+    def find(self, tenant: str, fingerprint: str, folder: Path, *, check: Check) -> Processed | None:
+        """Return the result of an equal job of the tenant, its artifacts copied into a new folder; None if missing."""
+        try:
+            key = self.journal.store.run(results.recall(tenant, fingerprint))
+            job = None if key is None else self.journal.run(journal.read(key))
+            if job is None or job.state is not State.SUCCEEDED:
+                return None
+            files = self._copies(job, folder, check)
+        except (UnknownJob, JobGone, ObjectNotFound):
+            return None  # the job was deleted, or its retention is over
+        except (JobStoreError, ObjectStoreUnavailable, InputError, OSError) as error:
+            log.warning("result.lookup_failed", error=type(error).__name__)
+            return None
+        if files is None:
+            return None
+        log.info("result.found", of=job.key.id)
+        return Processed(Result(job.text, job.data), files)
+
+    def store_result(self, key: JobKey, fingerprint: str) -> None:
+        """Store that a job, whose result is visible, has the result of this fingerprint."""
+        try:
+            self.journal.store.run(results.remember(key, fingerprint, kept_s=self.kept_s))
+        except JobStoreError:
+            log.warning("result.not_stored")
+
+    def _copies(self, job: Job, folder: Path, check: Check) -> dict[str, Finished] | None:
+        """Return copies of a job's artifacts by name; None if a copy's hash differs from the job's record."""
+        folder.mkdir(parents=True)
+        files: dict[str, Finished] = {}
+        for artifact in job.artifacts:
+            check()
+            path = folder / artifact.name
+            self.journal.objects.get_file(artifact.key, path, limit_bytes=artifact.size_bytes)
+            if sha256_of(path) != artifact.sha256:
+                log.error("result.damaged", artifact=artifact.name, of=job.key.id)
+                return None
+            files[artifact.name] = Finished(path, artifact.content_type)
+        return files
+
+
+def fingerprint_of(claim: Claim, runnable: RunnableModel, media: Mapping[str, LocalMedia], *, check: Check) -> str:
+    """Return the fingerprint of everything that a job's result depends on: 64 hexadecimal digits.
+
+    Included are the tenant, the versions of Penstock and of the processor, the model's record with its revision and
+    options, the request, and each medium's name and bytes. Upload ids and query strings of addresses are not included.
+    """
+    model, request = runnable.model, dict(claim.submission.input)
+    hashes: dict[str, str] = {}
+    for reference, file in media.items():
+        check()
+        hashes[reference] = sha256_of(file.path)
+    places = media_references(runnable.schema, request)
+    named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
+    software = [__version__, _version_of(model.processor)]
+    return digest("result", claim.key.tenant, software, model.model_dump(mode="json"), _named(request, named)).hex()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's bytes."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _named(value: Any, media: Mapping[str, Any], place: str = "") -> Any:
+    """Return a request whose media references are replaced by the values of `media`, by place."""
+    if place in media:
+        return media[place]
+    if isinstance(value, Mapping):
+        return {name: _named(inner, media, f"{place}/{name}") for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(inner, media, f"{place}/{number}") for number, inner in enumerate(value)]
+    return value
+
+
+def _called(reference: str) -> str:
+    """Return a reference's name as the processor sees it, without the parts that differ in each request."""
+    scheme, host, path, _, _ = urlsplit(reference)
+    return path if scheme == "media" else urlunsplit((scheme, host, path, "", ""))
+
+
+def _version_of(processor: str) -> str:
+    found = {point.dist.version for point in entry_points(group=GROUP, name=processor) if point.dist is not None}
+    return " ".join(sorted(found))

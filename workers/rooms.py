@@ -1,0 +1,103 @@
+"""Scratch folders of attempts, in rooms: the folders that one IO process may change are one tenant's, for one model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from penstock.jobs import Claim
+
+#: Number of rooms from which empty ones are removed, and seconds that they must have been empty: longer than an IO
+#: process is used.
+MANY, EMPTY_S = 1000, 300.0
+
+
+class Rooms:
+    """The rooms of a worker. Safe to use from many threads."""
+
+    def __init__(self, spool: Path, *, shared: bool, many: int = MANY) -> None:
+        """Make rooms in `spool`: for the jobs of one tenant and model if they are `shared`, else for one attempt."""
+        self._spool = spool
+        self._shared = shared
+        self._many = many
+        self._lock = threading.Lock()
+        #: The folders of running attempts, by room.
+        self._folders: dict[Path, set[Path]] = defaultdict(set)
+
+    @contextmanager
+    def folder(self, claim: Claim) -> Iterator[Path]:
+        """Yield the path of an attempt's folder in its room, neither of them made yet.
+
+        At the end the folder is removed, and whatever else no attempt needs in the room. Raises nothing of its own.
+        """
+        room = self._spool / self._name(claim)
+        folder = room / f"{claim.key.id}-{claim.fence}"
+        with self._lock:
+            self._remove_empty()
+            self._folders[room].add(folder)
+        try:
+            yield folder
+        finally:
+            with self._lock:
+                self._folders[room].discard(folder)
+                left = _entries(room) - self._folders[room]
+                if not self._folders[room]:
+                    del self._folders[room]
+            for path in left:
+                _remove(path)
+            if not self._shared:
+                _remove(room)
+
+    def _name(self, claim: Claim) -> str:
+        parts = [claim.key.tenant, claim.submission.model]
+        if not self._shared:
+            parts += [claim.key.id, str(claim.fence)]
+        return "room-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def _remove_empty(self) -> None:
+        rooms = list(self._spool.glob("room-*"))
+        if len(rooms) < self._many:
+            return
+        for room in rooms:
+            with suppress(OSError):  # not empty
+                if room not in self._folders and time.time() - room.stat().st_mtime > EMPTY_S:
+                    room.rmdir()
+
+
+def _entries(room: Path) -> set[Path]:
+    try:
+        return set(room.iterdir())
+    except FileNotFoundError:  # no file was needed
+        return set()
+    except OSError:  # a processor may have changed its mode
+        _unlock(room)
+    with suppress(OSError):
+        return set(room.iterdir())
+    return set()
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or not path.is_dir():
+        with suppress(OSError):
+            path.unlink()
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():  # a processor may have changed the modes of its folders
+        _unlock(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _unlock(folder: Path) -> None:
+    """Let this user list and change a folder and those under it."""
+    with suppress(OSError):
+        folder.chmod(0o700)
+        for each in folder.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                _unlock(each)

@@ -1,0 +1,63 @@
+"""The models of a worker: those that it can run, and the catalogue entry of each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.models import CatalogueEntry, Model
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableModel:
+    """A model that this worker can run."""
+
+    #: The model; its `source` is a local path.
+    model: Model
+    #: JSON Schema of the model's input; it marks the media references.
+    schema: Mapping[str, Any]
+
+
+class ServedModels:
+    """The models of a worker by name, each with its entry. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, CatalogueEntry] = {}
+        self._runnable: dict[str, RunnableModel] = {}
+
+    def put(self, model: Model, entry: CatalogueEntry) -> None:
+        """Add a model or replace its entry. A model whose entry has a problem cannot be run."""
+        with self._lock:
+            self._set_entry(entry)
+            if entry.problem is None:
+                self._runnable[model.name] = RunnableModel(model, entry.input_schema)
+
+    def update(self, name: str, **changes: Any) -> None:
+        """Change a model's entry: `ready`, or a `problem`."""
+        with self._lock:
+            self._set_entry(self._entries[name].model_copy(update=changes))
+
+    def runnable(self) -> dict[str, RunnableModel]:
+        """Return the models that can be run, ready or not."""
+        with self._lock:
+            return dict(self._runnable)
+
+    def entries(self) -> list[CatalogueEntry]:
+        """Return the catalogue entries for the API."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def ready(self) -> frozenset[str]:
+        """Return the names of the models whose jobs may be claimed."""
+        with self._lock:
+            return frozenset(name for name, entry in self._entries.items() if entry.ready and entry.problem is None)
+
+    def _set_entry(self, entry: CatalogueEntry) -> None:
+        """Store an entry; an entry with a problem is not ready, and its model cannot be run."""
+        if entry.problem is not None:
+            entry = entry.model_copy(update={"ready": False})
+            self._runnable.pop(entry.name, None)
+        self._entries[entry.name] = entry
