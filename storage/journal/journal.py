@@ -129,12 +129,17 @@ def expire(key: JobKey) -> Flow[Job]:
 
 
 def read(key: JobKey) -> Flow[Job]:
-    """Return a job's record, created again if Redis lost it; `UnknownJob` or `JobGone` without one."""
-    try:
-        return (yield from _redis(records.read(key)))
-    except UnknownJob:
-        if not (yield from revive(key)):
-            raise
+    """Return a job's record, created again if Redis lost it; `UnknownJob` or `JobGone` without one.
+
+    A reservation is no job yet, and may belong to a job that ended before Redis lost it: it is confirmed or replaced by
+    the stored outcome first.
+    """
+    with suppress(UnknownJob):
+        job = yield from _redis(records.read(key))
+        if job.state is not State.RESERVED:
+            return job
+    if not (yield from revive(key)):
+        raise UnknownJob
     return (yield from _redis(records.read(key)))
 
 
@@ -168,6 +173,9 @@ def revive(key: JobKey) -> Flow[bool]:
         if (yield from adopt(key)) is None:
             done = yield from _redis(records.submit(manifest.submission, _unlimited(manifest), carried=manifest.record))
             if done.job.state is State.RESERVED:
+                # Again: before there was a record, the job may have ended and Redis may have lost that end.
+                if (yield from adopt(key)) is not None:
+                    return True
                 yield from _redis(records.confirm(key, manifest.created_us))
             delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
             if delete is not None:

@@ -15,7 +15,7 @@ from penstock.storage.redis.views import view_of
 
 _STATES: Mapping[Status, tuple[State, ...]] = MappingProxyType(
     {
-        Status.QUEUED: (State.RESERVED, State.QUEUED, State.DELAYED),
+        Status.QUEUED: (State.QUEUED, State.DELAYED),  # a reservation is no job yet
         Status.RUNNING: (State.RUNNING,),
         Status.CANCELING: (State.RUNNING,),
         Status.SUCCEEDED: (State.SUCCEEDED,),

@@ -6,13 +6,21 @@ import itertools
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from penstock.errors import IdempotencyMismatch, InvalidInput, JobGone, ObjectStoreUnavailable, UnknownJob
+from penstock.errors import (
+    IdempotencyMismatch,
+    InvalidInput,
+    JobGone,
+    ObjectStoreUnavailable,
+    PenstockError,
+    UnknownJob,
+)
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
 from penstock.storage.journal import journal, manifests
 from penstock.storage.journal.journal import Flow, Journal
@@ -27,6 +35,8 @@ from tests.support.crashes import Crashed, Fragile
 from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
+T = TypeVar("T")
+
 KEY = JobKey("default", "a")
 HOOK = Webhook("http://h/")
 DONE = Outcome(State.SUCCEEDED, "hi", {"n": 1}, metrics={"fetch_ms": 1.5})
@@ -38,6 +48,35 @@ class Away(LocalStore):
 
     def put_bytes(self, *_: Any, **__: Any) -> ObjectInfo:
         raise ObjectStoreUnavailable
+
+
+class Interrupted(Journal):
+    """Performs flows, and calls `between` before the step that follows the first `steps`."""
+
+    def __init__(self, desk: Journal, steps: int, between: Callable[[], Any]) -> None:
+        super().__init__(desk.store, desk.objects)
+        self.left = steps
+        self._between = between
+
+    def run(self, flow: Flow[T]) -> T:
+        """Perform a flow."""
+        return super().run(self._watched(flow))
+
+    def _watched(self, flow: Flow[T]) -> Flow[T]:
+        step = next(flow)
+        while True:
+            if self.left == 0:
+                self._between()
+            self.left -= 1
+            try:
+                result = yield step
+            except PenstockError as error:
+                step = flow.throw(error)
+            else:
+                try:
+                    step = flow.send(result)
+                except StopIteration as end:
+                    return cast("T", end.value)
 
 
 @pytest.fixture
@@ -171,7 +210,7 @@ class TestSubmit:
         other = replace(submission(), key=JobKey("default", "b"))
         with pytest.raises(Exception, match="1 jobs are waiting"):
             desk.run(journal.submit(other, replace(LIMITS, max_queued=1)))
-        assert [j.key for j in desk.store.run(listing.list_jobs("default", status=Status.QUEUED)).jobs] == [KEY]
+        assert [j.key for j in desk.store.run(listing.list_jobs("default", status=Status.QUEUED)).jobs] == []
         desk.store.run(records.unreserve(KEY))
         with pytest.raises(UnknownJob):
             read(desk)
@@ -363,6 +402,27 @@ class TestEnds:
 
 
 class TestLossOfRedis:
+    def test_an_end_that_redis_loses_while_its_job_is_restored_stays_the_end(self, desk: Journal) -> None:
+        for steps in itertools.count():
+            flush(desk)
+            desk.objects.delete_prefix("")
+            submit(desk)
+            flush(desk)
+            interrupted = Interrupted(desk, steps, lambda: (desk.run(journal.cancel(KEY)), flush(desk)))
+            with suppress(UnknownJob):  # the record was lost while it was being made
+                interrupted.run(journal.revive(KEY))
+            if interrupted.left >= 0:
+                assert steps > 4, "the flow has no steps to be interrupted at"
+                return
+            assert desk.store.run(listing.list_jobs("default", status=Status.QUEUED)).jobs == ()
+            assert desk.run(journal.read(KEY)).state is State.CANCELED
+
+    def test_a_reservation_is_not_shown_as_a_job(self, desk: Journal) -> None:
+        desk.store.run(records.submit(submission(), LIMITS))
+        assert desk.store.run(listing.list_jobs("default")).jobs == ()
+        with pytest.raises(UnknownJob):
+            desk.run(journal.read(KEY))
+
     def test_live_jobs_run_again_and_ended_ones_stay_as_they_ended(self, desk: Journal) -> None:
         submit(desk)
         ended = replace(submission(), key=JobKey("default", "b"), priority=1)
