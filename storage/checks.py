@@ -16,7 +16,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from penstock.config import Settings
-from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError
+from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError, RedisUnavailable
 from penstock.redis_address import connect, without_credentials
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.scripts import translated
@@ -26,6 +26,8 @@ from penstock.storage.spool import is_full, write_probe
 OLDEST_REDIS = (7, 0)
 #: Longest wait in seconds for a Redis that is starting.
 PATIENCE_S = 30
+#: Seconds between two log lines while a process waits for its Redis.
+WAIT_LOG_S = 10
 _RETRY_EVERY_S = 0.2
 #: Seconds between two looks at a Redis that loads its data.
 _LOADED_EVERY_S = 1.0
@@ -147,9 +149,12 @@ def inspect_redis_access(url: str) -> Finding:
     return Finding(name, ok=False, detail=detail, remedy=remedy)
 
 
-def require_durable_redis(settings: Settings) -> None:
-    """Return if the settings' Redis is durable; raise `ConfigError`, or warn under `dev`."""
-    findings = vouched(inspect_redis(settings.redis_address), settings)
+def require_durable_redis(settings: Settings, *, patience_s: float = PATIENCE_S) -> None:
+    """Return if the settings' Redis is durable; raise `ConfigError`, or warn under `dev`.
+
+    Raises `RedisUnavailable` if it does not answer within `patience_s`.
+    """
+    findings = vouched(inspect_redis(settings.redis_address, patience_s=patience_s), settings)
     failed = [finding for finding in findings if not finding.ok]
     access = inspect_redis_access(settings.redis_address)
     if settings.with_keys and not access.ok:
@@ -159,6 +164,18 @@ def require_durable_redis(settings: Settings) -> None:
         raise ConfigError(f"this Redis may lose jobs: {problems} (PENSTOCK_DEV=true makes this a warning)")
     for finding in (finding for finding in findings if not finding.ok or finding.unchecked):
         log.warning("redis.unsafe", check=finding.name, found=finding.detail, remedy=finding.remedy)
+
+
+def await_durable_redis(settings: Settings) -> None:
+    """Wait until the settings' Redis answers, with a log line every `WAIT_LOG_S`; then as `require_durable_redis`.
+
+    A server that refuses the log-in is not waited for: that raises `RedisRefused`.
+    """
+    while True:
+        try:
+            return require_durable_redis(settings, patience_s=WAIT_LOG_S)
+        except RedisUnavailable as error:
+            log.warning("redis.away", detail=error.detail)
 
 
 def inspect_object_store(store: ObjectStore, address: str) -> Finding:

@@ -73,10 +73,13 @@ class Worker:
     stalls: Stalls = field(default_factory=lambda: Stalls(WATCH_EVERY_S))
 
     def drain_when(self, stop_requested: Callable[[], bool], *, stop: Callable[[], None]) -> None:
-        """Wait until `asked` returns True; then drain and call `stop`."""
+        """Drain once `stop_requested` returns True, or wait until the worker leaves by itself; then call `stop`."""
         while not self.ended.wait(POLL_EVERY_S):
             if stop_requested():
                 self.drain()
+                stop()
+                return
+            if self.slots.leave():
                 stop()
                 return
 
@@ -139,11 +142,13 @@ def open_worker(
     processing: Processing | None = None,
     objects: ObjectStore | None = None,
     hint: Callable[[str], object] | None = None,
+    worker_id: str | None = None,
 ) -> Iterator[Worker]:
     """Assemble a worker. Leaving the block waits for its jobs, which `drain` makes short.
 
     By default the worker serves the models of the settings, runs their processors in IO processes and keeps objects
     in the settings' store. It closes `processing`, also one passed in. `hint` notifies other slots of waiting jobs.
+    `worker_id` is the worker's id, None for a new one.
     """
     processing = processing or io_pool(settings)
     engine = BatchingEngine(Runners.installed(), memory_bytes=settings.engine_memory_bytes)
@@ -164,7 +169,9 @@ def open_worker(
             waits=waits,
         )
         described = describing(settings, served, engine)
-        slots = Slots(settings, store, served, pipeline.run, described, hint, store_away=waits.away)
+        slots = Slots(
+            settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id
+        )  # fmt: skip
         preparation = Preparation(
             served, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
         )
@@ -214,9 +221,9 @@ def _localiser(settings: Settings) -> Localise:
     return fetched
 
 
-def main(settings: Settings) -> int:
-    """Run a worker until SIGTERM or SIGINT; return the exit code."""
-    return run(settings, records.JobStore.open(settings.redis_address))
+def main(settings: Settings, worker_id: str | None = None) -> int:
+    """Run a worker until SIGTERM or SIGINT, or until it leaves by itself; return the exit code."""
+    return run(settings, records.JobStore.open(settings.redis_address), worker_id=worker_id)
 
 
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:

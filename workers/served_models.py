@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.models import CatalogueEntry, Model
+from penstock.storage.redis.catalogues import CHECKING, FETCHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,14 @@ class ServedModels:
         """Return the names of the models whose jobs may be claimed."""
         with self._lock:
             return frozenset(name for name, entry in self._entries.items() if entry.ready and entry.problem is None)
+
+    def preparing(self) -> bool:
+        """Return True while a model is fetched, checked or warmed up."""
+        with self._lock:
+            return any(
+                entry.problem in (CHECKING, FETCHING) or (entry.problem is None and not entry.ready)
+                for entry in self._entries.values()
+            )
 
     def _set_entry(self, entry: CatalogueEntry) -> None:
         """Store an entry; an entry with a problem is not ready, and its model cannot be run."""

@@ -13,6 +13,7 @@ from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
 from penstock.storage.redis import catalogues, queues, records, workers
+from penstock.workers.leaving import Activity, Leave, reason_to_leave
 from penstock.workers.served_models import ServedModels
 
 #: Polls that a worker may miss before it counts as gone.
@@ -38,12 +39,13 @@ class Slots:
         hint: Callable[[str], object] | None = None,
         *,
         store_away: Callable[[], bool] = lambda: False,
+        worker: str | None = None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
-        While `store_away` returns True, nothing is claimed.
+        While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one.
         """
-        self.worker = uuid.uuid4().hex
+        self.worker = worker or uuid.uuid4().hex
         self._settings = settings
         self._store = store
         self._served = served
@@ -52,9 +54,13 @@ class Slots:
         self._hint = hint
         self._store_away = store_away
         self._free = threading.BoundedSemaphore(settings.slots)
-        #: Held while claiming: a job on its last chance must run alone in this worker.
+        #: Held while claiming: a job on its last chance must run alone in this worker, and a worker that leaves claims
+        #: nothing more.
         self._claiming = threading.Lock()
         self._running = 0
+        self._claimed = 0
+        self._busy_s = time.monotonic()
+        self._leaves: Leave | None = None
         self._alone = False
         self._draining = threading.Event()
         self._news = threading.Event()
@@ -102,14 +108,50 @@ class Slots:
         self._draining.set()
         self._news.set()
 
+    def leave(self) -> bool:
+        """Stop claiming once there is a reason to leave (see `leaving.py`); return True when no job runs any more.
+
+        Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue.
+        """
+        with self._claiming:
+            if self._leaves is None and not self._draining.is_set():
+                self._leaves = self._reason_to_leave(at=time.monotonic())
+            if self._leaves is None:
+                return False
+            self.drain()
+            return self._running == 0
+
     def join(self) -> None:
-        """Wait for the jobs that the poll started."""
+        """Wait for the jobs that the poll started, and send hints for those that are left in the queues."""
         self._poller.join()
         with self._starting:
             polled = self._polled
         for thread in polled:
             thread.join()
+        self._hint_others()
         self._publish_state(draining=True, alive_s=0)
+
+    def _reason_to_leave(self, *, at: float) -> Leave | None:
+        if self._served.preparing() or self._store_away():
+            self._busy_s = at
+        settings, activity = self._settings, Activity(self._running, self._claimed, self._busy_s)
+        why = reason_to_leave(
+            activity, at=at, idle_exit_s=settings.idle_exit_s, max_jobs=settings.max_worker_jobs
+        )  # fmt: skip
+        if why is not None:
+            log.info(why.value, jobs=self._claimed, idle_s=0.0 if self._running else round(at - self._busy_s, 1))
+        return why
+
+    def _hint_others(self) -> None:
+        """Send a hint to each served queue with waiting jobs: this worker may have consumed the one for them."""
+        if self._hint is None:
+            return
+        try:
+            waiting = self._store.run(queues.backlog())
+        except JobStoreError:
+            return  # the keeper sends hints too
+        for queue in set(self._settings.queues) & waiting.keys():
+            self._hint(queue)
 
     def _run_all(self, claims: tuple[Claim, ...]) -> int:
         try:
@@ -119,21 +161,29 @@ class Slots:
             with self._claiming:
                 self._running -= len(claims)
                 self._alone = False
+                self._busy_s = time.monotonic()
+            if self._draining.is_set():
+                self._news.set()
         return len(claims)
 
     def _claim(self, queue: str) -> tuple[Claim, ...]:
-        """Claim a job, unless the object store is away.
+        """Claim a job, unless the object store is away or the worker leaves.
 
         Claim none beside a job on its last chance: if that job crashes the worker, it harms no other.
         """
         with self._claiming:
-            claims = () if self._alone or self._store_away() else self._claim_one(queue, dry=self._running == 0)
+            claims = () if self._claims_nothing() else self._claim_one(queue, dry=self._running == 0)
             self._running += len(claims)
+            self._claimed += len(claims)
             self._alone = self._alone or any(claim.last_chance for claim in claims)
             self._claimed_at = time.monotonic()
         if self._hint is not None and any(claim.more for claim in claims):
             self._hint(queue)
         return claims
+
+    def _claims_nothing(self) -> bool:
+        limit = self._settings.max_worker_jobs
+        return self._alone or self._draining.is_set() or 0 < limit <= self._claimed or self._store_away()
 
     def _claim_one(self, queue: str, *, dry: bool) -> tuple[Claim, ...]:
         command = records.claim(
@@ -152,6 +202,7 @@ class Slots:
             return self._store.run(command)
         except JobStoreError:
             log.warning("claim.failed", queue=queue)
+            self._busy_s = time.monotonic()  # jobs may wait
             return ()
 
     def _poll_until_drained(self) -> None:
@@ -164,6 +215,11 @@ class Slots:
             if not self._draining.is_set():
                 self._news.wait(self._settings.poll_s)
         self._withdraw_presence()
+        while self._running:
+            self._news.clear()
+            if self._running:
+                self._news.wait(self._settings.poll_s)
+                self._publish_state(draining=True, alive_s=self._settings.drain_s + END_S)
 
     def _work_aside(self, queue: str) -> None:
         thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")

@@ -281,6 +281,11 @@ class Settings(BaseSettings):
     store_wait_s: float = Field(default=14_400, ge=0)
     #: Seconds that a worker waits for its jobs at SIGTERM before it returns them to the queue.
     drain_s: float = Field(default=5, ge=0)
+    #: Seconds without a job after which a worker exits with code 0; 0 = it stays. Time in which it prepares its models,
+    #: or in which a store does not answer, does not count.
+    idle_exit_s: float = Field(default=0, ge=0)
+    #: Jobs after which a worker claims no further one; when they have ended, it exits with code 0. 0 = no limit.
+    max_worker_jobs: int = Field(default=0, ge=0)
     #: Seconds after which a worker without hints polls for jobs.
     poll_s: float = Field(default=5, gt=0)
     #: Watched folders and buckets; see the reference of drop rules.

@@ -29,13 +29,13 @@ from penstock.cli.options import (
     USAGE,
     AsJson,
     Commands,
-    Data,
     JobId,
     Params,
     Url,
     connect,
     pairs,
 )
+from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.run import read_document, run
 from penstock.cli.upkeep import doctor, recover
@@ -47,7 +47,6 @@ from penstock.jobs import Status
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.answers import Job
-    from penstock.config import Settings
 
 app = typer.Typer(
     cls=Commands,
@@ -73,7 +72,6 @@ app.command(epilog=EPILOG)(recover)
 app.command(epilog=EPILOG)(drops)
 
 TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M%z", "%Y-%m-%d"]
-Supervisor = Annotated[int, typer.Option("--supervisor", hidden=True, help="Id of a process; end when it ends.")]
 
 
 def _version(wanted: bool) -> None:
@@ -278,61 +276,8 @@ def sample(
     out.print(f"{path}: a synthetic scene of {size_px} x {size_px} px, six bands of reflectance x 10000")
 
 
-@app.command()
-def up(
-    data: Data = None,
-    host: Annotated[str | None, typer.Option(help="Address on which the API listens [127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 = a free one [8080].")] = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="Require API keys (see `penstock keys`); always on outside loopback.")
-    ] = False,
-    dev: Annotated[bool, typer.Option("--dev", help="Accept a Redis without durable storage, with a warning.")] = False,
-    supervisor: Supervisor = 0,
-) -> None:
-    """Run everything on this machine: Valkey, the object store, API, worker and keeper. Ctrl-C ends it."""
-    from penstock.config import load_settings
-    from penstock.log import configure
-    from penstock.up.children import end_with
-    from penstock.up.supervisor import up as run
-
-    if supervisor:
-        end_with(supervisor)
-    given = {"data": data, "host": host, "port": port, "dev": dev or None, "access": "keys" if keys else None}
-    settings = load_settings(**{name: value for name, value in given.items() if value is not None})
-    configure("warning")
-    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}")))
-
-
-@app.command()
-def api(supervisor: Supervisor = 0) -> None:
-    """Run the API alone (settings: PENSTOCK_*, penstock.toml)."""
-    from penstock.api.app import from_settings
-    from penstock.api.server import serve
-
-    settings = _process(supervisor)
-    serve(from_settings(), settings)
-
-
-@app.command()
-def worker(supervisor: Supervisor = 0) -> None:
-    """Run a worker alone until SIGTERM (settings: PENSTOCK_*, penstock.toml)."""
-    settings = _process(supervisor)
-    from penstock.storage.checks import require_durable_redis
-    from penstock.workers.app import main as run
-
-    require_durable_redis(settings)
-    raise typer.Exit(run(settings))
-
-
-@app.command()
-def keeper(supervisor: Supervisor = 0) -> None:
-    """Run a keeper alone until SIGTERM: leases, webhooks, drop-in buckets, retention."""
-    settings = _process(supervisor)
-    from penstock.storage.checks import require_durable_redis
-    from penstock.workers.keeper.keeper import main as run
-
-    require_durable_redis(settings)
-    raise typer.Exit(run(settings))
+for _command in (up, api, worker, keeper):
+    app.command()(_command)
 
 
 @app.command()
@@ -358,20 +303,6 @@ def _first_jobs(client: Client, limit: int, **filters: Any) -> list[Job]:
         page = client.jobs(limit=limit - len(jobs), cursor=page.next_cursor, **filters)
         jobs += page.jobs
     return jobs
-
-
-def _process(supervisor: int) -> Settings:
-    """Set this process up as a part of the service, and return its settings."""
-    from penstock.config import load_settings
-    from penstock.log import configure, log_uncaught
-    from penstock.up.children import end_with
-
-    if supervisor:
-        end_with(supervisor)
-    settings = load_settings()
-    configure(settings.log_level)
-    log_uncaught()
-    return settings
 
 
 def _input(

@@ -1,0 +1,101 @@
+"""The commands that run the service: `up`, and each of its processes alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.display import out
+from penstock.cli.options import Data
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
+
+Supervisor = Annotated[int, typer.Option("--supervisor", hidden=True, help="Id of a process; end when it ends.")]
+
+
+def up(
+    data: Data = None,
+    host: Annotated[str | None, typer.Option(help="Address on which the API listens [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 = a free one [8080].")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Require API keys (see `penstock keys`); always on outside loopback.")
+    ] = False,
+    dev: Annotated[bool, typer.Option("--dev", help="Accept a Redis without durable storage, with a warning.")] = False,
+    supervisor: Supervisor = 0,
+) -> None:
+    """Run everything on this machine: Valkey, the object store, API, worker and keeper. Ctrl-C ends it."""
+    from penstock.config import load_settings
+    from penstock.log import configure
+    from penstock.up.children import end_with
+    from penstock.up.supervisor import up as run
+
+    if supervisor:
+        end_with(supervisor)
+    given = {"data": data, "host": host, "port": port, "dev": dev or None, "access": "keys" if keys else None}
+    settings = load_settings(**{name: value for name, value in given.items() if value is not None})
+    configure("warning")
+    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}")))
+
+
+def api(supervisor: Supervisor = 0) -> None:
+    """Run the API alone (settings: PENSTOCK_*, penstock.toml)."""
+    from penstock.api.app import from_settings
+    from penstock.api.server import serve
+
+    settings = _process(supervisor)
+    serve(from_settings(), settings)
+
+
+def worker(
+    idle_exit_s: Annotated[
+        float | None,
+        typer.Option("--idle-exit", metavar="SECONDS", min=0, help="Exit after so long without a job; 0 = stay [0]."),
+    ] = None,
+    max_jobs: Annotated[
+        int | None, typer.Option("--max-jobs", min=0, help="Exit after so many jobs; 0 = no limit [0].")
+    ] = None,
+    drain_s: Annotated[
+        float | None,
+        typer.Option("--drain", metavar="SECONDS", min=0, help="Time for running jobs at SIGTERM [5]."),
+    ] = None,
+    worker_id: Annotated[str | None, typer.Option("--id", hidden=True, help="Id of this worker.")] = None,
+    supervisor: Supervisor = 0,
+) -> None:
+    """Run a worker alone (settings: PENSTOCK_*, penstock.toml) until SIGTERM, or until it leaves by itself.
+
+    A worker that leaves by itself exits with code 0 and has no job. At SIGTERM it returns the jobs that do not end
+    in time to their queue; they continue from their last checkpoint and lose no attempt.
+    """
+    given = {"idle_exit_s": idle_exit_s, "max_worker_jobs": max_jobs, "drain_s": drain_s}
+    settings = _process(supervisor, **given)
+    from penstock.storage.checks import await_durable_redis
+    from penstock.workers.app import main as run
+
+    await_durable_redis(settings)
+    raise typer.Exit(run(settings, worker_id))
+
+
+def keeper(supervisor: Supervisor = 0) -> None:
+    """Run a keeper alone until SIGTERM: leases, webhooks, drop-in buckets, retention."""
+    settings = _process(supervisor)
+    from penstock.storage.checks import await_durable_redis
+    from penstock.workers.keeper.keeper import main as run
+
+    await_durable_redis(settings)
+    raise typer.Exit(run(settings))
+
+
+def _process(supervisor: int, **given: Any) -> Settings:
+    """Set this process up as a part of the service, and return its settings; those given and not None count."""
+    from penstock.config import load_settings
+    from penstock.log import configure, log_uncaught
+    from penstock.up.children import end_with
+
+    if supervisor:
+        end_with(supervisor)
+    settings = load_settings(**{name: value for name, value in given.items() if value is not None})
+    configure(settings.log_level)
+    log_uncaught()
+    return settings
