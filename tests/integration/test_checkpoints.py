@@ -229,9 +229,9 @@ default_radiometry = [{{ dtypes = ["uint8"], scale = 1.0 }}]
 
 
 @contextmanager
-def worker_process(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(environment: dict[str, str], *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a worker as `penstock worker` does."""
-    process = subprocess.Popen([sys.executable, "-m", "penstock.cli", "worker"], env=environment, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "penstock.cli", "worker", *options], env=environment, cwd=ROOT)
     try:
         yield process
     finally:
@@ -263,10 +263,7 @@ def test_a_scene_whose_worker_is_killed_at_90_percent_repeats_a_strip_at_most(
 ) -> None:
     (tmp_path / "slow.toml").write_text(SLOW.format(cut=cut))
     scene = write_scene(tmp_path / "scene.tif", np.concatenate([pattern(5120, 1024), pattern(1024, 5120).mT]))
-    environment = {
-        **os.environ, "PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(tmp_path), "PENSTOCK_SECRET": "s",
-        "PENSTOCK_MODELS": f'["{tmp_path / "slow.toml"}"]', "PENSTOCK_POLL_S": "0.1", "PENSTOCK_SLOTS": "1",
-    }  # fmt: skip
+    environment = slow_environment(valkey, tmp_path)
     with open_bench(valkey.url, tmp_path) as bench:
         bench.objects.put_file(upload_key("default", "up", "scene.tif"), scene, content_type="image/tiff")
         killed = submit(bench, "killed")
@@ -289,6 +286,36 @@ def test_a_scene_whose_worker_is_killed_at_90_percent_repeats_a_strip_at_most(
         assert checksums(job) == checksums(read(bench, whole))
         assert stored_by_last_attempt(bench, killed) == strips - 1 - kept
         assert stored_by_last_attempt(bench, whole) == strips - 1
+
+
+@pytest.mark.slow
+def test_a_scene_that_a_draining_worker_gives_back_keeps_its_strips(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    strips, tiles = 20, 4
+    (tmp_path / "slow.toml").write_text(SLOW.format(cut="halo_px = 8\nstride_px = 8"))
+    scene = write_scene(tmp_path / "scene.tif", np.concatenate([pattern(5120, 1024), pattern(1024, 5120).mT]))
+    with open_bench(valkey.url, tmp_path) as bench:
+        bench.objects.put_file(upload_key("default", "up", "scene.tif"), scene, content_type="image/tiff")
+        key = submit(bench, "given-back")
+        with worker_process(slow_environment(valkey, tmp_path), "--drain", "0") as worker:
+            wait_for(lambda: len(saved(bench, key)) >= strips // 2, "it saves no strips", timeout_s=90)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(60) == 0
+        job, kept = read(bench, key), len(saved(bench, key))
+        assert (job.state, job.crashes, kept >= strips // 2) == (State.QUEUED, 0, True)
+        with worker_process(slow_environment(valkey, tmp_path), "--max-jobs", "1", "--drain", "0") as worker:
+            assert worker.wait(90) == 0
+        job = read(bench, key)
+        assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 1, 0)
+        assert job.progress.done == strips * tiles
+        assert stored_by_last_attempt(bench, key) == strips - 1 - kept
+
+
+def slow_environment(valkey: ValkeyProcess, folder: Path) -> dict[str, str]:
+    """Return the environment of a worker with the slow network."""
+    return {
+        **os.environ, "PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(folder), "PENSTOCK_SECRET": "s",
+        "PENSTOCK_MODELS": f'["{folder / "slow.toml"}"]', "PENSTOCK_POLL_S": "0.1", "PENSTOCK_SLOTS": "1",
+    }  # fmt: skip
 
 
 def stored_by_last_attempt(bench: Bench, key: JobKey) -> int:
