@@ -82,9 +82,9 @@ class Emulator:
 
 
 @contextmanager
-def emulating(kind: str, folder: Path) -> Iterator[Emulator]:
-    """Run an emulator; it ends with the test run, even with one that is killed."""
-    port = _free_port()
+def emulating(kind: str, folder: Path, port: int | None = None) -> Iterator[Emulator]:
+    """Run an emulator, on a free port without a given one; it ends with the test run, even with one that is killed."""
+    port = _free_port() if port is None else port
     command = {
         "moto": [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         "ministack": [str(Path(sys.executable).parent / "ministack")],

@@ -82,13 +82,13 @@ class ValkeyProcess:
         self.process.wait(START_TIMEOUT_S)
 
 
-def start_valkey(folder: Path, *, wait: bool = True, **options: str) -> ValkeyProcess:
+def start_valkey(folder: Path, *, wait: bool = True, at: int | None = None, **options: str) -> ValkeyProcess:
     """Start a server that keeps its data in `folder`; return when it answers, or at once without `wait`.
 
-    `options` are the server's, with `_` for `-`.
+    `at` is its port, None = a free one. `options` are the server's, with `_` for `-`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = free_port() if at is None else at
     server = ValkeyProcess(folder, port, _launch(folder, port, options))
     if wait:
         _wait_until_answering(server)
