@@ -35,8 +35,12 @@ class Server(uvicorn.Server):
                     own.listen(BACKLOG)
 
 
-def serve(app: FastAPI | str, settings: Settings) -> None:
-    """Serve an app, or the one that `module:factory` returns, until SIGTERM; exit with 3 where it cannot start."""
+def serve(app: FastAPI | str, settings: Settings, descriptor: int | None = None) -> None:
+    """Serve an app, or the one that `module:factory` returns, until SIGTERM; exit with 3 where it cannot start.
+
+    `descriptor` is a bound socket, which other processes may share: each accepts the connections that it gets to first.
+    None = the settings' host and port.
+    """
     options: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": GRACE_S}
     server = Server(
         uvicorn.Config(
@@ -45,6 +49,6 @@ def serve(app: FastAPI | str, settings: Settings) -> None:
         )
     )  # fmt: skip
     with suppress(KeyboardInterrupt):  # it has ended in order
-        server.run()
+        server.run(None if descriptor is None else [socket.socket(fileno=descriptor)])
     if not server.started:
         sys.exit(STARTUP_FAILURE)

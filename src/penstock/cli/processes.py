@@ -23,12 +23,18 @@ def up(
         bool, typer.Option("--keys", help="Require API keys (see `penstock keys`); always on outside loopback.")
     ] = False,
     dev: Annotated[bool, typer.Option("--dev", help="Accept a Redis without durable storage, with a warning.")] = False,
+    workers: Annotated[
+        str,
+        typer.Option(metavar="N|MIN..MAX", help="Workers: MIN always, up to MAX when jobs wait, which leave when idle."),
+    ] = "1",
+    apis: Annotated[int, typer.Option("--api", min=1, max=64, help="API processes, which share one address.")] = 1,
     supervisor: Supervisor = 0,
 ) -> None:
-    """Run everything on this machine: Valkey, the object store, API, worker and keeper. Ctrl-C ends it."""
+    """Run everything on this machine: Valkey, the object store, API, workers and keeper. Ctrl-C ends it."""
     from penstock.config import load_settings
     from penstock.log import configure
     from penstock.up.children import end_with
+    from penstock.up.scaling import Range
     from penstock.up.supervisor import up as run
 
     if supervisor:
@@ -36,16 +42,22 @@ def up(
     given = {"data": data, "host": host, "port": port, "dev": dev or None, "access": "keys" if keys else None}
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
     configure("warning")
-    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}")))
+    number = Range.parse(workers)
+    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}"), workers=number, apis=apis))
 
 
-def api(supervisor: Supervisor = 0) -> None:
+def api(
+    descriptor: Annotated[
+        int | None, typer.Option("--fd", hidden=True, help="Descriptor of the bound socket to listen on.")
+    ] = None,
+    supervisor: Supervisor = 0,
+) -> None:
     """Run the API alone (settings: PENSTOCK_*, penstock.toml)."""
     from penstock.api.app import from_settings
     from penstock.api.server import serve
 
     settings = _process(supervisor)
-    serve(from_settings(), settings)
+    serve(from_settings(), settings, descriptor)
 
 
 def worker(

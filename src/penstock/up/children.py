@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -40,11 +42,15 @@ class Child(KeptProcess):
     """A child process in a session of its own, so that Ctrl-C in the terminal does not reach it."""
 
     def __init__(
-        self, name: str, command: Sequence[str], *, env: Mapping[str, str], log: Path, ledger: Ledger, stop_s: float
-    ) -> None:
+        self, name: str, command: Sequence[str], *, env: Mapping[str, str], log: Path, ledger: Ledger, stop_s: float,
+        stage: str | None = None, descriptors: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """`descriptors` are files that the process inherits."""
         self.name = name
         self.log = log
         self.stop_s = stop_s
+        self.stage = stage
+        self._descriptors = tuple(descriptors)
         self._command = list(command)
         self._env = dict(env)
         self._ledger = ledger
@@ -54,13 +60,22 @@ class Child(KeptProcess):
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._process = psutil.Popen(
-                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
+                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                pass_fds=self._descriptors,
+            )  # fmt: skip
         self._ledger.note(self.name, self._process)
 
     def alive(self) -> bool:
         """Return True while the process runs."""
         return isinstance(self._process, psutil.Popen) and self._process.poll() is None
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the process runs."""
+        return self._process.poll() if isinstance(self._process, psutil.Popen) else None
+
+    def note_failures(self, failures: int, why: str) -> None:
+        """Record the failures in the ledger."""
+        self._ledger.note_failures(self.name, failures, why)
 
 
 class Ledger:
@@ -74,12 +89,27 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows: dict[str, dict[str, float]] = {}
+        self._rows: dict[str, dict[str, Any]] = {}
 
     def note(self, name: str, process: psutil.Process) -> None:
         """Add a process to the record."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            self._rows[name] = {"pid": process.pid, "started_s": process.create_time()}
+            kept = {key: value for key, value in self._rows.get(name, {}).items() if key in ("failures", "why")}
+            self._rows[name] = {"pid": process.pid, "started_s": process.create_time(), **kept}
+        self._write()
+
+    def note_failures(self, name: str, failures: int, why: str) -> None:
+        """Record how often a process ended right after its start, and the last reason; 0 clears that."""
+        row = {key: value for key, value in self._rows.get(name, {}).items() if key not in ("failures", "why")}
+        self._rows[name] = {**row, "failures": failures, "why": why} if failures else row
+        self._write()
+
+    def remove(self, name: str) -> None:
+        """Remove an ended process from the record."""
+        self._rows.pop(name, None)
+        self._write()
+
+    def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_name(f".{self._path.name}")
         partial.write_text(json.dumps(self._rows))
@@ -117,11 +147,41 @@ class Ledger:
                     yield name, process
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A process that ended right after its start: how often, one time after the other, and why the last time."""
+
+    name: str
+    failures: int
+    why: str
+
+
+def failing(path: Path) -> tuple[Failing, ...]:
+    """Return the processes that keep ending, from the record of a supervisor; none without one."""
+    try:
+        rows = json.loads(path.read_text())
+        found = [Failing(name, int(row.get("failures", 0)), str(row.get("why", ""))) for name, row in rows.items()]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return ()
+    return tuple(each for each in found if each.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a process: its exit code, its age in seconds, and the last line of its log."""
+
+    code: int | None
+    lived_s: float
+    last_line: str
+
+
 @dataclass
 class _Supervised:
     """The state of one supervised process."""
 
     kept: KeptProcess
+    #: Called at the end of a process that is not started again; None = it is.
+    on_end: Callable[[End], None] | None = None
     started_at: float = 0.0
     failures: int = 0
     #: Time of the next start; None while the process runs.
@@ -131,22 +191,25 @@ class _Supervised:
 
 @dataclass
 class Supervisor:
-    """Keeps processes running; ends them in the reverse order of their start."""
+    """Keeps processes running; ends them in the reverse order of their start, those of one stage at once."""
 
     #: Receives messages as (name, sentence).
     say: Say
     clock: Callable[[], float] = time.monotonic
     _watches: list[_Supervised] = field(default_factory=list)
 
-    def start(self, kept: KeptProcess) -> None:
-        """Start a process and supervise it; `ConfigError` if it cannot be started at all."""
-        watch = _Supervised(kept, started_at=self.clock(), seen_bytes=_size(kept.log))
+    def start(self, kept: KeptProcess, *, on_end: Callable[[End], None] | None = None) -> None:
+        """Start a process and supervise it; `ConfigError` if it cannot be started at all.
+
+        With `on_end` the process is not started again: `on_end` is called at its end.
+        """
+        watch = _Supervised(kept, on_end, started_at=self.clock(), seen_bytes=_size(kept.log))
         kept.start()
         self._watches.append(watch)
 
     def tick(self) -> None:
         """Check each process once: restart ended ones, report logged errors."""
-        for watch in self._watches:
+        for watch in list(self._watches):
             self._tell_errors(watch)
             if _size(watch.kept.log) > LOG_BYTES:
                 _rotate(watch.kept.log)
@@ -156,13 +219,19 @@ class Supervisor:
                     self._restart(watch)
             elif not watch.kept.alive():
                 self._note_end(watch)
+            elif watch.failures and self.clock() - watch.started_at > WELL_AFTER_S:
+                watch.failures = 0
+                watch.kept.note_failures(0, "")
 
     def stop(self, *, hurry: Callable[[], bool]) -> bool:
         """End all, last started first, each within its time; `hurry` shortens it. True if all ended by themselves."""
         willing = True
-        for watch in reversed(self._watches):
-            if watch.kept.alive():
-                willing = self._end(watch.kept, hurry) and willing
+        stages = groupby(reversed(self._watches), key=lambda watch: watch.kept.stage or id(watch))
+        for stage in [[watch.kept for watch in watches if watch.kept.alive()] for _, watches in stages]:
+            for kept in stage:
+                kept.terminate()
+            for kept in stage:
+                willing = self._end(kept, hurry) and willing
         return willing
 
     def _restart(self, watch: _Supervised) -> None:
@@ -175,19 +244,23 @@ class Supervisor:
             self.say(watch.kept.name, "runs again")
 
     def _note_end(self, watch: _Supervised) -> None:
-        lived_s = self.clock() - watch.started_at
+        lived_s, last_line = self.clock() - watch.started_at, summary(watch.kept.log)
+        if watch.on_end is not None:
+            self._watches.remove(watch)
+            watch.on_end(End(watch.kept.exit_code(), lived_s, last_line))
+            return
         watch.failures = 0 if lived_s > WELL_AFTER_S else watch.failures
-        self._put_off(watch, f"ended; last log line: {summary(watch.kept.log)}")
+        self._put_off(watch, f"ended; last log line: {last_line}")
 
     def _put_off(self, watch: _Supervised, why: str) -> None:
         pause = pause_s(watch.failures)
         watch.failures += 1
         watch.due_at = self.clock() + pause
+        watch.kept.note_failures(watch.failures, why)
         self.say(watch.kept.name, f"{why} (next start in {pause:g} s)")
 
     def _end(self, kept: KeptProcess, hurry: Callable[[], bool]) -> bool:
         ends = self.clock() + kept.stop_s
-        kept.terminate()
         while kept.alive():
             if hurry() or self.clock() > ends:
                 self._kill(kept)
@@ -233,6 +306,18 @@ def error_in(line: str) -> str | None:
         return None
     detail = record.get("detail") or record.get("error") or record.get("problem") or ""
     return plain(f"{record.get('event')} {detail}".strip())
+
+
+def last_record(log: Path, events: Sequence[str]) -> dict[str, Any] | None:
+    """Return the latest record with one of these events, of the last 64 kB of a log; None if there is none."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, _size(log) - 65_536))
+        for line in reversed(file.read().splitlines()):
+            with contextlib.suppress(ValueError, AttributeError):
+                record: dict[str, Any] = json.loads(line)
+                if record.get("event") in events:
+                    return record
+    return None
 
 
 def summary(log: Path) -> str:

@@ -18,6 +18,8 @@ class KeptProcess(ABC):
     log: Path
     #: Seconds that the process has to end on request.
     stop_s: float
+    #: Processes of one stage are ended at once, the stages one after the other; None = a stage of its own.
+    stage: str | None = None
     _process: psutil.Process | None = None
 
     @abstractmethod
@@ -25,6 +27,13 @@ class KeptProcess(ABC):
 
     @abstractmethod
     def alive(self) -> bool: ...
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the ended process; None if it is not known."""
+        return None
+
+    def note_failures(self, failures: int, why: str) -> None:
+        """Record how often the process ended right after its start, for others to read."""
 
     @property
     def pid(self) -> int:

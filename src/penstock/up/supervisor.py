@@ -19,7 +19,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,15 @@ from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, catalogue
 from penstock.storage.redis.scripts import JobStore
 from penstock.up.children import Child, Ledger, Say, Supervisor
+from penstock.up.driver import Driver
+from penstock.up.scaling import ONE_WORKER, Range
 from penstock.up.valkey import Valkey
 
 #: Seconds beyond `drain_s` that a worker needs to return its jobs and to end.
 WORKER_STOP_S = 20.0
 STOP_S = 10.0
+#: The command line, as a command.
+RUN = (sys.executable, "-m", "penstock.cli")
 _POLL_READY_EVERY_S = 0.5
 
 
@@ -53,34 +57,57 @@ class Role:
 
     name: str
     command: tuple[str, ...]
+    stage: str
     stop_s: float = STOP_S
     #: True if it gets the secret that signs links and keys; without need nobody does.
     signs: bool = False
+    #: Descriptors that it inherits.
+    descriptors: tuple[int, ...] = ()
 
 
-def our_roles(settings: Settings) -> tuple[Role, ...]:
-    """Return the API, the keeper and the worker, in the order of their start."""
-    run = (sys.executable, "-m", "penstock.cli")
+def our_roles(settings: Settings, *, apis: int = 1, workers: int = 1, listener: int | None = None) -> Iterator[Role]:
+    """Return the API processes, the keeper and the workers that always run, in the order of their start.
+
+    `listener` is the descriptor of the socket on which the API processes listen; None = the one process opens its own.
+    """
     parent = ("--supervisor", str(os.getpid()))
-    return (
-        Role("api", (*run, "api", *parent), signs=True),
-        Role("keeper", (*run, "keeper", *parent)),
-        Role("worker", (*run, "worker", *parent), settings.drain_s + WORKER_STOP_S),
-    )
+    shared = () if listener is None else ("--fd", str(listener))
+    inherited = () if listener is None else (listener,)
+    for number in range(1, apis + 1):
+        yield Role(numbered("api", number), (*RUN, "api", *parent, *shared), "api", signs=True, descriptors=inherited)
+    yield Role("keeper", (*RUN, "keeper", *parent), "keeper")
+    for number in range(1, workers + 1):
+        yield worker_role(settings, number, "--idle-exit", "0")
 
 
-def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Role]] = our_roles) -> int:
+def worker_role(settings: Settings, number: int, *options: str) -> Role:
+    """Return the role of the nth worker on this machine, with further options of its command."""
+    command = (*RUN, "worker", "--supervisor", str(os.getpid()), *options)
+    return Role(numbered("worker", number), command, "worker", settings.drain_s + WORKER_STOP_S)
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of the nth process of its kind: `worker`, `worker-2`, ..."""
+    return name if number == 1 else f"{name}-{number}"
+
+
+def up(settings: Settings, say: Say, *, workers: Range = ONE_WORKER, apis: int = 1) -> int:
     """Run everything until SIGINT or SIGTERM and return the exit code; `say` receives messages as (name, sentence).
 
-    Raises `ConfigError` before anything is started if the settings cannot work.
+    `workers.least` workers always run; up to `workers.most`, further ones start when jobs want them, and leave by
+    themselves. Raises `ConfigError` before anything is started if the settings cannot work.
     """
     check(settings)
     data = settings.data.resolve()
-    with _only_one(data), Signals() as signals:
+    with _only_one(data), Signals() as signals, contextlib.ExitStack() as stack:
         ledger = Ledger(data / "children.json")
         for name in ledger.end_stale(settings.drain_s + STOP_S):
             say(name, "ended: an earlier supervisor had left it running")
-        settings = _completed(settings, data)
+        listener = None
+        if apis > 1:
+            listener = stack.enter_context(_bound(settings.host, settings.port))
+            settings = settings.model_copy(update={"port": int(listener.getsockname()[1])})
+        settings = _completed(settings, data, check_port=listener is None)
         _make_private(*_folders(settings, data))
         supervisor = Supervisor(say)
         try:
@@ -89,15 +116,17 @@ def up(settings: Settings, say: Say, *, roles: Callable[[Settings], Sequence[Rol
             say("access", _access(settings))
             for wrong in read_catalogue(*settings.models).wrong.values():
                 say("models", f"{wrong.name} cannot be used: {wrong.problem}")
-            for role in roles(settings):
-                log = data / "logs" / f"{role.name}.log"
-                env = {**os.environ, **environment(settings)}
-                if not role.signs:
-                    env.pop("PENSTOCK_SECRET", None)
-                child = Child(role.name, role.command, env=env, log=log, ledger=ledger, stop_s=role.stop_s)
+            descriptor = None if listener is None else listener.fileno()
+            for role in our_roles(settings, apis=apis, workers=workers.least, listener=descriptor):
+                child = child_of(role, settings, ledger)
                 supervisor.start(child)
-                say(role.name, f"process {child.pid}, log in {log}")
-            _keep(settings, supervisor, signals, say)
+                say(role.name, f"process {child.pid}, log in {child.log}")
+            store = stack.enter_context(contextlib.closing(JobStore.open(settings.redis_address, timeout_s=2)))
+            tick = supervisor.tick
+            if workers.most > workers.least:
+                driver = Driver(settings, store, supervisor, say, workers, _worker_starter(settings, ledger))
+                tick = driver.tick
+            _keep(settings, store, tick, signals, say)
         finally:
             say("up", "ending in order; press Ctrl-C again to end at once")
             supervisor.stop(hurry=signals.twice)
@@ -135,8 +164,27 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _completed(settings: Settings, data: Path) -> Settings:
-    port = _free_port(settings.host, settings.port)
+def child_of(role: Role, settings: Settings, ledger: Ledger) -> Child:
+    """Return the process of a role, not started yet."""
+    env = {**os.environ, **environment(settings)}
+    if not role.signs:
+        env.pop("PENSTOCK_SECRET", None)
+    return Child(
+        role.name, role.command, env=env, log=settings.data / "logs" / f"{role.name}.log", ledger=ledger,
+        stop_s=role.stop_s, stage=role.stage, descriptors=role.descriptors,
+    )  # fmt: skip
+
+
+def _worker_starter(settings: Settings, ledger: Ledger) -> Callable[[int, str, float], Child]:
+    def worker(number: int, worker_id: str, idle_exit_s: float) -> Child:
+        role = worker_role(settings, number, "--id", worker_id, "--idle-exit", f"{idle_exit_s:g}")
+        return child_of(role, settings, ledger)
+
+    return worker
+
+
+def _completed(settings: Settings, data: Path, *, check_port: bool) -> Settings:
+    port = _free_port(settings.host, settings.port) if check_port else settings.port
     secret = settings.secret or SecretStr(load_or_create_secret(data / "secret"))
     return settings.model_copy(update={"data": data, "port": port, "secret": secret})
 
@@ -171,18 +219,17 @@ def _tell_of_keys(settings: Settings, say: Say) -> None:
             say("access", f"there is no key yet: create one with `penstock keys create --data {settings.data}`")
 
 
-def _keep(settings: Settings, supervisor: Supervisor, signals: Signals, say: Say) -> None:
+def _keep(settings: Settings, store: JobStore, tick: Callable[[], None], signals: Signals, say: Say) -> None:
     ready, look_at = False, 0.0
-    with contextlib.closing(JobStore.open(settings.redis_address)) as store:
-        while not signals.once():
-            supervisor.tick()
-            if not ready and time.monotonic() >= look_at:
-                look_at = time.monotonic() + _POLL_READY_EVERY_S
-                ready = _is_ready(settings, store)
-                if ready:
-                    say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
-                    _tell_of_keys(settings, say)
-            time.sleep(POLL_EVERY_S)
+    while not signals.once():
+        tick()
+        if not ready and time.monotonic() >= look_at:
+            look_at = time.monotonic() + _POLL_READY_EVERY_S
+            ready = _is_ready(settings, store)
+            if ready:
+                say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
+                _tell_of_keys(settings, say)
+        time.sleep(POLL_EVERY_S)
 
 
 def _is_ready(settings: Settings, store: JobStore) -> bool:
@@ -244,16 +291,22 @@ def _lock(descriptor: int, data: Path) -> None:
 
 def _free_port(host: str, port: int) -> int:
     """Return the port, or a free one for 0; `ConfigError` if the port is in use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host.strip("[]"), port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} on {host} cannot be used: {error.strerror}. Choose another with --port"
-            ) from error
+    with _bound(host, port) as probe:
         return int(probe.getsockname()[1])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the port, or to a free one for 0; `ConfigError` if the port is in use."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host.strip("[]"), port))
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"port {port} on {host} cannot be used: {error.strerror}. Choose another with --port"
+        ) from error
+    return bound
 
 
 def _in_url(host: str) -> str:

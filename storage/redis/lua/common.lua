@@ -25,6 +25,7 @@
 --                                              began. Expires; penstock:queue:Q:done_us is when the latest job succeeded
 -- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by the end of its time as
 --                                              a living worker
+-- penstock:queue:Q:starting            zset    workers that a driver starts, by the end of their time to report
 -- penstock:queue:Q:reserved            set     T/ID of its reservations
 -- penstock:queue:Q:running             set     T/ID of its leased jobs
 -- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
@@ -37,6 +38,7 @@
 --                                              hash: queues, checked, rank:MODEL, entry:MODEL
 -- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the
 --                                              end of its validity
+-- penstock:workers:starts              string  number of reservations of starts so far (start_workers.lua)
 -- penstock:reserved                    zset    T/ID of reservations (jobs without a manifest) by their time
 -- penstock:tidied                      string  leftovers of the object store were deleted, expires
 -- penstock:recovering                  string  the keeper that recovers

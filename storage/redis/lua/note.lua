@@ -68,6 +68,12 @@ function ops.leave()
   return 'ok'
 end
 
+-- queues [Q...] worker -> ok. A worker of these queues that was to start no longer does.
+function ops.forget_start()
+  for _, queue in ipairs(args.queues) do redis.call('ZREM', qkey(queue, 'starting'), args.worker) end
+  return 'ok'
+end
+
 -- tenant delivery body -> the body that every try sends, which is the first one noted | false for an unknown delivery
 function ops.delivery_body()
   local key = rowkey(args.tenant, args.delivery)

@@ -1,0 +1,138 @@
+"""The driver: starts workers on this machine while jobs want more than there are. It ends none.
+
+Any number of drivers may work on one Redis. A driver reserves its starts there (`storage/redis/lua/start_workers.lua`),
+and a worker that was reserved counts for all of them until it reports, so that two drivers never start workers for the
+same need. No driver has to lead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.config import Settings
+from penstock.errors import JobStoreError, PenstockError
+from penstock.jobs import QueueMode
+from penstock.scaling import Load, ScalingBounds, Waiting, wanted_workers
+from penstock.storage.redis.fleet import fleet, forget_start, start_workers
+from penstock.storage.redis.queues import QueueStats, queue_stats
+from penstock.storage.redis.scripts import Runs
+from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record
+from penstock.up.processes import KeptProcess
+from penstock.up.scaling import Counts, Pool, Range
+from penstock.workers.leaving import Leave
+
+#: Seconds between two looks at the queues.
+LOOK_EVERY_S = 0.5
+#: Seconds after which a worker that was started and has not reported does not count any more.
+START_S = 120.0
+#: Seconds without a job after which the driver's workers leave, where `idle_exit_s` is not set.
+IDLE_EXIT_S = 60.0
+
+
+@dataclass
+class Driver:
+    """Starts workers up to a number; they leave by themselves."""
+
+    settings: Settings
+    store: Runs
+    supervisor: Supervisor
+    say: Say
+    workers: Range
+    #: Returns the nth worker on this machine, not started yet, from its number, its id and its idle time in seconds.
+    worker: Callable[[int, str, float], KeptProcess]
+    clock: Callable[[], float] = time.monotonic
+    _pool: Pool = field(init=False)
+    #: Numbers of the driver's living workers.
+    _numbers: set[int] = field(default_factory=set)
+    _due_s: float = 0.0
+    #: Workers that jobs have wanted in vain for longer than a worker stays idle.
+    _unserved: int = 0
+
+    def __post_init__(self) -> None:
+        """Let the workers that always run come first."""
+        self._pool = Pool(self.workers.most, due_s=self.clock() + (START_S if self.workers.least else 0))
+
+    @property
+    def idle_exit_s(self) -> float:
+        """The seconds without a job after which the driver's workers leave."""
+        return self.settings.idle_exit_s or IDLE_EXIT_S
+
+    def tick(self) -> None:
+        """Check the processes, and look at the queues when it is time."""
+        self.supervisor.tick()
+        if self.clock() >= self._due_s:
+            with contextlib.suppress(JobStoreError):  # the others report it
+                self._look()
+            self._due_s = self.clock() + LOOK_EVERY_S
+
+    def _look(self) -> None:
+        queues = self.settings.queues
+        stats = [self.store.run(queue_stats(queue)) for queue in queues]
+        now = self.store.run(fleet(queues))
+        if now.claiming >= self.workers.least > 0 and not self._pool.failures and not self._pool.fruitless:
+            self._pool = Pool(self._pool.most)
+        wanted, waiting = wanted_by(stats, self.settings, self.workers), sum(_claimable(each) for each in stats)
+        if not now.models and not now.claiming:  # nothing is accepted before a first worker has published its models
+            wanted, waiting = max(1, wanted), max(1, waiting)
+        stale = any(_claimable(each) and each.oldest_age_s > self.idle_exit_s for each in stats)
+        self._unserved = wanted if stale else 0
+        here = self.workers.least + len(self._numbers)
+        counts = Counts(wanted, waiting, now.claiming, now.draining, now.starting, here)
+        ids = [uuid.uuid4().hex for _ in range(self._pool.missing(counts, at=self.clock()))]
+        if ids and self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S)):
+            for worker_id in ids:
+                self._start(worker_id, f"{waiting} jobs wait")
+
+    def _start(self, worker_id: str, why: str) -> None:
+        number = next(n for n in range(self.workers.least + 1, self.workers.most + 1) if n not in self._numbers)
+        kept = self.worker(number, worker_id, self.idle_exit_s)
+        try:
+            self.supervisor.start(kept, on_end=lambda end: self._ended(kept, number, worker_id, end))
+        except (PenstockError, OSError) as error:
+            self._failed(kept, worker_id, f"does not start: {error}")
+            return
+        self._numbers.add(number)
+        self.say(kept.name, f"process {kept.pid} started, because {why}; log in {kept.log}")
+
+    def _ended(self, kept: KeptProcess, number: int, worker_id: str, end: End) -> None:
+        self._numbers.discard(number)
+        if end.code != 0:
+            if end.lived_s > WELL_AFTER_S:
+                self._pool = self._pool.well()
+            self._failed(kept, worker_id, f"ended; last log line: {end.last_line}")
+            return
+        kept.note_failures(0, "")
+        record = last_record(kept.log, tuple(Leave)) or {}
+        jobs = int(record.get("jobs", 1))  # one that was asked to end says nothing
+        self._pool = self._pool.left(jobs=jobs, wanted=self._unserved, at=self.clock())
+        self.say(kept.name, f"left by itself after {jobs} jobs: {record.get('event', 'it was asked to end')}")
+        if self._pool.due_s > self.clock():
+            pause = self._pool.due_s - self.clock()
+            self.say(kept.name, f"claimed none of the waiting jobs; next start in {pause:g} s, or when more jobs wait")
+
+    def _failed(self, kept: KeptProcess, worker_id: str, why: str) -> None:
+        self._pool = self._pool.failed(at=self.clock())
+        kept.note_failures(self._pool.failures, why)
+        with contextlib.suppress(JobStoreError):  # its start expires by itself
+            self.store.run(forget_start(self.settings.queues, worker_id))
+        self.say(kept.name, f"{why} (next start in {self._pool.due_s - self.clock():g} s)")
+
+
+def wanted_by(stats: list[QueueStats], settings: Settings, workers: Range) -> int:
+    """Return the workers that some queues want together: each worker serves all of them. Pure."""
+    waiting = [each for found in stats if found.mode is not QueueMode.PAUSED for each in found.waiting]
+    by_length: list[Waiting] = waiting
+    load = Load(
+        by_length, sum(found.running for found in stats), max((found.busy for found in stats), default=0), settings.slots
+    )
+    target_wait_s = settings.scaling.target_wait_s
+    bounds = ScalingBounds(min_workers=workers.least, max_workers=workers.most, target_wait_s=target_wait_s)
+    return wanted_workers(load, bounds)
+
+
+def _claimable(stats: QueueStats) -> int:
+    return 0 if stats.mode is QueueMode.PAUSED else stats.queued

@@ -1,0 +1,102 @@
+"""Deciding how many workers `penstock up` starts. Pure: the counts and the time come in, the number of starts goes out.
+
+The driver only adds workers. They leave by themselves when they are idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock.errors import ConfigError
+from penstock.up.children import pause_s
+
+#: Seconds without a start after a worker left that had found no job, though jobs wanted it; doubles up to the longest.
+FRUITLESS_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers of workers on this machine: so many always, and so many at most."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Return the range of `2` or `0..4`; `ConfigError` for anything else."""
+        first, dots, last = text.partition("..")
+        if not first.isdecimal() or not (last.isdecimal() if dots else True):
+            raise ConfigError(f"--workers {text} is neither a number nor a range such as 0..4")
+        least, most = int(first), int(last if dots else first)
+        if most < max(1, least):
+            raise ConfigError(f"--workers {text}: at most {most} workers, which is fewer than {max(1, least)}")
+        return cls(least, most)
+
+
+ONE_WORKER = Range(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The workers of these queues, on all machines, and the work for them."""
+
+    #: Workers that the queues want.
+    wanted: int
+    #: Jobs that wait for a slot.
+    waiting: int
+    #: Living workers that claim jobs.
+    claiming: int = 0
+    #: Workers that claim nothing more and still run jobs.
+    draining: int = 0
+    #: Workers that were started and have not reported yet.
+    starting: int = 0
+    #: Processes of workers on this machine.
+    here: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The workers on this machine that come and go: the failures, and the next time for a start."""
+
+    most: int
+    #: Workers that ended right after their start, one after the other.
+    failures: int = 0
+    #: Workers that left without having had a job, one after the other.
+    fruitless: int = 0
+    #: Time before which no worker is started.
+    due_s: float = 0.0
+    #: Workers wanted when the last one left without a job: more end the pause.
+    in_vain: int | None = None
+
+    def missing(self, counts: Counts, *, at: float) -> int:
+        """Return the number of workers to start now.
+
+        Running jobs have their workers, so nothing starts where no job waits. Workers that drain count as long as
+        another one claims: they do part of the wanted work, and claim none of the waiting jobs.
+        """
+        if counts.waiting <= 0 or (at < self.due_s and not self._has_new_work(counts)):
+            return 0
+        coming = counts.claiming + counts.starting
+        lack = max(counts.wanted - coming - counts.draining, 0 if coming else 1)
+        return max(0, min(lack, self.most - counts.here))
+
+    def failed(self, *, at: float) -> Pool:
+        """Return the pool after a worker ended with an error: the pause grows with each one."""
+        return replace(self, failures=self.failures + 1, due_s=at + pause_s(self.failures), in_vain=None)
+
+    def left(self, *, jobs: int, wanted: int, at: float) -> Pool:
+        """Return the pool after a worker left by itself, having had so many jobs, while so many workers are wanted.
+
+        Where jobs wait that no worker of this pool can claim, a pause keeps workers from coming and going for nothing.
+        """
+        if jobs or not wanted:
+            return replace(self, failures=0, fruitless=0, due_s=at, in_vain=None)
+        pause = min(LONGEST_PAUSE_S, FRUITLESS_PAUSE_S * 2**self.fruitless)
+        return replace(self, failures=0, fruitless=self.fruitless + 1, due_s=at + pause, in_vain=wanted)
+
+    def well(self) -> Pool:
+        """Return the pool after a worker has lived for a while."""
+        return replace(self, failures=0)
+
+    def _has_new_work(self, counts: Counts) -> bool:
+        return self.in_vain is not None and counts.wanted > self.in_vain

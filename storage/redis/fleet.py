@@ -1,0 +1,46 @@
+"""The workers of some queues on all machines, for whatever starts workers. Commands, as in `records.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.storage.redis.fields import us
+from penstock.storage.redis.scripts import Arg, Command
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers of some queues."""
+
+    #: Number of reservations by `start_workers` so far, of all drivers.
+    starts: int
+    #: Living workers that claim jobs.
+    claiming: int
+    #: Workers that claim nothing more and still run jobs.
+    draining: int
+    #: Workers that were reserved and have not reported yet.
+    starting: int
+    #: Models in the catalogue.
+    models: int
+
+
+def fleet(queues: Sequence[str]) -> Command[Fleet]:
+    """Return the workers of these queues."""
+    return Command("fleet", {"queues": list(queues)}, lambda reply: Fleet(*map(int, reply)))
+
+
+def start_workers(queues: Sequence[str], workers: Sequence[str], *, after: int, alive_s: float) -> Command[bool]:
+    """Reserve the start of workers of these queues, by their new ids; False if another driver reserved starts since `after`.
+
+    A worker that has not reported within `alive_s` does not count any more.
+    """
+    args: dict[str, Arg] = {
+        "queues": list(queues), "workers": list(workers), "after": after, "alive_us": us(alive_s),
+    }  # fmt: skip
+    return Command("start_workers", args, lambda reply: int(reply) == 1)
+
+
+def forget_start(queues: Sequence[str], worker: str) -> Command[str]:
+    """Forget the start of a worker of these queues that ended before it reported."""
+    return Command("note", {"op": "forget_start", "queues": list(queues), "worker": worker}, str)
