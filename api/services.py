@@ -95,7 +95,8 @@ class Services:
     @property
     def store_is_local(self) -> bool:
         """True where objects are local files that the API serves itself."""
-        return urlsplit(self.settings.store_url).scheme == "file"
+        address = self.settings.object_store  # `store_url` would look at the file system for each answer
+        return address is None or urlsplit(address).scheme == "file"
 
     def file(self, key: str) -> Path:
         """Return the path of an object in the local store."""

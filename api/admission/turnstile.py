@@ -31,9 +31,9 @@ class Arrival(Protocol):
 
 
 class Turnstile:
-    """Passes submissions on in the order of their arrival, and refuses others, the newest first.
+    """Passes submissions on in the order of their arrival, and refuses others, the newest and the oldest in turns.
 
-    The oldest of the refused submissions is likely to be of a client that left.
+    The oldest of the refused submissions is likely to be of a client that left, but nobody waits until a flood ends.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class Turnstile:
         self._call_soon = call_soon
         self._clock = clock
         self._arrived: deque[Arrival] = deque()
-        self._refused: list[Arrival] = []
+        self._refused: deque[Arrival] = deque()
+        self._newest_is_next = True
         self._spent_s = 0.0
         self._passed = 0
         self._is_scheduled = False
@@ -72,5 +73,7 @@ class Turnstile:
                 arrival.answer()
             self._spent_s = self._clock() - begun_s
         while self._spent_s < SHARE_S and self._refused:
-            self._refused.pop().answer()
+            arrival = self._refused.pop() if self._newest_is_next else self._refused.popleft()
+            self._newest_is_next = not self._newest_is_next
+            arrival.answer()
             self._spent_s = self._clock() - begun_s

@@ -15,7 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from penstock.api.services import Api, Services
 from penstock.api.traffic import Traffic
+from penstock.config import Settings
 from penstock.errors import PenstockError
+from penstock.storage.redis.catalogues import catalogue
 from penstock.storage.redis.counts import Counts, Histogram, counts
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.workers import LiveWorker, living
@@ -40,6 +42,7 @@ class Snapshot:
     """A reading of Redis; `found` is None where Redis did not answer."""
 
     found: tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]] | None
+    settings: Settings
 
     def collect(self) -> Iterable[Metric]:
         """Yield the reading as metrics."""
@@ -49,7 +52,7 @@ class Snapshot:
         )
         if self.found is not None:
             found, queues, workers = self.found
-            yield from _queue_metrics(queues)
+            yield from _queue_metrics(queues, self.settings)
             yield from _job_metrics(found)
             yield _encoder_cache_metric(workers)
             yield from _webhook_metrics(found)
@@ -84,24 +87,29 @@ async def read_metrics(request: Request, api: Api) -> Response:
 
 async def _snapshot(api: Services) -> Snapshot:
     try:
-        return Snapshot(await asyncio.wait_for(_read(api), TIMEOUT_S))
+        return Snapshot(await asyncio.wait_for(_read(api), TIMEOUT_S), api.settings)
     except (PenstockError, TimeoutError):
-        return Snapshot(None)
+        return Snapshot(None, api.settings)
 
 
 async def _read(api: Services) -> tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]]:
     found = await api.jobs.run(counts())
-    names = sorted({*found.queues, *api.settings.queues})
+    entries = await api.jobs.run(catalogue())
+    names = sorted({*found.queues, *api.settings.queues, *(entry.queue for entry in entries.values())})
     stats = await asyncio.gather(*(api.jobs.run(queue_stats(name)) for name in names))
     return found, dict(zip(names, stats, strict=True)), await api.jobs.run(living())
 
 
-def _queue_metrics(queues: Mapping[str, QueueStats]) -> Iterable[Metric]:
+def _queue_metrics(queues: Mapping[str, QueueStats], settings: Settings) -> Iterable[Metric]:
     for name, text, figure in _QUEUE:
         family = GaugeMetricFamily(f"penstock_queue_{name}", text, labels=["queue"])
         for queue, stats in queues.items():
             family.add_metric([queue], figure(stats))
         yield family
+    family = GaugeMetricFamily("penstock_queue_wanted_workers", "Workers that the queue wants now.", labels=["queue"])
+    for queue, stats in queues.items():
+        family.add_metric([queue], stats.wanted_workers(settings.scaling, slots=settings.slots))
+    yield family
 
 
 def _job_metrics(found: Counts) -> Iterable[Metric]:

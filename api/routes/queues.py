@@ -16,6 +16,7 @@ from penstock.errors import JobGone, UnknownJob, UnknownQueue
 from penstock.jobs import JobKey, QueueMode
 from penstock.storage.journal import journal
 from penstock.storage.redis import queues
+from penstock.storage.redis.catalogues import catalogue
 
 #: Jobs of one purge or requeue. The response says if more remain.
 MAX_JOBS = 500
@@ -26,7 +27,7 @@ router = APIRouter(prefix="/v1/queues", tags=["queues"], responses=problems(404,
 
 
 async def _known(name: str, api: Api) -> str:
-    await _stats(api, name)
+    await _view(api, name)
     return name
 
 
@@ -36,15 +37,14 @@ Queue = Annotated[str, Depends(_known)]
 @router.get("")
 async def list_queues(api: Api) -> QueueList:
     """List the queues, sorted by name, with depth and throughput."""
-    names = sorted({*await api.jobs.run(queues.known_queues()), *api.settings.queues})
-    found = await asyncio.gather(*(_stats(api, name) for name in names))
-    return QueueList(queues=[queue_view(name, stats) for name, stats in zip(names, found, strict=True)])
+    names = sorted(await api.jobs.run(queues.known_queues()) | await _catalogued(api))
+    return QueueList(queues=await asyncio.gather(*(_view(api, name) for name in names)))
 
 
 @router.get("/{name}")
 async def read_queue(name: str, api: Api) -> QueueView:
-    """Return a queue's depth and throughput, the signals for autoscaling."""
-    return queue_view(name, await _stats(api, name))
+    """Return a queue's depth and throughput, and the number of workers that it wants: the signals for autoscaling."""
+    return await _view(api, name)
 
 
 @router.post("/{name}/pause")
@@ -109,11 +109,18 @@ async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> Requeue
 
 async def _set_mode(api: Services, name: str, mode: QueueMode) -> QueueView:
     await api.jobs.run(queues.set_mode(name, mode))
-    return queue_view(name, await _stats(api, name))
+    return await _view(api, name)
 
 
-async def _stats(api: Services, name: str) -> queues.QueueStats:
+async def _view(api: Services, name: str) -> QueueView:
+    """Return a queue; `UnknownQueue` for one that never had a job or worker, and that no model names."""
     stats = await api.jobs.run(queues.queue_stats(name))
-    if not stats.known and name not in api.settings.queues:
+    if not stats.known and name not in await _catalogued(api):
         raise UnknownQueue
-    return stats
+    return queue_view(name, stats, stats.wanted_workers(api.settings.scaling, slots=api.settings.slots))
+
+
+async def _catalogued(api: Services) -> set[str]:
+    """Return the queues of the settings and of the models in the catalogue."""
+    entries = await api.jobs.run(catalogue())
+    return {*api.settings.queues, *(entry.queue for entry in entries.values())}

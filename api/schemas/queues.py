@@ -31,6 +31,9 @@ class QueueView(Outgoing):
     mode: QueueMode
     #: Jobs that failed because their workers died too often, without the retried ones.
     dead_letters: int
+    wanted_workers: int = Field(
+        description="Workers that the queue wants now, within the bounds of the setting `scaling`. 0 without work."
+    )
 
 
 class ServedModelView(Outgoing):
@@ -95,8 +98,8 @@ class RequeueView(Outgoing):
     more: bool
 
 
-def queue_view(name: str, stats: QueueStats) -> QueueView:
-    """Return the public view of a queue."""
+def queue_view(name: str, stats: QueueStats, wanted_workers: int) -> QueueView:
+    """Return the public view of a queue that wants so many workers."""
     return QueueView(
         name=name,
         queued=stats.queued,
@@ -108,6 +111,7 @@ def queue_view(name: str, stats: QueueStats) -> QueueView:
         eta_s=stats.eta_s,
         mode=stats.mode,
         dead_letters=stats.dead_letters,
+        wanted_workers=wanted_workers,
     )
 
 

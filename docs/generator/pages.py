@@ -13,6 +13,7 @@ from penstock.api.schemas.jobs import ArtifactView, ErrorView, JobLinksView, Job
 from penstock.config import S3, DropRule, Settings, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
+from penstock.scaling import ScalingBounds
 
 _PLACE = re.compile(r"^<!-- made: ([a-z0-9-]+) -->$", re.M)
 _IN_SETTINGS = {"S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs"}
@@ -31,6 +32,7 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "settings": lambda: Sections(env_prefix="PENSTOCK_", links=_IN_SETTINGS).of(Settings),
         "settings-s3": lambda: Sections(env_prefix="PENSTOCK_S3__", prefix="s3.").of(S3),
+        "settings-scaling": lambda: Sections(env_prefix="PENSTOCK_SCALING__", prefix="scaling.").of(ScalingBounds),
         "settings-tenant": lambda: Sections(prefix="tenants.").of(TenantLimits),
         "drop-rule": lambda: Sections().of(DropRule),
         "model": lambda: Sections(links={"Limits": "limits.max_bytes", "Step": "post_processors.use"}).of(Model),

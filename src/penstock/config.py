@@ -36,6 +36,7 @@ from pydantic_settings import (
 from penstock.documents import require_json, toml_complaint, wrong_fields
 from penstock.errors import ConfigError
 from penstock.multipart import MIN_PART_BYTES
+from penstock.scaling import ScalingBounds
 
 Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 DEFAULT_TENANT = "default"
@@ -181,6 +182,8 @@ class Settings(BaseSettings):
     object_store: StoreAddress | None = None
     #: The S3-compatible service behind `s3://` addresses.
     s3: S3 = S3()
+    #: Bounds of the number of workers that each queue wants.
+    scaling: ScalingBounds = ScalingBounds()
     #: `manifest`: accepted jobs and their outcomes are also written to the object store and survive the loss of Redis;
     #: this costs one put before the 202 and one at the end. `redis`: jobs are as durable as Redis is.
     durability: Literal["manifest", "redis"] = "manifest"

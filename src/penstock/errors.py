@@ -131,7 +131,7 @@ class UnknownUpload(RequestError, code="unknown_upload"):
 
 
 class JobGone(RequestError, code="job_gone"):
-    """The job has ended and its record was purged."""
+    """The job has ended, and its record was purged: at a request, or after its retention."""
 
 
 class UnknownBatch(RequestError, code="unknown_batch"):
@@ -139,7 +139,7 @@ class UnknownBatch(RequestError, code="unknown_batch"):
 
 
 class BatchGone(RequestError, code="batch_gone"):
-    """The batch has ended and its record was purged."""
+    """The batch has ended, and its record was purged: at a request, or after its retention."""
 
 
 class BatchClosed(RequestError, code="batch_closed"):

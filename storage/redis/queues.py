@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.formats import RUNS
 from penstock.jobs import Job, JobKey, QueueMode
+from penstock.scaling import Load, ScalingBounds, Waiting, wanted_workers
 from penstock.storage.redis.fields import MICRO, fields, seconds, us
 from penstock.storage.redis.record import job_of, readable
 from penstock.storage.redis.scripts import Arg, Command, query
@@ -36,6 +37,16 @@ class QueueStats:
     known: bool
     mode: QueueMode
     dead_letters: int
+    #: Workers that hold a job.
+    busy: int
+    #: The waiting jobs of each model.
+    waiting: tuple[Waiting, ...]
+
+    def wanted_workers(self, bounds: ScalingBounds, *, slots: int) -> int:
+        """Return the number of workers that the queue wants; `slots` of each are assumed where none lives."""
+        each = round(self.slots / self.workers) if self.workers else slots
+        paused = self.mode is QueueMode.PAUSED
+        return wanted_workers(Load(self.waiting, self.running, self.busy, each, paused), bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +113,7 @@ def _of(queue: str, tenant: str, limit: int) -> dict[str, Arg]:
 
 
 def _queue_stats(reply: list[Any]) -> QueueStats:
-    now_us, queued, oldest_us, done, since_us, workers, known, mode, dead_letters, pace_row = reply
+    now_us, queued, oldest_us, done, since_us, workers, known, mode, dead_letters, pace_row, busy, rows = reply
     now_s, oldest_s, since_s, pace = int(now_us) / MICRO, seconds(oldest_us), seconds(since_us), pace_of(pace_row)
     return QueueStats(
         queued=queued,
@@ -115,4 +126,6 @@ def _queue_stats(reply: list[Any]) -> QueueStats:
         known=bool(known),
         mode=QueueMode(mode),
         dead_letters=dead_letters,
+        busy=busy,
+        waiting=tuple(Waiting(jobs, seconds(speed_us)) for jobs, speed_us in zip(rows[::2], rows[1::2], strict=True)),
     )

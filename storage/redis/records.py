@@ -425,7 +425,7 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
         case "mismatch":
             raise IdempotencyMismatch(f"job {submission.key.id} was created before, by a request with another body")
         case "gone":
-            raise JobGone(f"job {submission.key.id} has ended and was purged")
+            raise JobGone(f"job {submission.key.id} has ended, and was purged at a request or after its retention")
         case "closed":
             raise BatchClosed
         case "draining":

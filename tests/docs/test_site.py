@@ -30,6 +30,7 @@ from penstock.errors import PenstockError
 from penstock.jobs import TRANSITIONS, State
 from penstock.models import Limits, Model
 from penstock.requests import JobRequest, WebhookEvent, WebhookRequest
+from penstock.scaling import ScalingBounds
 from tests.docs.conftest import ROOT, build
 from tests.support.doc_site import Page, Site
 
@@ -37,7 +38,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.breadth]
 
 #: Each page of fields: its model, and the prefix of its fields' names.
 FIELDS: tuple[tuple[str, type[BaseModel], str], ...] = (
-    ("settings", Settings, ""), ("settings", S3, "s3."), ("settings", TenantLimits, "tenants."),
+    ("settings", Settings, ""), ("settings", S3, "s3."), ("settings", ScalingBounds, "scaling."),
+    ("settings", TenantLimits, "tenants."),
     ("models", Model, ""), ("models", Limits, "limits."), ("drop-rules", DropRule, ""), ("job", JobView, ""),
     ("job", ProgressView, "progress."), ("job", OutputView, "output."), ("job", ArtifactView, "artifacts."),
     ("job", ErrorView, "error."), ("job", JobLinksView, "links."), ("job", JobRequest, "request."),

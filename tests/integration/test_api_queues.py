@@ -6,9 +6,9 @@ import uuid
 
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.redis.records import Outcome
-from tests.support.service import Service, assert_problem
+from tests.support.service import ECHO, Service, assert_problem
 
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 QUEUE = "/v1/queues/default"
@@ -90,6 +90,19 @@ class TestControl:
             ("gpu", 0, 2),
         ]
         assert found[0].keys() == (await service.http.get(QUEUE)).json().keys()
+
+    async def test_the_queue_of_a_catalogue_model_wants_nothing_before_its_first_job(self, service: Service) -> None:
+        rare = ECHO.model_copy(update={"name": "rare", "queue": "rare"})
+        await service.jobs.run(catalogues.publish([rare], worker="w2", queues=["rare"], alive_s=600))
+        found = (await service.http.get("/v1/queues/rare")).json()
+        assert (found["queued"], found["workers"], found["wanted_workers"]) == (0, 0, 0)
+        assert "rare" in [queue["name"] for queue in (await service.http.get("/v1/queues")).json()["queues"]]
+        assert 'penstock_queue_wanted_workers{queue="rare"} 0.0' in (await service.http.get("/metrics")).text
+
+    async def test_a_waiting_job_wants_a_worker_where_none_lives(self, service: Service) -> None:
+        await service.submit()
+        assert (await service.http.get(QUEUE)).json()["wanted_workers"] == 1
+        assert 'penstock_queue_wanted_workers{queue="default"} 1.0' in (await service.http.get("/metrics")).text
 
     async def test_an_unknown_queue_is_not_made_by_asking(self, service: Service) -> None:
         for move in ("pause", "resume", "drain", "purge", "dead-letters/requeue"):

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.jobs import JobKey, Phase, Progress, QueueMode
+from penstock.errors import InvalidInput
+from penstock.jobs import JobKey, Phase, Progress, QueueMode, State
+from penstock.scaling import ScalingBounds, Waiting
 from penstock.storage.redis import listing, queues, records
-from penstock.storage.redis.records import JobStore
+from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, end_after, read, submission, submit
 
 
@@ -21,6 +23,45 @@ def test_a_queues_figures(store: JobStore) -> None:
     assert (stats.queued, stats.running, stats.workers, stats.slots, stats.known) == (2, 1, 1, 4, True)
     assert store.run(queues.backlog()) == {"q": 2}
     assert not store.run(queues.queue_stats("nowhere")).known
+
+
+class TestWantedWorkers:
+    BOUNDS = ScalingBounds(max_workers=1000)
+
+    def wanted(self, store: JobStore) -> int:
+        return store.run(queues.queue_stats("q")).wanted_workers(self.BOUNDS, slots=2)
+
+    def test_jobs_of_unknown_length_want_a_slot_each(self, store: JobStore) -> None:
+        assert self.wanted(store) == 0
+        for name in "abcde":
+            submit(store, name, model="m" if name in "abc" else "m2")
+        stats = store.run(queues.queue_stats("q"))
+        assert sorted(stats.waiting, key=lambda each: each.jobs) == [Waiting(2, None), Waiting(3, None)]
+        assert self.wanted(store) == 3
+        store.run(queues.seen("q", "w", 5, alive_s=20))
+        assert self.wanted(store) == 1  # the living worker has five slots
+
+    def test_short_jobs_want_their_share_and_running_ones_a_slot(self, store: JobStore) -> None:
+        succeed(store, 2, took_s=1)
+        for number in range(20):
+            submit(store, str(number))
+        assert store.run(queues.queue_stats("q")).waiting == (Waiting(20, pytest.approx(1.2, abs=0.3)),)
+        assert self.wanted(store) == 1  # less than 30 s of work
+        claim(store, 9)
+        stats = store.run(queues.queue_stats("q"))
+        assert (stats.running, stats.busy, self.wanted(store)) == (9, 1, 5)
+
+    def test_delayed_jobs_want_nothing_and_a_paused_queue_its_busy_workers(self, store: JobStore) -> None:
+        submit(store, "a")
+        [held] = claim(store)
+        store.run(records.complete(held, Outcome(State.DELAYED, error=InvalidInput().report(), retry_delay_s=600)))
+        assert self.wanted(store) == 0
+        for name in "bcd":
+            submit(store, name)
+        claim(store)
+        assert self.wanted(store) == 2
+        store.run(queues.set_mode("q", QueueMode.PAUSED))
+        assert self.wanted(store) == 1
 
 
 @pytest.mark.parametrize("slots", [1, 3])

@@ -154,7 +154,7 @@ def _data_folder(settings: Settings) -> Finding:
     mode = stat.S_IMODE(settings.data.stat().st_mode)
     others = mode & (stat.S_IRWXG | stat.S_IRWXO)
     who = f"other users can read it; `chmod 700 {settings.data}` prevents that" if others else "only you can read it"
-    return Finding("data folder", ok=True, detail=f"{settings.data} (mode {mode:04o}): {who}")
+    return Finding("data folder", ok=True, detail=f"{settings.data} (mode {mode:04o}): {who}", doubtful=bool(others))
 
 
 def _service(settings: Settings, url: str, found: Identity | None, api_key: str | None) -> Iterator[Finding]:
@@ -242,5 +242,5 @@ def _io_processes() -> Finding:
         return Finding("io processes", ok=False, detail="they do not start", remedy="see `penstock worker`'s log")
     missing: list[str] = json.loads(done.stdout)
     inside = "processors run in processes without a network, without other processes, and with their own files only"
-    detail = f"{inside}; missing here: {'; '.join(missing)}" if missing else inside
+    detail = f"{inside}; but here: {'; '.join(missing)}" if missing else inside
     return Finding("io processes", ok=True, detail=detail, doubtful=bool(missing))

@@ -124,10 +124,12 @@ def _print(queue: Queue, as_json: bool) -> None:
 
 
 def _show(queues: Sequence[Queue]) -> None:
-    rows = table("queue", "mode", "waiting", "running", "workers", "oldest", "empty in", "dead letters")
+    rows = table("queue", "mode", "waiting", "running", "workers", "wanted", "oldest", "empty in", "dead letters")
     for queue in queues:
         empty_in = "" if queue.eta_s is None or not queue.queued else f"{queue.eta_s:.0f} s"
-        figures = (queue.queued, queue.running, queue.workers, f"{queue.oldest_age_s:.0f} s", empty_in)
+        figures = (
+            queue.queued, queue.running, queue.workers, queue.wanted_workers, f"{queue.oldest_age_s:.0f} s", empty_in,
+        )  # fmt: skip
         rows.add_row(queue.name, queue.mode, *map(str, figures), str(queue.dead_letters))
     out.print(rows)
 

@@ -159,6 +159,8 @@ class Queue:
     throughput_per_s: float
     #: Jobs that the queue's workers run at once, at most.
     slots: int
+    #: Workers that the queue wants now.
+    wanted_workers: int
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
@@ -314,6 +316,7 @@ def read_queue(data: Mapping[str, Any]) -> Queue:
         dead_letters=int(data.get("dead_letters") or 0),
         throughput_per_s=float(data.get("throughput_per_s") or 0),
         slots=int(data.get("slots") or 0),
+        wanted_workers=int(data.get("wanted_workers") or 0),
         raw=data,
     )
 

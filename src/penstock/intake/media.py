@@ -94,7 +94,9 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
     if scheme == "s3":
         return _s3_object(reference, tenant, settings)
     if "://" not in reference:
-        raise MediaRefused("this is no reference: use media://UPLOAD/NAME, s3://BUCKET/KEY or an http(s) URL")
+        raise MediaRefused(
+            "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY or an http(s) URL"
+        )
     return check_url(reference, settings.allowed_hosts, settings.fetch_any_public_host)
 
 

@@ -150,18 +150,26 @@ local function slots_of(queue, now)
   return slots
 end
 
+-- Return {jobs that wait, speed_us or false} of each model that has waiting jobs in a queue.
+local function backlog_of(queue)
+  local speeds, found = table_of(redis.call('HGETALL', qkey(queue, 'speed'))), {}
+  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
+    local model = split(lane)
+    found[model] = found[model] or { jobs = 0, speed_us = speeds[model] or false }
+    found[model].jobs = found[model].jobs + redis.call('ZCARD', qkey(queue, 'lane:' .. lane))
+  end
+  return found
+end
+
 -- Return the basis of estimates: {speed_us of the model or false, mean speed_us of the jobs that wait or false, slots,
 -- running, paused (1 or 0)}.
 local function pace(queue, model, now)
-  local speeds, waiting, sum = table_of(redis.call('HGETALL', qkey(queue, 'speed'))), 0, 0
-  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
-    local speed = speeds[split(lane)]
-    if speed then
-      local jobs = redis.call('ZCARD', qkey(queue, 'lane:' .. lane))
-      waiting, sum = waiting + jobs, sum + jobs * speed
-    end
+  local waiting, sum = 0, 0
+  for _, each in pairs(backlog_of(queue)) do
+    if each.speed_us then waiting, sum = waiting + each.jobs, sum + each.jobs * each.speed_us end
   end
-  return { model and speeds[model] or false, waiting > 0 and int(sum / waiting) or false, slots_of(queue, now),
+  local speed_us = model and redis.call('HGET', qkey(queue, 'speed'), model) or false
+  return { speed_us, waiting > 0 and int(sum / waiting) or false, slots_of(queue, now),
     redis.call('SCARD', qkey(queue, 'running')), redis.call('GET', qkey(queue, 'mode')) == 'paused' and 1 or 0 }
 end
 

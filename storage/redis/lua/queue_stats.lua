@@ -1,5 +1,6 @@
 #!lua flags=no-writes
--- queue -> {now_us, waiting, oldest created_us or false, done, since_us or false, workers, known, mode, dead letters, pace}
+-- queue -> {now_us, waiting, oldest created_us or false, done, since_us or false, workers, known, mode, dead letters, pace,
+--   busy workers, {jobs that wait, speed_us or false, ... of each model}}
 -- `done` jobs have succeeded since `since_us`: enough for a speed. The pace is that of the last waiting job.
 local queue, now = args.queue, now_us()
 
@@ -20,8 +21,26 @@ local function lately()
   return done, since
 end
 
+-- Return the number of workers that hold a job of the queue.
+local function busy()
+  local found, count = {}, 0
+  for _, name in ipairs(redis.call('SMEMBERS', qkey(queue, 'running'))) do
+    local worker = redis.call('HGET', jobkey(split(name)), 'worker')
+    if worker and not found[worker] then found[worker], count = true, count + 1 end
+  end
+  return count
+end
+
+local function backlog()
+  local rows = {}
+  for model, each in pairs(backlog_of(queue)) do
+    rows[#rows + 1], rows[#rows + 2] = each.jobs, each.speed_us
+  end
+  return rows
+end
+
 local done, since = lately()
 return { int(now), redis.call('ZCARD', qkey(queue, 'waiting')), waiting(0, 'created_us'), done, since,
   redis.call('ZCOUNT', qkey(queue, 'seen'), int(now), '+inf'), redis.call('SISMEMBER', P .. 'queues', queue),
   redis.call('GET', qkey(queue, 'mode')) or 'open', redis.call('ZCARD', qkey(queue, 'dead')),
-  pace(queue, waiting(-1, 'model'), now) }
+  pace(queue, waiting(-1, 'model'), now), busy(), backlog() }
