@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.storage.redis.fields import us
-from penstock.storage.redis.scripts import Arg, Command
+from penstock.storage.redis.scripts import Arg, Command, query
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,20 @@ def fleet(queues: Sequence[str]) -> Command[Fleet]:
     return Command("fleet", {"queues": list(queues)}, lambda reply: Fleet(*map(int, reply)))
 
 
-def start_workers(queues: Sequence[str], workers: Sequence[str], *, after: int, alive_s: float) -> Command[bool]:
-    """Reserve the start of workers of these queues, by their new ids; False if another driver reserved starts since `after`.
+def keep_pool(queues: Sequence[str], *, alive_s: float) -> Command[str]:
+    """Report for `alive_s` that a driver starts workers of these queues when jobs want them."""
+    return Command("note", {"op": "pool", "queues": list(queues), "alive_ms": round(alive_s * 1000)}, str)
 
-    A worker that has not reported within `alive_s` does not count any more.
+
+def pools() -> Command[frozenset[str]]:
+    """Return the queues of which a driver starts workers."""
+    return query("pools", frozenset)
+
+
+def start_workers(queues: Sequence[str], workers: Sequence[str], *, after: int, alive_s: float) -> Command[bool]:
+    """Reserve the start of workers of these queues; False if another driver reserved starts since `after`.
+
+    `workers` are their new ids. A worker that has not reported within `alive_s` does not count any more.
     """
     args: dict[str, Arg] = {
         "queues": list(queues), "workers": list(workers), "after": after, "alive_us": us(alive_s),

@@ -28,9 +28,11 @@ from penstock.storage.checks import (
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import catalogue
 from penstock.storage.redis.drop_events import NO_PASSES, passes
+from penstock.storage.redis.fleet import pools
 from penstock.storage.redis.identity import Identity, identity
 from penstock.storage.redis.queues import Newer, newer
 from penstock.storage.redis.scripts import Command, JobStore
+from penstock.up.children import RECORD, failing
 from penstock.up.valkey import recorded_url
 
 T = TypeVar("T")
@@ -61,7 +63,9 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield from inspect_drops(settings, models, listed.rules)
     if settings.data.is_dir():
         yield _data_folder(settings)
-    yield from _service(settings, url, found, api_key)
+    yield from _processes(settings)
+    pooled: frozenset[str] = _read(store_address, pools(), frozenset())
+    yield from _service(settings, url, found, api_key, pooled)
     yield _io_processes()
 
 
@@ -157,7 +161,17 @@ def _data_folder(settings: Settings) -> Finding:
     return Finding("data folder", ok=True, detail=f"{settings.data} (mode {mode:04o}): {who}", doubtful=bool(others))
 
 
-def _service(settings: Settings, url: str, found: Identity | None, api_key: str | None) -> Iterator[Finding]:
+def _processes(settings: Settings) -> Iterator[Finding]:
+    """Report the processes of `penstock up` that keep ending."""
+    for each in failing(settings.data / RECORD):
+        detail = f"ended {each.failures} times soon after its start: {each.why}"
+        remedy = f"read {settings.data / 'logs' / each.name}.log"
+        yield Finding(f"process {each.name}", each.failures == 1, detail, remedy, doubtful=True)
+
+
+def _service(
+    settings: Settings, url: str, found: Identity | None, api_key: str | None, pooled: frozenset[str]
+) -> Iterator[Finding]:
     try:
         with Client(url, api_key=api_key, patience_s=0) as client:
             mark = client.job_store()
@@ -173,7 +187,7 @@ def _service(settings: Settings, url: str, found: Identity | None, api_key: str 
         detail = f"{url} uses another Redis than the one checked here: these are two services"
         yield Finding("one service", ok=False, detail=detail, remedy="correct PENSTOCK_URL, or redis_url and --data")
     served = any(queue.workers for queue in queues)
-    yield from (_worker(queue, served=served) for queue in queues)
+    yield from (_worker(queue, served=served, pooled=queue.name in pooled) for queue in queues)
     yield from _hints(settings, models)
     yield from _models(models)
 
@@ -201,8 +215,11 @@ def _refusal(client: Client) -> str | None:
     return None
 
 
-def _worker(queue: Queue, *, served: bool) -> Finding:
+def _worker(queue: Queue, *, served: bool, pooled: bool) -> Finding:
+    """Report the workers of a queue; one that is `pooled` has a driver, which starts them when jobs wait."""
     detail = f"{queue.workers} at queue {queue.name}, {queue.queued} waiting, {queue.running} running"
+    if pooled:
+        return Finding("worker", ok=True, detail=f"{detail}; `penstock up` starts them when jobs wait")
     # A queue that is no longer served needs no worker as long as it is empty.
     ok = queue.workers > 0 or (served and queue.queued == 0)
     return Finding("worker", ok, detail, "no worker was seen lately: run `penstock worker`, or read its log")

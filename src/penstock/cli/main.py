@@ -276,8 +276,10 @@ def sample(
     out.print(f"{path}: a synthetic scene of {size_px} x {size_px} px, six bands of reflectance x 10000")
 
 
-for _command in (up, api, worker, keeper):
-    app.command()(_command)
+app.command()(up)
+app.command()(api)
+app.command()(worker)
+app.command()(keeper)
 
 
 @app.command()

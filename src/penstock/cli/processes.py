@@ -25,7 +25,9 @@ def up(
     dev: Annotated[bool, typer.Option("--dev", help="Accept a Redis without durable storage, with a warning.")] = False,
     workers: Annotated[
         str,
-        typer.Option(metavar="N|MIN..MAX", help="Workers: MIN always, up to MAX when jobs wait, which leave when idle."),
+        typer.Option(
+            metavar="N|MIN..MAX", help="Workers: MIN always, up to MAX while jobs wait; these leave when idle."
+        ),
     ] = "1",
     apis: Annotated[int, typer.Option("--api", min=1, max=64, help="API processes, which share one address.")] = 1,
     supervisor: Supervisor = 0,
@@ -43,7 +45,7 @@ def up(
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
     configure("warning")
     number = Range.parse(workers)
-    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<8}{what}"), workers=number, apis=apis))
+    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<7} {what}"), workers=number, apis=apis))
 
 
 def api(

@@ -32,6 +32,8 @@ KILL_S = 5.0
 #: Bytes of a log above which its lines move to `<name>.log.1`.
 LOG_BYTES = 10_000_000
 POLL_EVERY_S = 0.05
+#: Name of the record of started processes, in the data folder.
+RECORD = "children.json"
 #: Constant of prctl(2).
 _PR_SET_PDEATHSIG = 1
 
@@ -250,6 +252,10 @@ class Supervisor:
             watch.on_end(End(watch.kept.exit_code(), lived_s, last_line))
             return
         watch.failures = 0 if lived_s > WELL_AFTER_S else watch.failures
+        if watch.kept.exit_code() == 0:
+            watch.due_at = self.clock() + FIRST_PAUSE_S
+            self.say(watch.kept.name, f"left by itself (next start in {FIRST_PAUSE_S:g} s)")
+            return
         self._put_off(watch, f"ended; last log line: {last_line}")
 
     def _put_off(self, watch: _Supervised, why: str) -> None:

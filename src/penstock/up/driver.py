@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from penstock.config import Settings
 from penstock.errors import JobStoreError, PenstockError
 from penstock.jobs import QueueMode
-from penstock.scaling import Load, ScalingBounds, Waiting, wanted_workers
-from penstock.storage.redis.fleet import fleet, forget_start, start_workers
+from penstock.scaling import Load, ScalingBounds, wanted_workers
+from penstock.storage.redis.fleet import fleet, forget_start, keep_pool, start_workers
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.scripts import Runs
 from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record
@@ -27,6 +27,13 @@ from penstock.workers.leaving import Leave
 
 #: Seconds between two looks at the queues.
 LOOK_EVERY_S = 0.5
+#: Reasons of workers that left by themselves.
+REASONS = {
+    Leave.IDLE.value: "it had no job for a while",
+    Leave.MAX_JOBS.value: "these were as many as it may run",
+}
+#: Seconds for which a driver is known to Redis.
+POOL_S = 15.0
 #: Seconds after which a worker that was started and has not reported does not count any more.
 START_S = 120.0
 #: Seconds without a job after which the driver's workers leave, where `idle_exit_s` is not set.
@@ -49,6 +56,10 @@ class Driver:
     #: Numbers of the driver's living workers.
     _numbers: set[int] = field(default_factory=set)
     _due_s: float = 0.0
+    #: Time of the next report that these queues have a driver.
+    _report_s: float = 0.0
+    #: True once the workers that always run have reported.
+    _joined: bool = False
     #: Workers that jobs have wanted in vain for longer than a worker stays idle.
     _unserved: int = 0
 
@@ -71,10 +82,13 @@ class Driver:
 
     def _look(self) -> None:
         queues = self.settings.queues
+        if self.clock() >= self._report_s:
+            self.store.run(keep_pool(queues, alive_s=POOL_S))
+            self._report_s = self.clock() + POOL_S / 3
         stats = [self.store.run(queue_stats(queue)) for queue in queues]
         now = self.store.run(fleet(queues))
-        if now.claiming >= self.workers.least > 0 and not self._pool.failures and not self._pool.fruitless:
-            self._pool = Pool(self._pool.most)
+        if not self._joined and now.claiming >= self.workers.least:
+            self._joined, self._pool = True, Pool(self.workers.most)
         wanted, waiting = wanted_by(stats, self.settings, self.workers), sum(_claimable(each) for each in stats)
         if not now.models and not now.claiming:  # nothing is accepted before a first worker has published its models
             wanted, waiting = max(1, wanted), max(1, waiting)
@@ -83,11 +97,13 @@ class Driver:
         here = self.workers.least + len(self._numbers)
         counts = Counts(wanted, waiting, now.claiming, now.draining, now.starting, here)
         ids = [uuid.uuid4().hex for _ in range(self._pool.missing(counts, at=self.clock()))]
-        if ids and self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S)):
+        if not ids:
+            return
+        if self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S)):
             for worker_id in ids:
-                self._start(worker_id, f"{waiting} jobs wait")
+                self._start(worker_id)
 
-    def _start(self, worker_id: str, why: str) -> None:
+    def _start(self, worker_id: str) -> None:
         number = next(n for n in range(self.workers.least + 1, self.workers.most + 1) if n not in self._numbers)
         kept = self.worker(number, worker_id, self.idle_exit_s)
         try:
@@ -96,7 +112,7 @@ class Driver:
             self._failed(kept, worker_id, f"does not start: {error}")
             return
         self._numbers.add(number)
-        self.say(kept.name, f"process {kept.pid} started, because {why}; log in {kept.log}")
+        self.say(kept.name, f"process {kept.pid} started; log in {kept.log}")
 
     def _ended(self, kept: KeptProcess, number: int, worker_id: str, end: End) -> None:
         self._numbers.discard(number)
@@ -108,29 +124,33 @@ class Driver:
         kept.note_failures(0, "")
         record = last_record(kept.log, tuple(Leave)) or {}
         jobs = int(record.get("jobs", 1))  # one that was asked to end says nothing
-        self._pool = self._pool.left(jobs=jobs, wanted=self._unserved, at=self.clock())
-        self.say(kept.name, f"left by itself after {jobs} jobs: {record.get('event', 'it was asked to end')}")
-        if self._pool.due_s > self.clock():
-            pause = self._pool.due_s - self.clock()
-            self.say(kept.name, f"claimed none of the waiting jobs; next start in {pause:g} s, or when more jobs wait")
+        now = self.clock()
+        self._pool = self._pool.left(jobs=jobs, wanted=self._unserved, at=now)
+        why = REASONS.get(record.get("event", ""), "it was asked to end")
+        self.say(kept.name, f"left after {jobs} {'job' if jobs == 1 else 'jobs'}: {why}")
+        if self._pool.due_s > now:
+            pause_s = self._pool.due_s - now
+            self.say(
+                kept.name, f"it could run none of the waiting jobs; next start in {pause_s:.0f} s, or when more wait"
+            )
 
     def _failed(self, kept: KeptProcess, worker_id: str, why: str) -> None:
-        self._pool = self._pool.failed(at=self.clock())
+        now = self.clock()
+        self._pool = self._pool.failed(at=now)
+        self.say(kept.name, f"{why} (next start in {self._pool.due_s - now:.1f} s)")
         kept.note_failures(self._pool.failures, why)
         with contextlib.suppress(JobStoreError):  # its start expires by itself
             self.store.run(forget_start(self.settings.queues, worker_id))
-        self.say(kept.name, f"{why} (next start in {self._pool.due_s - self.clock():g} s)")
 
 
 def wanted_by(stats: list[QueueStats], settings: Settings, workers: Range) -> int:
     """Return the workers that some queues want together: each worker serves all of them. Pure."""
     waiting = [each for found in stats if found.mode is not QueueMode.PAUSED for each in found.waiting]
-    by_length: list[Waiting] = waiting
     load = Load(
-        by_length, sum(found.running for found in stats), max((found.busy for found in stats), default=0), settings.slots
+        waiting, sum(found.running for found in stats), max((found.busy for found in stats), default=0), settings.slots
     )
-    target_wait_s = settings.scaling.target_wait_s
-    bounds = ScalingBounds(min_workers=workers.least, max_workers=workers.most, target_wait_s=target_wait_s)
+    most = max(workers.most, settings.scaling.max_workers)  # of all machines
+    bounds = ScalingBounds(min_workers=workers.least, max_workers=most, target_wait_s=settings.scaling.target_wait_s)
     return wanted_workers(load, bounds)
 
 

@@ -32,7 +32,7 @@ class KeptProcess(ABC):
         """Return the exit code of the ended process; None if it is not known."""
         return None
 
-    def note_failures(self, failures: int, why: str) -> None:
+    def note_failures(self, failures: int, why: str) -> None:  # noqa: B027  (not every process has a record)
         """Record how often the process ended right after its start, for others to read."""
 
     @property

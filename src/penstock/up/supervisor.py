@@ -19,8 +19,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from penstock.storage.journal.api_keys import list_keys
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, catalogue
 from penstock.storage.redis.scripts import JobStore
-from penstock.up.children import Child, Ledger, Say, Supervisor
+from penstock.up.children import RECORD, Child, Ledger, Say, Supervisor
 from penstock.up.driver import Driver
 from penstock.up.scaling import ONE_WORKER, Range
 from penstock.up.valkey import Valkey
@@ -91,16 +92,25 @@ def numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def up(settings: Settings, say: Say, *, workers: Range = ONE_WORKER, apis: int = 1) -> int:
+def up(
+    settings: Settings,
+    say: Say,
+    *,
+    workers: Range = ONE_WORKER,
+    apis: int = 1,
+    roles: Callable[[Settings], Iterable[Role]] | None = None,
+) -> int:
     """Run everything until SIGINT or SIGTERM and return the exit code; `say` receives messages as (name, sentence).
 
     `workers.least` workers always run; up to `workers.most`, further ones start when jobs want them, and leave by
-    themselves. Raises `ConfigError` before anything is started if the settings cannot work.
+    themselves. `roles` replaces `our_roles`.
+
+    Raises `ConfigError` before anything is started if the settings cannot work.
     """
     check(settings)
     data = settings.data.resolve()
     with _only_one(data), Signals() as signals, contextlib.ExitStack() as stack:
-        ledger = Ledger(data / "children.json")
+        ledger = Ledger(data / RECORD)
         for name in ledger.end_stale(settings.drain_s + STOP_S):
             say(name, "ended: an earlier supervisor had left it running")
         listener = None
@@ -117,7 +127,8 @@ def up(settings: Settings, say: Say, *, workers: Range = ONE_WORKER, apis: int =
             for wrong in read_catalogue(*settings.models).wrong.values():
                 say("models", f"{wrong.name} cannot be used: {wrong.problem}")
             descriptor = None if listener is None else listener.fileno()
-            for role in our_roles(settings, apis=apis, workers=workers.least, listener=descriptor):
+            ours = partial(our_roles, apis=apis, workers=workers.least, listener=descriptor)
+            for role in (roles or ours)(settings):
                 child = child_of(role, settings, ledger)
                 supervisor.start(child)
                 say(role.name, f"process {child.pid}, log in {child.log}")

@@ -26,6 +26,7 @@
 -- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by the end of its time as
 --                                              a living worker
 -- penstock:queue:Q:starting            zset    workers that a driver starts, by the end of their time to report
+-- penstock:queue:Q:pool                string  a driver starts workers of the queue when jobs want them; expires
 -- penstock:queue:Q:reserved            set     T/ID of its reservations
 -- penstock:queue:Q:running             set     T/ID of its leased jobs
 -- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
@@ -201,10 +202,17 @@ local function places(job)
   return { place, own }
 end
 
+-- Return the reason why jobs of a queue wait for somebody to start a worker, or false.
+local function unserved(queue, now)
+  if redis.call('ZCOUNT', qkey(queue, 'seen'), '(' .. int(now), '+inf') > 0 then return false end
+  return redis.call('EXISTS', qkey(queue, 'pool')) == 0 and 'no worker serves this queue'
+end
+
 -- Return a record with the basis of its estimate: {record, now_us, places or false, pace, problem or false}.
 local function view(job)
   local now = now_us()
-  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), waits(job) and problem_of(job.model) }
+  local problem = waits(job) and (problem_of(job.model) or unserved(job.queue, now))
+  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), problem }
 end
 
 -- Return a key of a batch. A job that is no member has no batch, or ''.

@@ -74,6 +74,12 @@ function ops.forget_start()
   return 'ok'
 end
 
+-- queues [Q...] alive_ms -> ok. A driver starts workers of these queues when jobs want them.
+function ops.pool()
+  for _, queue in ipairs(args.queues) do redis.call('SET', qkey(queue, 'pool'), '1', 'PX', args.alive_ms) end
+  return 'ok'
+end
+
 -- tenant delivery body -> the body that every try sends, which is the first one noted | false for an unknown delivery
 function ops.delivery_body()
   local key = rowkey(args.tenant, args.delivery)

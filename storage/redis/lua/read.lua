@@ -98,6 +98,15 @@ function ops.backlog()
   return rows
 end
 
+-- -> every queue of which a driver starts workers
+function ops.pools()
+  local found = {}
+  for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
+    if redis.call('EXISTS', qkey(queue, 'pool')) == 1 then found[#found + 1] = queue end
+  end
+  return found
+end
+
 -- version limit -> {jobs, highest version} of waiting jobs above a format or in unknown states, of the first of each queue
 function ops.newer()
   local jobs, highest = 0, 0

@@ -29,6 +29,9 @@ class Fake:
     lives: bool = False
     stubborn: bool = False
     broken: bool = False
+    code: int | None = 1
+    stage: str | None = None
+    failures: int = 0
     calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -39,6 +42,12 @@ class Fake:
 
     def alive(self) -> bool:
         return self.lives
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def note_failures(self, failures: int, _why: str) -> None:
+        self.failures = failures
 
     def terminate(self) -> None:
         self.calls.append("terminate")

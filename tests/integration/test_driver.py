@@ -1,0 +1,234 @@
+"""Drivers on a real Valkey: they start what is missing, together and once, and say why workers end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.doctor import _processes
+from penstock.config import Settings
+from penstock.jobs import JobKey, Submission
+from penstock.models import CatalogueEntry
+from penstock.scaling import ScalingBounds
+from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis.fleet import fleet, forget_start, pools, start_workers
+from penstock.storage.redis.records import JobStore, QueueLimits
+from penstock.up.children import RECORD, Child, Ledger, Supervisor, failing
+from penstock.up.driver import Driver
+from penstock.up.processes import KeptProcess
+from penstock.up.scaling import Range
+from tests.support.polling import wait_for
+from tests.support.service import ECHO
+from tests.support.valkey import ValkeyProcess
+
+LIMITS = QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=3600, max_crashes=3)
+QUEUES = ("default",)
+
+
+class Process(KeptProcess):
+    """A process that lives until the test ends it."""
+
+    stop_s, code = 1.0, 0
+
+    def __init__(self, folder: Path, number: int, worker_id: str) -> None:
+        self.name, self.log, self.worker_id, self.lives = f"worker-{number}", folder / f"{number}.log", worker_id, False
+
+    def start(self) -> None:
+        self.lives = True
+
+    def alive(self) -> bool:
+        return self.lives
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+
+class Machine:
+    """A driver with processes that do nothing."""
+
+    def __init__(self, store: JobStore, folder: Path, workers: Range, **settings: object) -> None:
+        self.now, self.said, self.started = 1000.0, list[str](), list[Process]()
+        self.settings = Settings(data=folder, slots=1, idle_exit_s=5, **settings)  # type: ignore[arg-type]
+        say = self.hear
+
+        def worker(number: int, worker_id: str, _: float) -> Process:
+            self.started.append(Process(folder, number, worker_id))
+            return self.started[-1]
+
+        supervisor = Supervisor(say, clock=lambda: self.now)
+        self.driver = Driver(self.settings, store, supervisor, say, workers, worker, clock=lambda: self.now)
+
+    def hear(self, who: str, what: str) -> None:
+        self.said.append(f"{who}: {what}")
+
+    def pass_time(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.driver.tick()
+
+
+def submit(store: JobStore, *ids: str, queue: str = "default") -> None:
+    for job_id in ids:
+        store.run(records.submit(Submission(JobKey("default", job_id), "echo", queue, {}, job_id), LIMITS))
+
+
+def publish(store: JobStore, entry: CatalogueEntry = ECHO) -> None:
+    store.run(catalogues.publish([entry], worker="earlier", queues=QUEUES, alive_s=600))
+
+
+def report(store: JobStore, worker: str) -> None:
+    store.run(queues.seen("default", worker, 1, alive_s=60))
+
+
+def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(0, 3))
+    machine.pass_time()
+    assert machine.started == []
+    submit(store, "a", "b")
+    machine.pass_time()
+    machine.pass_time()
+    assert [process.name for process in machine.started] == ["worker-1", "worker-2"]
+    for process in machine.started:
+        report(store, process.worker_id)
+    assert store.run(fleet(QUEUES)).starting == 0
+    submit(store, "c", "d", "e")
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 3
+
+
+def test_a_first_worker_starts_to_publish_the_models(store: JobStore, tmp_path: Path) -> None:
+    machine = Machine(store, tmp_path, Range(0, 3))
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 1
+
+
+def test_two_machines_start_workers_for_one_need_once(valkey: ValkeyProcess, store: JobStore, tmp_path: Path) -> None:
+    other = JobStore.open(valkey.url)
+    publish(store)
+    machines = [Machine(store, tmp_path / "a", Range(0, 2)), Machine(other, tmp_path / "b", Range(0, 2))]
+    submit(store, "a", "b", "c")
+    for _ in range(3):
+        for machine in machines:
+            machine.pass_time()
+    assert sorted(len(machine.started) for machine in machines) == [1, 2]
+    other.close()
+
+
+def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_not(store: JobStore) -> None:
+    seen = store.run(fleet(QUEUES))
+    start = start_workers(QUEUES, ["a", "b"], after=seen.starts, alive_s=60)
+    assert store.run(start)
+    assert store.run(start)  # its answer was lost
+    assert not store.run(start_workers(QUEUES, ["c"], after=seen.starts, alive_s=60))
+    now = store.run(fleet(QUEUES))
+    assert (now.starting, now.claiming) == (2, 0)
+    report(store, "a")
+    store.run(forget_start(QUEUES, "b"))
+    now = store.run(fleet(QUEUES))
+    assert (now.starting, now.claiming) == (0, 1)
+    assert store.run(fleet(["other"])).starting == 0
+
+
+def test_a_worker_that_runs_its_last_jobs_is_counted_apart(store: JobStore) -> None:
+    submit(store, "a")
+    command = records.claim(
+        "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w", models=["echo"]
+    )
+    assert store.run(command)
+    store.client.zadd("penstock:workers:seen", {"w": 1e17})
+    now = store.run(fleet(QUEUES))
+    assert (now.claiming, now.draining) == (0, 1)
+
+
+def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_pause(
+    store: JobStore, tmp_path: Path
+) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(0, 1))
+    submit(store, "a")
+    machine.pass_time()
+    [process] = machine.started
+    report(store, process.worker_id)
+    process.log.write_text('{"event": "worker.idle", "jobs": 3}\n{"event": "other"}\n')
+    store.client.hset("penstock:tenant:default:job:a", "created_us", 1)  # it has waited through the idle time
+    machine.pass_time()
+    process.lives = False
+    store.run(queues.leave("default", process.worker_id))
+    machine.pass_time()
+    assert "worker-1: left after 3 jobs: it had no job for a while" in machine.said
+    assert len(machine.started) == 2
+    second = machine.started[1]
+    second.log.write_text('{"event": "worker.idle", "jobs": 0}\n')
+    second.lives = False
+    store.run(forget_start(QUEUES, second.worker_id))
+    machine.pass_time()
+    assert machine.said[-1].endswith("it could run none of the waiting jobs; next start in 30 s, or when more wait")
+    machine.pass_time(29)
+    assert len(machine.started) == 2
+    machine.pass_time(1)
+    assert len(machine.started) == 3
+
+
+def test_a_worker_that_dies_at_once_is_tried_again_after_a_pause_and_doctor_says_why(
+    store: JobStore, tmp_path: Path
+) -> None:
+    publish(store)
+    submit(store, "a")
+    said, ledger = list[str](), Ledger(tmp_path / RECORD)
+    settings = Settings(data=tmp_path, slots=1)
+
+    def worker(number: int, _: str, __: float) -> Child:
+        command = [sys.executable, "-c", "raise SystemExit('libfast.so is missing')"]
+        log = tmp_path / "logs" / f"worker-{number}.log"
+        return Child(f"worker-{number}", command, env=dict(os.environ), log=log, ledger=ledger, stop_s=1)
+
+    def say(who: str, what: str) -> None:
+        said.append(f"{who}: {what}")
+
+    driver = Driver(settings, store, Supervisor(say), say, Range(0, 1), worker)
+    wait_for(_ticking(driver, lambda: len(failing(tmp_path / RECORD)) == 1), "nothing fails")
+    wait_for(_ticking(driver, lambda: failing(tmp_path / RECORD)[0].failures >= 2), "it is not tried again")
+    assert "worker-1: ended; last log line: libfast.so is missing (next start in 0.5 s)" in said
+    assert "worker-1: ended; last log line: libfast.so is missing (next start in 1.0 s)" in said
+    assert store.run(fleet(QUEUES)).starting == 0
+    [finding] = _processes(settings)
+    assert (finding.ok, finding.name) == (False, "process worker-1")
+    assert "libfast.so is missing" in finding.detail
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_job_in_a_queue_that_nobody_serves_says_so(store: JobStore, tmp_path: Path, *, pooled: bool) -> None:
+    publish(store)
+    if pooled:
+        Machine(store, tmp_path, Range(0, 1)).pass_time()
+    submit(store, "a")
+    problem = store.run(records.read(JobKey("default", "a"))).model_problem
+    assert problem == (None if pooled else "no worker serves this queue")
+    assert store.run(pools()) == ({"default"} if pooled else set())
+    report(store, "w")
+    assert store.run(records.read(JobKey("default", "a"))).model_problem is None
+
+
+def test_workers_of_all_machines_stay_within_the_queues_bounds(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    scaling = ScalingBounds(max_workers=3)
+    machines = [Machine(store, tmp_path / name, Range(0, 2), scaling=scaling) for name in "ab"]
+    submit(store, *(f"j{number}" for number in range(9)))
+    for _ in range(3):
+        for machine in machines:
+            machine.pass_time()
+    assert sum(len(machine.started) for machine in machines) == 3
+
+
+def _ticking(driver: Driver, condition: Callable[[], bool]) -> Callable[[], bool]:
+    def look() -> bool:
+        driver.tick()
+        return condition()
+
+    return look
