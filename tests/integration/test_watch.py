@@ -199,7 +199,7 @@ async def test_a_queue_in_which_nobody_waits_is_not_said_to_be_empty_soon(servic
     [watched] = [line for line in above.splitlines() if "default" in line]
     assert "0:00" not in watched
     [queue] = [line for line in (await shell("queues", "list")).out.splitlines() if line.startswith("default")]
-    assert queue.split() == ["default", "open", "0", "1", "0", "0", "s", "0"]  # its oldest is said, its end is not
+    assert queue.split() == ["default", "open", "0", "1", "0", "1", "0", "s", "0"]  # its oldest is said, its end is not
 
 
 async def test_a_service_that_went_away_is_said_until_it_is_back(
