@@ -168,7 +168,7 @@ def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_p
     second.lives = False
     store.run(forget_start(QUEUES, second.worker_id))
     machine.pass_time()
-    assert machine.said[-1].endswith("it could run none of the waiting jobs; next start in 30 s, or when more wait")
+    assert machine.said[-1].endswith("it could run no waiting job; next start in 30 s, or when more wait")
     machine.pass_time(29)
     assert len(machine.started) == 2
     machine.pass_time(1)

@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import pytest
 
 from penstock.api.routes.events import POLL_INTERVAL_S
 from penstock.errors import WorkerLost
 from penstock.jobs import JobKey, State
 from penstock.models import CatalogueEntry
-from penstock.storage.redis import catalogues
+from penstock.storage.redis import catalogues, queues
 from penstock.storage.redis.changes import CHANNEL
 from penstock.storage.redis.records import Outcome
 from tests.integration.test_api_events import messages
@@ -26,6 +27,12 @@ from tests.support.service import ECHO, Service
 PROBLEM = "its folder has no model.safetensors"
 SENTENCE = f"its model cannot be used at the moment: {PROBLEM}"
 ILL = ECHO.model_copy(update={"problem": PROBLEM})
+
+
+@pytest.fixture(autouse=True)
+async def worker_of_the_queue(service: Service) -> None:
+    """Have a worker serve the queue: otherwise its jobs report that none does."""
+    await service.jobs.run(queues.seen("default", "w", 1, alive_s=600))
 
 
 async def publish(service: Service, entry: CatalogueEntry, worker: str = "w") -> None:

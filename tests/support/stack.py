@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,13 @@ class Stack:
 
 
 @contextmanager
-def running(data: Path, *, config: str = "", api_key: str | None = None, **variables: str) -> Iterator[Stack]:
+def running(
+    data: Path, *, config: str = "", api_key: str | None = None, options: Sequence[str] = (), **variables: str
+) -> Iterator[Stack]:
     """Start everything on a free port; gives the stack when jobs are accepted, ends it with SIGTERM.
 
-    `variables` go into the environment. A service that asks for keys is asked with `api_key`.
+    `options` are further words of the command, `variables` go into the environment. A service that asks for keys is asked
+    with `api_key`.
     """
     data.mkdir(parents=True, exist_ok=True)
     settings = data / "penstock.toml"
@@ -75,7 +78,7 @@ def running(data: Path, *, config: str = "", api_key: str | None = None, **varia
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_CONFIG": str(settings), **variables}
     port, log = free_port(), data / "up.log"
-    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
+    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port), *options]
     with log.open("ab") as out:
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     stack = Stack(data, port, process, log, api_key)

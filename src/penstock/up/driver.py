@@ -130,9 +130,7 @@ class Driver:
         self.say(kept.name, f"left after {jobs} {'job' if jobs == 1 else 'jobs'}: {why}")
         if self._pool.due_s > now:
             pause_s = self._pool.due_s - now
-            self.say(
-                kept.name, f"it could run none of the waiting jobs; next start in {pause_s:.0f} s, or when more wait"
-            )
+            self.say(kept.name, f"it could run no waiting job; next start in {pause_s:.0f} s, or when more wait")
 
     def _failed(self, kept: KeptProcess, worker_id: str, why: str) -> None:
         now = self.clock()
