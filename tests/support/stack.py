@@ -69,8 +69,8 @@ def running(
 ) -> Iterator[Stack]:
     """Start everything on a free port; gives the stack when jobs are accepted, ends it with SIGTERM.
 
-    `options` are further words of the command, `variables` go into the environment. A service that asks for keys is asked
-    with `api_key`.
+    `options` are further words of the command, `variables` go into the environment. A service that asks for keys is
+    asked with `api_key`.
     """
     data.mkdir(parents=True, exist_ok=True)
     settings = data / "penstock.toml"
