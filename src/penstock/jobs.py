@@ -319,7 +319,7 @@ class Job:
     queue_position: int | None = None
     #: Estimated seconds until the job ends; None if unknown.
     eta_s: float | None = None
-    #: Reason why no worker can currently run the model; None unless the job waits.
+    #: Reason why no worker can currently run the job; None unless the job waits.
     model_problem: str | None = None
 
     @property
