@@ -108,6 +108,17 @@ def test_a_first_worker_starts_to_publish_the_models(store: JobStore, tmp_path: 
     assert len(machine.started) == 1
 
 
+def test_workers_that_always_run_come_first(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(1, 3))
+    submit(store, "a", "b", "c")
+    machine.pass_time()
+    assert machine.started == []
+    report(store, "kept")
+    machine.pass_time()
+    assert [process.name for process in machine.started] == ["worker-2", "worker-3"]
+
+
 def test_two_machines_start_workers_for_one_need_once(valkey: ValkeyProcess, store: JobStore, tmp_path: Path) -> None:
     other = JobStore.open(valkey.url)
     publish(store)

@@ -106,11 +106,6 @@ class Ledger:
         self._rows[name] = {**row, "failures": failures, "why": why} if failures else row
         self._write()
 
-    def remove(self, name: str) -> None:
-        """Remove an ended process from the record."""
-        self._rows.pop(name, None)
-        self._write()
-
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_name(f".{self._path.name}")

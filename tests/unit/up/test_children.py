@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.up import children
-from penstock.up.children import Child, Ledger, Supervisor, error_in, pause_s
+from penstock.up.children import Child, End, Failing, Ledger, Supervisor, error_in, failing, pause_s
 
 
 @dataclass
@@ -109,6 +109,73 @@ def test_pauses_grow_while_it_keeps_ending_and_shrink_when_it_was_well(house: Ho
     assert [end_and_wait() for _ in range(7)] == [0.5, 1, 2, 4, 8, 10, 10]
     house.pass_time(61)
     assert end_and_wait() == 0.5
+
+
+def test_a_process_that_exits_with_zero_has_not_failed(house: House) -> None:
+    worker = house.fake()
+    for _ in range(3):
+        worker.lives, worker.code = False, 0
+        house.pass_time(0)
+        assert (house.said[-1], worker.failures) == ("worker: left by itself (next start in 0.5 s)", 0)
+        house.pass_time(0.5)
+        assert worker.lives
+
+
+def test_failures_are_noted_until_the_process_has_lived_for_a_while(house: House) -> None:
+    worker = house.fake()
+    worker.lives = False
+    house.pass_time(0)
+    house.pass_time(0.5)
+    assert (worker.lives, worker.failures) == (True, 1)
+    house.pass_time(60)
+    assert worker.failures == 1
+    house.pass_time(1)
+    assert worker.failures == 0
+
+
+def test_a_process_with_an_own_end_is_not_started_again(house: House) -> None:
+    ends: list[End] = []
+    worker = Fake(house.folder / "worker.log")
+    house.supervisor.start(worker, on_end=ends.append)
+    house.pass_time(3)
+    worker.log.write_text("no such library\n")
+    worker.lives = False
+    house.pass_time(1)
+    house.pass_time(60)
+    assert (ends, worker.calls) == ([End(1, 4.0, "no such library")], ["start"])
+
+
+def test_processes_of_one_stage_are_asked_to_end_at_once(house: House) -> None:
+    order: list[str] = []
+
+    class Ordered(Fake):
+        def terminate(self) -> None:
+            order.append(f"ask {self.name}")
+
+        def alive(self) -> bool:
+            if self.lives and order and len(order) >= 2:
+                order.append(f"end {self.name}")
+                self.lives = False
+            return self.lives
+
+    for name, stage in (("api", None), ("worker", "worker"), ("worker-2", "worker")):
+        house.supervisor.start(Ordered(house.folder / f"{name}.log", name=name, stage=stage))
+
+    assert house.supervisor.stop(hurry=lambda: False)
+    assert order[:2] == ["ask worker-2", "ask worker"]
+    assert order.index("ask api") > order.index("end worker")
+
+
+def test_the_record_says_how_often_and_why_a_process_failed(tmp_path: Path, sleeper: psutil.Process) -> None:
+    path = tmp_path / "children.json"
+    ledger = Ledger(path)
+    ledger.note("worker", sleeper)
+    assert failing(path) == ()
+    ledger.note_failures("worker", 2, "no such library")
+    ledger.note("worker", sleeper)  # it is started again
+    assert failing(path) == (Failing("worker", 2, "no such library"),)
+    ledger.note_failures("worker", 0, "")
+    assert failing(path) == failing(tmp_path / "none") == ()
 
 
 def test_a_restart_that_fails_is_tried_again(house: House) -> None:
