@@ -38,7 +38,8 @@ Queue = Annotated[str, Depends(_known)]
 async def list_queues(api: Api) -> QueueList:
     """List the queues, sorted by name, with depth and throughput."""
     names = sorted(await api.jobs.run(queues.known_queues()) | await _catalogued(api))
-    return QueueList(queues=await asyncio.gather(*(_view(api, name) for name in names)))
+    found = await asyncio.gather(*(api.jobs.run(queues.queue_stats(name)) for name in names))
+    return QueueList(queues=[_view_of(api, name, stats) for name, stats in zip(names, found, strict=True)])
 
 
 @router.get("/{name}")
@@ -117,6 +118,10 @@ async def _view(api: Services, name: str) -> QueueView:
     stats = await api.jobs.run(queues.queue_stats(name))
     if not stats.known and name not in await _catalogued(api):
         raise UnknownQueue
+    return _view_of(api, name, stats)
+
+
+def _view_of(api: Services, name: str, stats: queues.QueueStats) -> QueueView:
     return queue_view(name, stats, stats.wanted_workers(api.settings.scaling, slots=api.settings.slots))
 
 
