@@ -18,7 +18,7 @@ from penstock.storage.redis.scripts import after_waiting
 T = TypeVar("T")
 #: Seconds in the line of submissions, at most. With the shortened calls to Redis after it, nobody waits over 5 s for a
 #: refusal. Those who wait behind a Redis that hangs are refused sooner, by the time-out of those in front of them.
-LONGEST_WAIT_S = 4.3
+LONGEST_WAIT_S = 3.5
 
 
 @asynccontextmanager

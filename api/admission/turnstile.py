@@ -15,6 +15,8 @@ from typing import Protocol
 SHARE_S = 0.0003
 #: Submissions that pass in each turn of the event loop, at most.
 MAX_PASSING = 4
+#: Seconds after which a refused submission is answered before newer ones.
+OLD_S = 1.5
 
 
 class Arrival(Protocol):
@@ -31,9 +33,10 @@ class Arrival(Protocol):
 
 
 class Turnstile:
-    """Passes submissions on in the order of their arrival, and refuses others, the newest and the oldest in turns.
+    """Passes submissions on in the order of their arrival, and refuses others, the newest first.
 
-    The oldest of the refused submissions is likely to be of a client that left, but nobody waits until a flood ends.
+    The oldest of the refused submissions is likely to be of a client that left. But one that has waited for `OLD_S` is
+    next: otherwise a client that stays would wait until the flood ends.
     """
 
     def __init__(
@@ -42,16 +45,16 @@ class Turnstile:
         """`call_soon` schedules a call for the next turn of the event loop."""
         self._call_soon = call_soon
         self._clock = clock
-        self._arrived: deque[Arrival] = deque()
-        self._refused: deque[Arrival] = deque()
-        self._newest_is_next = True
+        #: Submissions with the times from which they are old.
+        self._arrived: deque[tuple[float, Arrival]] = deque()
+        self._refused: deque[tuple[float, Arrival]] = deque()
         self._spent_s = 0.0
         self._passed = 0
         self._is_scheduled = False
 
     def admit(self, arrival: Arrival) -> None:
         """Answer a submission now, or in a later turn where the shares of this turn are spent."""
-        self._arrived.append(arrival)
+        self._arrived.append((self._clock() + OLD_S, arrival))
         self._work()
 
     def _turn(self) -> None:
@@ -65,15 +68,15 @@ class Turnstile:
             self._call_soon(self._turn)
         begun_s = self._clock() - self._spent_s
         while self._spent_s < SHARE_S and self._arrived and self._passed < MAX_PASSING:
-            arrival = self._arrived.popleft()
+            old_s, arrival = self._arrived.popleft()
             if arrival.is_refused:
-                self._refused.append(arrival)
+                self._refused.append((old_s, arrival))
             else:
                 self._passed += 1
                 arrival.answer()
             self._spent_s = self._clock() - begun_s
         while self._spent_s < SHARE_S and self._refused:
-            arrival = self._refused.pop() if self._newest_is_next else self._refused.popleft()
-            self._newest_is_next = not self._newest_is_next
+            is_old = self._refused[0][0] <= self._clock()
+            _, arrival = self._refused.popleft() if is_old else self._refused.pop()
             arrival.answer()
             self._spent_s = self._clock() - begun_s

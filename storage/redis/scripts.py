@@ -217,7 +217,7 @@ class JobStore:
 
 
 #: Seconds that an API call of a client which has not waited yet may take.
-TIMEOUT_S = 4.0
+TIMEOUT_S = 3.3
 #: Seconds that each API call may take at least, however long its client has waited.
 LEAST_TIMEOUT_S = 0.5
 _waited_s: ContextVar[float] = ContextVar("waited_s", default=0.0)
