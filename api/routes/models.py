@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1", tags=["models"], responses=problems(503))
 @router.get("/models")
 async def list_models(api: Api) -> ModelList:
     """List the models, sorted by name."""
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read()
     return ModelList(models=[catalogue[name] for name in sorted(catalogue)])
 
 
@@ -28,9 +28,9 @@ async def read_model(name: str, api: Api) -> CatalogueEntry:
 
     503 with `Retry-After` until a worker has reported its models and has checked this one.
     """
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(name)
     if not catalogue:
-        raise NotReady("no worker has reported its models yet; try again in 2 s", retry_after_s=2)
+        raise NotReady("no worker has reported its models yet, and none are stored; try again in 2 s", retry_after_s=2)
     entry = find(catalogue, name)
     if entry is None:
         raise UnknownModel(f"there is no model {name!r}; known models: {known_names(catalogue)}")
