@@ -26,7 +26,7 @@ async def list_models(api: Api) -> ModelList:
 async def read_model(name: str, api: Api) -> CatalogueEntry:
     """Return a model, by its name or an alias, with the JSON Schema of its input, its outputs and its limits.
 
-    503 with `Retry-After` until a worker has reported its models and has checked this one.
+    503 with `Retry-After` while no model is known, and while a worker checks one that was never published.
     """
     catalogue = await api.models.read(name)
     if not catalogue:

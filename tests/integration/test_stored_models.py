@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from threading import Event
@@ -122,23 +123,23 @@ async def test_a_job_of_a_published_model_waits_for_the_first_worker_and_runs(
     upload = (await empty.http.post("/v1/uploads", json={"filename": "a.txt", "size_bytes": 2})).json()
     sent = await empty.http.request(upload["method"], upload["url"], headers=upload["headers"], content=b"hi")
     assert sent.is_success, sent.text
-    job = {"model": "echo", "input": {"text": upload["media"]}}
+    job, job_id = {"model": "echo", "input": {"text": upload["media"]}}, str(uuid.uuid4())
     processing = InThread(Registry().register("echo", Echo))
     put_published(empty.objects, processing.entry(MODEL), owner="ci")
 
     async def accepted() -> bool:  # the refusal above has read the store: the next reading comes within `MISS_S`
-        return (await empty.http.put("/v1/jobs/first", json=job)).status_code == 202
+        return (await empty.http.put(f"/v1/jobs/{job_id}", json=job)).status_code == 202
 
-    async with asyncio.timeout(MISS_S + 20):
+    async with asyncio.timeout(MISS_S + 30):
         while not await accepted():
             await asyncio.sleep(0.05)
     [model] = (await empty.http.get("/v1/models")).json()["models"]
     assert (model["ready"], model["problem"], model["note"]) == (False, None, UNCHECKED)
-    assert (await empty.http.get("/v1/jobs/first")).json()["status"] == "queued"
+    assert (await empty.http.get(f"/v1/jobs/{job_id}")).json()["status"] == "queued"
 
     settings = empty.settings.model_copy(update={"poll_s": 0.05, "spool": tmp_path / "spool"})
     with open_worker(settings, store, catalogue=Catalogue({"echo": MODEL}), processing=processing) as worker:
-        key = JobKey("default", "first")
+        key = JobKey("default", job_id)
         await asyncio.to_thread(
             wait_for, lambda: store.run(records.read(key)).status.terminal, "the job did not end", timeout_s=60
         )
