@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.api.model_catalogue import MISS_S, RETRY_S, ModelCatalogue
+from penstock.cli.doctor import examine
 from penstock.config import Settings
 from penstock.errors import ObjectStoreUnavailable
 from penstock.formats import READS
@@ -38,6 +39,7 @@ from penstock.storage.redis.records import AsyncJobStore, JobStore
 from penstock.workers.app import open_worker
 from penstock.workers.keeper.keeper import store_models
 from penstock.workers.processing import InThread
+from tests.support.batch_keeper import KeeperMoves, line, parts, read, submitted
 from tests.support.ceph import Ceph
 from tests.support.command_line import Shell
 from tests.support.echo_processor import Echo
@@ -244,6 +246,27 @@ async def test_a_worker_with_another_catalogue_removes_its_check_and_leaves_what
     assert (set(stored.checked), set(stored.published)) == ({"echo"}, {"both"})
     assert await told(jobs, objects, "other") is None
     assert await told(jobs, objects, "both") == ("1", False, UNCHECKED)
+
+
+async def test_a_batch_of_a_published_model_becomes_jobs_without_a_worker(empty: Service) -> None:
+    keeper = KeeperMoves(empty)
+    await keeper.expand()
+    put_published(empty.objects, ECHO, owner="ci")
+    batch = await submitted(empty, requests=[line("a"), line("b")])
+    await keeper.expand()
+    assert parts(await read(empty, batch["id"])) == {"total": 2, "queued": 2}
+    keeper.close()
+
+
+def test_the_doctor_names_the_models_that_need_no_worker(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path, secret="s")
+    objects = open_store(settings.store_url, settings)
+    put_published(objects, ECHO, owner="ci")
+    (found,) = [each for each in examine(settings, "http://127.0.0.1:1") if each.name == "stored models"]
+    assert (found.ok, found.detail) == (True, "without a worker, jobs are accepted for: echo")
+    objects.put_bytes(f"{PUBLISHED}later.json", b'{"version": 99}', content_type="application/json")
+    (found,) = [each for each in examine(settings, "http://127.0.0.1:1") if each.name == "stored models"]
+    assert (found.ok, found.detail.rpartition("; ")[2]) == (False, "this release cannot read: later")
 
 
 async def test_only_changed_checks_are_stored_again(store: JobStore, objects: Store) -> None:

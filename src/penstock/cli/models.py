@@ -15,12 +15,12 @@ from penstock.cli.display import err, out, print_json, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Url, connect
 from penstock.cli.upkeep import opened
 from penstock.client.answers import Unreachable, media_fields
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
 if TYPE_CHECKING:
+    from penstock.config import Settings
     from penstock.local.library import Engine
     from penstock.models import Catalogue, CatalogueEntry, Model
-    from penstock.processors.registry import Registry
 
 
 class _ListByDefault(TyperGroup):
@@ -168,18 +168,18 @@ def publish(
 ) -> None:
     """Publish this installation's models: the service then accepts their jobs without a worker.
 
-    Only records and processors are read: no weights, and no device. A worker's check counts as soon as there is one.
+    Only records and processors are loaded: no weights, and no device. A worker's check counts as soon as there is one.
     Nothing is published unless all models can be described. Exit code 1 otherwise.
     """
     from penstock.models import read_catalogue
-    from penstock.processors.registry import Registry
     from penstock.storage.journal.stored_models import put_published
 
     settings, store = opened(data)
     found = read_catalogue(*settings.models, *(catalogue or ()))
-    entries = [_described(found, name, Registry.installed()) for name in names or sorted({*found, *found.wrong})]
+    entries = [_described(found, name, settings) for name in names or sorted({*found, *found.wrong})]
     if problems := [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem is not None]:
         err.print("nothing was published: " + "; ".join(problems))
+        err.print("Some processors read files such as a tokenizer: `penstock models fetch NAME` fetches them.")
         raise typer.Exit(JOB_FAILED)
     for entry in entries:
         put_published(store, entry, owner=by or _operator())
@@ -213,16 +213,27 @@ def unpublish(
         out.print(f"{name}  withdrawn")
 
 
-def _described(found: Catalogue, name: str, registry: Registry) -> CatalogueEntry:
-    """Return the entry of a model without a look at its files; its `problem` is that of its record or processor."""
+def _described(found: Catalogue, name: str, settings: Settings) -> CatalogueEntry:
+    """Return the entry of a model, whose files may be missing; its `problem` is that of its record or processor."""
     from penstock.models import find, known_names
-    from penstock.processors.registry import export, unusable
+    from penstock.processors.registry import Registry, export, unusable
 
     if record := find(found, name):
-        return export(registry, record)
+        return export(Registry.installed(), _with_files(record, settings))
     if wrong := find(found.wrong, name):
         return unusable(wrong.rest, wrong.problem)
     raise ConfigError(f"there is no model {name!r}; known models: {known_names(found)}")
+
+
+def _with_files(record: Model, settings: Settings) -> Model:
+    """Return the model with a local path as source if its files are on this machine, unchanged otherwise."""
+    from penstock.storage.objects.opening import open_store
+    from penstock.workers.engine.sources import localise
+
+    try:
+        return localise(record, cache=settings.model_cache_dir, s3=lambda url: open_store(url, settings), fetch=False)
+    except (ModelUnavailable, ObjectStoreUnavailable):
+        return record
 
 
 def _operator() -> str:
