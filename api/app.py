@@ -35,6 +35,7 @@ from penstock.api.facades.pooling import routes as pooling
 from penstock.api.framing import AmbiguousLength
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
+from penstock.api.model_catalogue import ModelCatalogue
 from penstock.api.page_headers import PageHeaders
 from penstock.api.query import unique_parameters
 from penstock.api.routes import (
@@ -79,6 +80,7 @@ def create_app(
         settings, jobs, objects, Hints(send_hint), ConcurrencyLimit(),
         ConcurrencyLimit(MAX_CONCURRENT_BATCHES, late_s=math.inf),
         RecentRefusals(), RateLimit(settings), Pace(), Isolation(), Isolation(MAX_CONCURRENT_BATCHES),
+        ModelCatalogue(jobs, objects),
         auth.open_keyring(settings, objects),
     )  # fmt: skip
     app = FastAPIOffline(

@@ -18,6 +18,7 @@ from penstock.api.admission.rate_limit import RateLimit
 from penstock.api.admission.refusals import RecentRefusals
 from penstock.api.isolation import Isolation
 from penstock.api.keyring import KeyRing
+from penstock.api.model_catalogue import ModelCatalogue
 from penstock.api.schemas.jobs import JobView, UriOf, job_view
 from penstock.config import Settings
 from penstock.jobs import Job
@@ -79,6 +80,8 @@ class Services:
     isolation: Isolation
     #: Reads files of batches outside of this process; a file takes longer than a request.
     file_isolation: Isolation
+    #: Knows the models of living workers and of the object store.
+    models: ModelCatalogue
     #: None in open mode.
     keys: KeyRing | None = None
 

@@ -16,7 +16,6 @@ from penstock.intake.submissions import Origin, check_webhook, refuse_tensors, s
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
-from penstock.storage.redis import catalogues
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ async def examine_large(request: Request, api: Services, tenant: str, wanted: Jo
     if is_small_value(wanted.input):
         return None
     try:
-        catalogue = await api.jobs.run(catalogues.catalogue())
+        catalogue = await api.models.read(wanted.model)
         entry = servable(wanted.model, catalogue)
     except PenstockError:
         return None  # `submission` raises it, unless the job exists
@@ -64,7 +63,7 @@ async def submission(
 
     Raises `ModelNotServed`, `ModelUnavailable`, `InvalidRequest` or an `InputError`; their issues point into the body.
     """
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(wanted.model)
     entry = servable(wanted.model, catalogue)
     is_current = examination is not None and examination.entry == entry
     found = examination.findings() if examination and is_current else examine(entry, wanted.input)

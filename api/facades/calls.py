@@ -29,7 +29,6 @@ from penstock.jobs import Job, State
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal
-from penstock.storage.redis import catalogues
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -60,7 +59,7 @@ class Call:
 
     async def model(self, name: str, capability: Capability) -> CatalogueEntry:
         """Return the requested model; raise the errors of `require_capability`."""
-        catalogue = await self.api.jobs.run(catalogues.catalogue())
+        catalogue = await self.api.models.read(name)
         return require_capability(catalogue, name, capability)
 
     async def submit(self, identity: str, wanted: JobRequest) -> Job:

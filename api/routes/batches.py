@@ -29,7 +29,7 @@ from penstock.errors import BatchGone, IdempotencyMismatch, UnknownBatch
 from penstock.intake.submissions import Origin, servable
 from penstock.jobs import trace_of
 from penstock.storage.journal import batch_journal
-from penstock.storage.redis import batches, catalogues
+from penstock.storage.redis import batches
 
 log = structlog.get_logger(__name__)
 
@@ -166,7 +166,7 @@ async def _manifest(
     api: Services, key: BatchKey, wanted: BatchRequest, fingerprint: str, origin: Origin, store: StoreLines
 ) -> BatchManifest:
     if wanted.model is not None:
-        catalogue = await api.jobs.run(catalogues.catalogue())
+        catalogue = await api.models.read(wanted.model)
         servable(wanted.model, catalogue)
     async with api.batch_concurrency.acquire(key.tenant):
         lines = await asyncio.to_thread(store, api.file_isolation.in_thread(key.tenant))

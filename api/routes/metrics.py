@@ -17,7 +17,6 @@ from penstock.api.services import Api, Services
 from penstock.api.traffic import Traffic
 from penstock.config import Settings
 from penstock.errors import PenstockError
-from penstock.storage.redis.catalogues import catalogue
 from penstock.storage.redis.counts import Counts, Histogram, counts
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.workers import LiveWorker, living
@@ -94,7 +93,7 @@ async def _snapshot(api: Services) -> Snapshot:
 
 async def _read(api: Services) -> tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]]:
     found = await api.jobs.run(counts())
-    entries = await api.jobs.run(catalogue())
+    entries = await api.models.latest()
     names = sorted({*found.queues, *api.settings.queues, *(entry.queue for entry in entries.values())})
     stats = await asyncio.gather(*(api.jobs.run(queue_stats(name)) for name in names))
     return found, dict(zip(names, stats, strict=True)), await api.jobs.run(living())

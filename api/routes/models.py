@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1", tags=["models"], responses=problems(503))
 @router.get("/models")
 async def list_models(api: Api) -> ModelList:
     """List the models, sorted by name."""
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read()
     return ModelList(models=[catalogue[name] for name in sorted(catalogue)])
 
 
@@ -26,11 +26,11 @@ async def list_models(api: Api) -> ModelList:
 async def read_model(name: str, api: Api) -> CatalogueEntry:
     """Return a model, by its name or an alias, with the JSON Schema of its input, its outputs and its limits.
 
-    503 with `Retry-After` until a worker has reported its models and has checked this one.
+    503 with `Retry-After` while no model is known, and while a worker checks one that was never published.
     """
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(name)
     if not catalogue:
-        raise NotReady("no worker has reported its models yet; try again in 2 s", retry_after_s=2)
+        raise NotReady("no worker has reported its models yet, and none are stored; try again in 2 s", retry_after_s=2)
     entry = find(catalogue, name)
     if entry is None:
         raise UnknownModel(f"there is no model {name!r}; known models: {known_names(catalogue)}")

@@ -16,7 +16,6 @@ from penstock.errors import JobGone, UnknownJob, UnknownQueue
 from penstock.jobs import JobKey, QueueMode
 from penstock.storage.journal import journal
 from penstock.storage.redis import queues
-from penstock.storage.redis.catalogues import catalogue
 
 #: Jobs of one purge or requeue. The response says if more remain.
 MAX_JOBS = 500
@@ -127,5 +126,5 @@ def _view_of(api: Services, name: str, stats: queues.QueueStats) -> QueueView:
 
 async def _catalogued(api: Services) -> set[str]:
     """Return the queues of the settings and of the models in the catalogue."""
-    entries = await api.jobs.run(catalogue())
+    entries = await api.models.read()
     return {*api.settings.queues, *(entry.queue for entry in entries.values())}

@@ -35,7 +35,7 @@ from penstock.errors import StateConflict, UnknownEndpoint
 from penstock.intake.submissions import check_receiver, names_of
 from penstock.storage.journal import endpoint_changes, endpoints
 from penstock.storage.journal.endpoints import Endpoint, EndpointKey
-from penstock.storage.redis import catalogues, deliveries
+from penstock.storage.redis import deliveries
 
 #: Endpoints of one tenant. The end of each job reads all of them.
 MAX_ENDPOINTS = 32
@@ -168,7 +168,7 @@ async def _read(api: Services, key: EndpointKey) -> Endpoint:
 async def _models(api: Services, wanted: Sequence[str], kept: Sequence[str] = ()) -> tuple[str, ...]:
     if not wanted:
         return ()
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(*wanted)
     return names_of(wanted, catalogue, kept)
 
 

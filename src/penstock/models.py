@@ -208,6 +208,8 @@ class CatalogueEntry(Record):
     problem: str | None = None
     #: True when a worker has warmed the model up. Jobs are accepted before that, and wait.
     ready: bool = True
+    #: Reason why jobs of the model are accepted although no worker has warmed it up.
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

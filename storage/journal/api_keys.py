@@ -1,6 +1,6 @@
 """API keys in the object store, where they outlive Redis: one object for each, under `keys/`.
 
-Keys are the only objects outside a tenant's prefix, because a key determines the tenant.
+Keys lie outside a tenant's prefix, because a key determines the tenant. So does the catalogue (`stored_models.py`).
 """
 
 from __future__ import annotations

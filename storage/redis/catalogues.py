@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +13,9 @@ from pydantic import ValidationError
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.scripts import Arg, Command, query
+
+#: States of a model in the reply of `read.lua`.
+_LIVING, _READY = 1, 2
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +34,8 @@ def publish(
     entries = list(entries)
     checked = all(entry.problem != CHECKING for entry in entries)
     rows: list[Arg] = [
-        {"name": e.name, "queue": e.queue, "rank": rank(e), "entry": e.model_dump_json()} for e in entries
+        {"name": e.name, "queue": e.queue, "rank": rank(e), "entry": e.model_dump_json(exclude={"note"})}
+        for e in entries
     ]
     args: dict[str, Arg] = {
         "worker": worker, "alive_us": us(alive_s), "queues": queues, "checked": checked, "entries": rows,
@@ -38,9 +43,32 @@ def publish(
     return Command("publish", args, str)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The models in Redis by name, and the names of those that a living worker publishes."""
+
+    entries: Mapping[str, CatalogueEntry]
+    living: frozenset[str]
+
+
+def known() -> Command[Known]:
+    """Return the published models with the names of those that a living worker publishes."""
+    return query("catalogue", _known)
+
+
+def left() -> Command[tuple[str, ...]]:
+    """Return the names of the models that workers withdrew: they were published and are served no more."""
+    return query("left", tuple)
+
+
 def catalogue() -> Command[dict[str, CatalogueEntry]]:
     """Return the published models by name; models without a living worker are not ready."""
     return query("catalogue", _catalogue)
+
+
+def is_settled(name: str, known: Known) -> bool:
+    """Return True for a model that a living worker publishes and has checked, with or without a problem."""
+    return name in known.living and known.entries[name].problem not in (CHECKING, FETCHING)
 
 
 def rank(entry: CatalogueEntry) -> int:
@@ -53,9 +81,14 @@ def rank(entry: CatalogueEntry) -> int:
 
 
 def _catalogue(flat: list[Any]) -> dict[str, CatalogueEntry]:
-    rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-    found = ((name, _entry(name, text), bool(ready)) for name, text, ready in rows)
-    return {name: entry.model_copy(update={"ready": ready}) for name, entry, ready in found if entry is not None}
+    return dict(_known(flat).entries)
+
+
+def _known(flat: list[Any]) -> Known:
+    rows = list(zip(flat[::3], flat[1::3], map(int, flat[2::3]), strict=True))
+    found = ((name, _entry(name, text), state == _READY) for name, text, state in rows)
+    entries = {name: entry.model_copy(update={"ready": ready}) for name, entry, ready in found if entry is not None}
+    return Known(entries, frozenset(name for name, _, state in rows if state >= _LIVING and name in entries))
 
 
 @lru_cache(maxsize=1000)

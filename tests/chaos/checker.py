@@ -16,7 +16,7 @@ _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+"
     r"|sending|receiver:.+:(busy|health))"
     r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+|done_us)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+"
-    r"|catalogue(:(ranks|left))?|publishers|published:.+|workers(:seen)?|counts:(ended|tries|phases))"
+    r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen)?|counts:(ended|tries|phases))"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.

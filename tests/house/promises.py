@@ -73,6 +73,7 @@ INVARIANTS: Mapping[int, tuple[str, ...]] = {
     5: (
         f"{ACCESS}::test_an_id_is_each_tenants_own",
         f"{ACCESS}::test_no_body_or_header_names_a_tenant",
+        "tests/integration/test_stored_models.py::test_the_check_of_a_worker_outlives_it_and_redis",
         f"{ACCESS}::test_anothers_upload_is_a_missing_one",
     ),
     6: ("tests/unit/processors/test_testing.py::test_a_breach_is_named",),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -41,6 +42,7 @@ from penstock.reports import Issue
 from penstock.requests import LineRequest
 from penstock.storage.journal import batch_journal, batch_manifests, journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.stored_models import StoredModels, merged
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import batches, catalogues, records
 from penstock.storage.redis.records import QueueLimits
@@ -75,6 +77,11 @@ class Expansion:
     store: records.Runs
     objects: ObjectStore
     hints: HintSender
+
+    @cached_property
+    def models(self) -> StoredModels:
+        """The models in the object store."""
+        return StoredModels(self.objects)
 
     def step(self) -> None:
         """Expand one window of each open batch in outcome, until no batch can continue or the step is over."""
@@ -116,7 +123,7 @@ class Expansion:
 
     def _window(self, batch: Batch, pool: ThreadPoolExecutor) -> bool:
         window = read_window(self.objects, batch, self.settings.body_limit_bytes(batch.key.tenant))
-        catalogue = self.store.run(catalogues.catalogue())
+        catalogue = merged(self.store.run(catalogues.known()), self.models.read(fresh_s=0))
         jobs = WindowSubmission(self, batch, catalogue, threading.Event())
         outcomes = [
             outcome for outcome in takewhile(lambda found: found is not None, pool.map(jobs.submit, window)) if outcome

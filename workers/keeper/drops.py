@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -44,6 +45,7 @@ from penstock.models import CatalogueEntry, find, known_names
 from penstock.reports import ErrorReport
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.stored_models import StoredModels, merged
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.objects.local import MAX_PART_BYTES, LocalStore
 from penstock.storage.objects.opening import open_store
@@ -327,9 +329,14 @@ class Drop:
             log.info("drop.submitted", key=info.key, job=key.id)
         return CheckResult.SUBMITTED
 
+    @cached_property
+    def models(self) -> StoredModels:
+        """The models in the object store."""
+        return StoredModels(self.objects)
+
     def _model(self) -> CatalogueEntry | None:
-        """Return the rule's model; None while no worker has it, which is logged once."""
-        catalogue = self.store.run(catalogues.catalogue())
+        """Return the rule's model; None while it is not known, which is logged once."""
+        catalogue = merged(self.store.run(catalogues.known()), self.models.read())
         entry = find(catalogue, self.rule.model)
         problem = None
         if catalogue and entry is None:

@@ -24,9 +24,10 @@ from penstock.queue import HintSender
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.journal import endpoint_changes, endpoints, journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.stored_models import StoredModels, store_checks
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.sqs import open_queue
 from penstock.workers.keeper.batch_completion import Completion
 from penstock.workers.keeper.batch_expansion import Expansion
@@ -51,6 +52,7 @@ RETIRE_EVERY_S = 10.0
 TIDY_EVERY_S = 60.0
 #: Webhook endpoints settled at once, at most.
 CHANGES = 500
+MODELS_EVERY_S = 5.0
 BATCHES_EVERY_S = 1.0
 DROPS_EVERY_S = 0.5
 QUEUE_AGAIN_S = 2.0
@@ -173,6 +175,14 @@ def settle_endpoints(store: records.Runs, objects: ObjectStore, *, age_s: float 
         log.info("endpoint.settled", endpoint=str(key))
 
 
+def store_models(store: records.Runs, objects: ObjectStore, cache: StoredModels) -> None:
+    """Put the checks of living workers into the object store, where they outlive Redis and the workers."""
+    known, gone = store.run(catalogues.known()), store.run(catalogues.left())
+    stored = cache.read(fresh_s=0)
+    if changed := store_checks(objects, known, gone, stored):
+        log.info("models.stored", changed=changed)
+
+
 def top_up_hints(store: records.JobStore, hints: HintSender) -> None:
     """Send a hint to every queue with waiting jobs."""
     for queue in store.run(queues.backlog()):
@@ -211,6 +221,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
     require_own_outputs(settings.drops)
     drops = open_drops(settings, store, objects)
     watch = DropWatch(drops, store)
+    models = StoredModels(objects)
     duties = [
         Duty("sweep", SWEEP_EVERY_S, lambda: sweep(store, hints), always=True),
         Duty("end", SWEEP_EVERY_S, lambda: end_due(store, objects, hints), always=True),
@@ -224,6 +235,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Duty("expand", BATCHES_EVERY_S, Expansion(settings, store, objects, hints).step),
         Duty("complete", BATCHES_EVERY_S, Completion(settings, store, objects).step),
         Duty("retire-batches", RETIRE_EVERY_S, lambda: retire_batches(store, objects)),
+        Duty("models", MODELS_EVERY_S, lambda: store_models(store, objects, models)),
         Duty("retention", TIDY_EVERY_S, lambda: delete_leftovers_when_due(store, objects, settings)),
         *(Duty(f"drop-{drop.rule.name}", settings.drop_poll_s, drop.step_when_due) for drop in drops),
         *([Duty("drops", DROPS_EVERY_S, watch.check_waiting)] if drops else []),

@@ -20,7 +20,6 @@ from penstock.api.services import Services
 from penstock.errors import ObjectNotFound, ResultNotReady, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.ogc import OutputPart, RequestedAnswer, RequestedOutput
-from penstock.storage.redis import catalogues
 
 #: Bytes of values per response: ten concurrent responses take about 150 MB as base64.
 MAX_VALUE_BYTES = 10_000_000
@@ -71,7 +70,7 @@ def require_end(job: Job) -> None:
 
 async def _all_outputs(api: Services, job: Job) -> RequestedAnswer:
     """Return the outputs of a job from another interface: those of its model, or its files by name."""
-    entry = (await api.jobs.run(catalogues.catalogue())).get(job.submission.model)
+    entry = (await api.models.read(job.submission.model)).get(job.submission.model)
     if entry is not None:
         outputs = [RequestedOutput(found.name, found.media_type, by_reference=True) for found in entry.outputs]
     else:

@@ -46,7 +46,6 @@ from penstock.ogc import JSON_TYPE, RELATION
 from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal
-from penstock.storage.redis import catalogues
 
 _SPEC = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf/"
 #: Conformance classes. Missing: `html` (no pages), `oas30` (OpenAPI is 3.1), `job-list` (some filters).
@@ -118,7 +117,7 @@ async def list_processes(
     offset: Annotated[int, Query(ge=0, le=1_000_000, description="Processes to skip.")] = 0,
 ) -> ProcessList:
     """List the usable models as processes, sorted by name."""
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read()
     usable = [catalogue[name] for name in sorted(catalogue) if catalogue[name].problem is None]
     page, base, here = usable[offset : offset + limit], api.settings.base_url, f"{api.settings.base_url}/ogc/processes"
     links = [OgcLink(href=f"{here}?limit={limit}&offset={offset}", rel="self", type=JSON_TYPE)]
@@ -130,7 +129,7 @@ async def list_processes(
 @router.get("/processes/{process_id}", responses=problems(400, 404, 503), response_model_exclude_none=True)
 async def read_process(process_id: str, api: Api) -> ProcessDescription:
     """Describe a process, by the model's name or an alias, with its inputs and outputs."""
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(process_id)
     return processes.description(servable(process_id, catalogue), api.settings.base_url)
 
 
@@ -247,7 +246,7 @@ async def _prepare_large(
     """Translate and examine a large execute request outside of this process; None for a small one."""
     if is_small_value(wanted.inputs):
         return None
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(process_id)
     entry = servable(process_id, catalogue)
     size_bytes = api.settings.body_limit_bytes(tenant)
     work = api.isolation.run(tenant, size_bytes, execution.job_request, entry, wanted)
@@ -266,7 +265,7 @@ async def _submission(
     prepared: _Prepared | None,
 ) -> Submission:
     """Return a checked execute request as a submission. Error pointers refer to the execute request."""
-    catalogue = await api.jobs.run(catalogues.catalogue())
+    catalogue = await api.models.read(process_id)
     entry = servable(process_id, catalogue)
     is_current = prepared is not None and prepared.entry == entry
     job = prepared.job if prepared and is_current else execution.job_request(entry, wanted)

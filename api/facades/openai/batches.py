@@ -33,7 +33,6 @@ from penstock.errors import UnknownBatch
 from penstock.models import CatalogueEntry
 from penstock.storage.journal import batch_journal
 from penstock.storage.redis import batches as records
-from penstock.storage.redis import catalogues
 
 HOUR_S = 3600
 MAX_LISTED = 100
@@ -80,7 +79,7 @@ async def create_openai_batch(call: CurrentCall) -> dict[str, Any]:
     wanted = body.value
     source = (await find_upload(call, wanted.input_file_id)).key
     key = batches.new_key(call.tenant, call.idempotency_key)
-    catalogue = await call.api.jobs.run(catalogues.catalogue())
+    catalogue = await call.api.models.read()
     store = partial(_store, call.api, key, wanted.endpoint, source, catalogue)
     submitted = await batches.submit(call.api, key, _request(wanted), body.fingerprint, call.origin, store)
     return _view(submitted.batch)

@@ -22,7 +22,6 @@ from penstock.api.facades.openai.stream import stream
 from penstock.errors import UnknownModel
 from penstock.jobs import Job
 from penstock.models import CatalogueEntry, find, known_names
-from penstock.storage.redis import catalogues
 
 #: Capabilities that OpenAI's interface uses.
 _USED = frozenset(Capability) - {Capability.POOLING}
@@ -97,7 +96,7 @@ async def create_images(call: CurrentCall) -> Response:
 
 
 async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
-    catalogue = await call.api.jobs.run(catalogues.catalogue())
+    catalogue = await call.api.models.read()
     return {
         name: entry for name, entry in catalogue.items() if entry.problem is None and capabilities_of(entry) & _USED
     }  # fmt: skip

@@ -25,8 +25,10 @@ from penstock.storage.checks import (
     inspect_redis_access,
     vouched,
 )
+from penstock.storage.journal.stored_models import EMPTY, StoredCatalogue, merged, read_stored
 from penstock.storage.objects.opening import open_store
-from penstock.storage.redis.catalogues import catalogue
+from penstock.storage.redis.catalogues import Known
+from penstock.storage.redis.catalogues import known as known_models
 from penstock.storage.redis.drop_events import NO_PASSES, passes
 from penstock.storage.redis.fleet import pools
 from penstock.storage.redis.identity import Identity, identity
@@ -38,7 +40,7 @@ from penstock.up.valkey import recorded_url
 T = TypeVar("T")
 
 #: The answer of a job store that does not respond.
-NONE_NEWER = Newer(0, 0)
+NONE_NEWER, NONE_KNOWN = Newer(0, 0), Known({}, frozenset())
 _START = "start it: `penstock up`"
 #: Run in a process of its own: a process that has left the network cannot return.
 _SURVEY = (
@@ -59,7 +61,10 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield from _disks(settings)
     yield _catalogue(settings)
     store_address = None if found is None else address
-    models, listed = _read(store_address, catalogue(), {}), _read(store_address, passes(), NO_PASSES)
+    stored = _stored(settings)
+    yield _stored_models(stored)
+    known, listed = _read(store_address, known_models(), NONE_KNOWN), _read(store_address, passes(), NO_PASSES)
+    models = merged(known, EMPTY if stored is None else stored)
     yield from inspect_drops(settings, models, listed.rules)
     if settings.data.is_dir():
         yield _data_folder(settings)
@@ -151,6 +156,29 @@ def _catalogue(settings: Settings) -> Finding:
         return Finding("catalogue", ok=False, detail=error.detail, remedy="correct the file, or correct `models`")
     detail = "; ".join(wrong.problem for wrong in found.wrong.values()) or ", ".join(sorted(found)) or "no models"
     return Finding("catalogue", not found.wrong, detail, "correct it and restart the worker; the other models serve")
+
+
+def _stored(settings: Settings) -> StoredCatalogue | None:
+    """Return the models in the object store; None if it does not respond, which `_object_store` reports."""
+    if settings.object_store is None and not settings.data.is_dir():
+        return None
+    try:
+        return read_stored(open_store(settings.store_url, settings))
+    except PenstockError:
+        return None
+
+
+def _stored_models(found: StoredCatalogue | None) -> Finding:
+    """Report the models that the service accepts without a worker, and those that this release cannot read."""
+    if found is None:
+        return Finding("stored models", ok=False, detail="unknown", remedy="correct `object_store`")
+    objects = {**found.checked, **found.published}
+    kept = [name for name in sorted(objects) if found.entry(name) is not None]
+    unread = [name for name in sorted(objects) if found.entry(name) is None and not found.withdrawn(name)]
+    detail = f"without a worker, jobs are accepted for: {', '.join(kept) or 'none'}"
+    if unread:
+        detail += f"; this release cannot read: {', '.join(unread)}"
+    return Finding("stored models", not unread, detail, "publish them again: `penstock models publish`")
 
 
 def _data_folder(settings: Settings) -> Finding:
@@ -247,9 +275,13 @@ def _models(models: Sequence[ModelInfo]) -> Iterator[Finding]:
         yield Finding(
             f"model {model.name}",
             model.problem is None,
-            model.problem or f"revision {model.revision}{'' if model.ready else ', warming up'}",
+            model.problem or f"revision {model.revision}{'' if model.ready else ', ' + _waits(model)}",
             f"correct it and restart the worker; `penstock models check {model.name}` on its machine checks it again",
         )
+
+
+def _waits(model: ModelInfo) -> str:
+    return model.raw.get("note") or "warming up"
 
 
 def _io_processes() -> Finding:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.display import err, out, print_json, table
 from penstock.cli.options import EPILOG, AsJson, Data
+from penstock.cli.upkeep import opened
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.api_keys import KeyRecord, Scope
     from penstock.config import Settings
-    from penstock.storage.objects.base import ObjectStore
 
 DEFAULT_SCOPES = "read,submit"
 _NAME_CHARS = 100
@@ -60,7 +59,7 @@ def create(
     granted, ends_s = _scopes(scopes), None if expires is None else _end(expires, now_s)
     if len(name) > _NAME_CHARS or not name.isprintable():
         raise typer.BadParameter(f"a name has at most {_NAME_CHARS} characters and no line breaks")
-    settings, store = _opened(data)
+    settings, store = opened(data)
     record, text = new_key(
         _secret(settings), tenant=tenant, name=name, scopes=granted, created_s=now_s, expires_s=ends_s
     )
@@ -86,7 +85,7 @@ def list_all(
     from penstock.api_keys import secret_fingerprint
     from penstock.storage.journal.api_keys import list_keys
 
-    settings, store = _opened(data)
+    settings, store = opened(data)
     found = [record for record in list_keys(store) if tenant in (None, record.tenant)]
     fingerprint, now_s = secret_fingerprint(_secret(settings)), time.time()
     found.sort(key=lambda record: record.created_s, reverse=True)
@@ -113,7 +112,7 @@ def revoke(
     from penstock.api_keys import id_in
     from penstock.storage.journal.api_keys import revoke_key
 
-    _, store = _opened(data)
+    _, store = opened(data)
     now_s, ended = time.time(), []
     for given in keys:
         key_id = id_in(given)
@@ -134,21 +133,13 @@ def webhook_secret(tenant: Tenant = "default", data: Data = None) -> None:
     from penstock.storage.journal.api_keys import list_keys
     from penstock.storage.objects.opening import known_or_new_webhook_secret
 
-    store = _opened(data)[1]
+    store = opened(data)[1]
     secret, is_new = known_or_new_webhook_secret(store, tenant)
     out.print(secret)
     if is_new:
         err.print(f"the secret is new: tenant {tenant} had none")
     if tenant not in ({record.tenant for record in list_keys(store)} or {DEFAULT_TENANT}):
         err.print(f"tenant {tenant} has no API key: is the name right? See `penstock keys list`")
-
-
-def _opened(data: Path | None) -> tuple[Settings, ObjectStore]:
-    from penstock.cli.upkeep import load, require_data
-    from penstock.storage.objects.opening import open_store
-
-    settings = require_data(load(data))
-    return settings, open_store(settings.store_url, settings)
 
 
 def _secret(settings: Settings) -> str:

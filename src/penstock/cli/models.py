@@ -1,7 +1,9 @@
-"""`penstock models`: list the models of the service or of this installation; check, fetch, pin and export them."""
+"""`penstock models`: list the service's or this installation's models; check, fetch, pin, export, publish them."""
 
 from __future__ import annotations
 
+import getpass
+import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +12,15 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.display import err, out, print_json, table
-from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Url, connect
+from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Url, connect
+from penstock.cli.upkeep import opened
 from penstock.client.answers import Unreachable, media_fields
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
 if TYPE_CHECKING:
+    from penstock.config import Settings
     from penstock.local.library import Engine
-    from penstock.models import Model
+    from penstock.models import Catalogue, CatalogueEntry, Model
 
 
 class _ListByDefault(TyperGroup):
@@ -29,7 +33,9 @@ class _ListByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-models_app = typer.Typer(cls=_ListByDefault, help="The models: list, check, fetch, pin and export them.", epilog=EPILOG)
+models_app = typer.Typer(
+    cls=_ListByDefault, help="The models: list, check, fetch, pin, export and publish them.", epilog=EPILOG
+)
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names or aliases [all].")]
 
@@ -151,6 +157,94 @@ def export(
     print_json(stac_mlm(record))
 
 
+Owner = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Name stored with the entry [the user and the machine].")
+]
+
+
+@models_app.command(epilog=EPILOG)
+def publish(
+    names: Names = None, catalogue: Catalogues = None, by: Owner = None, data: Data = None, as_json: AsJson = False
+) -> None:
+    """Publish this installation's models: the service then accepts their jobs without a worker.
+
+    Only records and processors are loaded: no weights, and no device. A worker's check counts as soon as there is one.
+    Nothing is published unless all models can be described. Exit code 1 otherwise.
+    """
+    from penstock.models import read_catalogue
+    from penstock.storage.journal.stored_models import put_published
+
+    settings, store = opened(data)
+    found = read_catalogue(*settings.models, *(catalogue or ()))
+    entries = [_described(found, name, settings) for name in names or sorted({*found, *found.wrong})]
+    if problems := [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem is not None]:
+        err.print("nothing was published: " + "; ".join(problems))
+        err.print("Some processors read files such as a tokenizer: `penstock models fetch NAME` fetches them.")
+        raise typer.Exit(JOB_FAILED)
+    for entry in entries:
+        put_published(store, entry, owner=by or _operator())
+        if not as_json:
+            out.print(f"{entry.name}  revision {entry.revision}  published")
+    if as_json:
+        print_json([{"model": entry.name, "revision": entry.revision, "queue": entry.queue} for entry in entries])
+
+
+@models_app.command(epilog=EPILOG)
+def unpublish(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names, not aliases.")],
+    by: Owner = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Withdraw models: without a worker that serves them, the service refuses their jobs within 10 seconds.
+
+    Jobs that wait keep waiting. A living worker keeps serving its models: remove them from its models.toml too.
+    """
+    from penstock.storage.journal.stored_models import withdraw
+
+    _, store = opened(data)
+    unknown = [name for name in names if not withdraw(store, name, owner=by or _operator())]
+    if unknown:
+        raise ConfigError(f"no model {', '.join(map(repr, unknown))} is published; see `penstock models list`")
+    if as_json:
+        print_json([{"model": name} for name in names])
+        return
+    for name in names:
+        out.print(f"{name}  withdrawn")
+
+
+def _described(found: Catalogue, name: str, settings: Settings) -> CatalogueEntry:
+    """Return the entry of a model, whose files may be missing; its `problem` is that of its record or processor."""
+    from penstock.models import find, known_names
+    from penstock.processors.registry import Registry, export, unusable
+
+    if record := find(found, name):
+        return export(Registry.installed(), _with_files(record, settings))
+    if wrong := find(found.wrong, name):
+        return unusable(wrong.rest, wrong.problem)
+    raise ConfigError(f"there is no model {name!r}; known models: {known_names(found)}")
+
+
+def _with_files(record: Model, settings: Settings) -> Model:
+    """Return the model with a local path as source if its files are on this machine, unchanged otherwise."""
+    from penstock.storage.objects.opening import open_store
+    from penstock.workers.engine.sources import localise
+
+    try:
+        return localise(record, cache=settings.model_cache_dir, s3=lambda url: open_store(url, settings), fetch=False)
+    except (ModelUnavailable, ObjectStoreUnavailable):
+        return record
+
+
+def _operator() -> str:
+    """Return the name of the user and of the machine."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
 def _refuse_pinned(record: Model) -> None:
     """Raise `ConfigError` for a model that has hashes in the catalogue."""
     if record.files or record.sha256:
@@ -184,4 +278,4 @@ def _local(catalogue: list[Path] | None) -> list[dict[str, Any]]:
 
 
 def _trouble(model: dict[str, Any]) -> str:
-    return model.get("problem") or ("" if model.get("ready", True) else "warming up")
+    return model.get("problem") or model.get("note") or ("" if model.get("ready", True) else "warming up")

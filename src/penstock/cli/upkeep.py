@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.config import Settings
+    from penstock.storage.objects.base import ObjectStore
 
 
 def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -> None:
@@ -68,3 +69,11 @@ def require_data(settings: Settings) -> Settings:
             f"there is no data folder {settings.data}: give the folder of `penstock up` with --data or PENSTOCK_DATA"
         )
     return settings
+
+
+def opened(data: Path | None) -> tuple[Settings, ObjectStore]:
+    """Return the settings of an existing service and its object store; raise the errors of `require_data`."""
+    from penstock.storage.objects.opening import open_store
+
+    settings = require_data(load(data))
+    return settings, open_store(settings.store_url, settings)

@@ -70,7 +70,7 @@ def servable(name: str, catalogue: Mapping[str, CatalogueEntry]) -> CatalogueEnt
     worker checks or fetches it.
     """
     if not catalogue:
-        raise NotReady("no worker has published its models yet", retry_after_s=5)
+        raise NotReady("no model is published: start a worker, or run `penstock models publish`", retry_after_s=5)
     entry = find(catalogue, name)
     if entry is None:
         raise ModelNotServed(_unknown([name], catalogue), errors=[Issue("/model", "there is no such model")])
@@ -91,7 +91,7 @@ def names_of(
     Raises `ModelNotServed` with a pointer to each unknown one, or `NotReady` while no worker has published any.
     """
     if not catalogue and not set(wanted) <= set(kept):
-        raise NotReady("no worker has published its models yet", retry_after_s=5)
+        raise NotReady("no model is published: start a worker, or run `penstock models publish`", retry_after_s=5)
     found = {name: entry.name if (entry := find(catalogue, name)) else None for name in wanted}
     found |= {name: name for name in wanted if found[name] is None and name in kept}
     issues = [Issue(f"/models/{n}", "there is no such model") for n, name in enumerate(wanted) if found[name] is None]

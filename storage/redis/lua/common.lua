@@ -34,7 +34,8 @@
 -- penstock:queues                      set     every queue that ever had a job or a worker
 -- penstock:catalogue                   hash    model -> its entry (JSON), the best that a living worker publishes;
 --                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua);
---                                              penstock:catalogue:left: model that no worker serves any more -> since when
+--                                              penstock:catalogue:left: model that no worker serves any more -> since when;
+--                                              penstock:catalogue:living set: the models that a living worker publishes
 -- penstock:publishers                  zset    worker by the end of the validity of its entries; penstock:published:WORKER
 --                                              hash: queues, checked, rank:MODEL, entry:MODEL
 -- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the

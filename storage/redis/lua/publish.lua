@@ -39,7 +39,9 @@ end
 local old, problems = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
 for name in pairs(old) do problems[name] = problem_of(name) end
 for name in pairs(found) do problems[name] = problem_of(name) end
+redis.call('DEL', P .. 'catalogue:living')
 for name, best in pairs(found) do
+  redis.call('SADD', P .. 'catalogue:living', name)
   redis.call('HDEL', P .. 'catalogue:left', name)
   local rank, before = string.sub(best.ranking, 1, 1), old[name] or ''
   if rank == '1' and string.sub(before, 1, 1) >= '3' then

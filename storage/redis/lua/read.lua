@@ -122,17 +122,28 @@ function ops.newer()
   return { jobs, highest }
 end
 
--- -> {name, entry(JSON), ready(1 or 0), ...}. No model is ready without a living worker.
+-- -> {name, entry(JSON), state, ...}: 2 ready, 1 published by a living worker, 0 published by none. Without
+-- penstock:catalogue:living, which older releases do not write, every model of a living worker's catalogue counts as living.
 function ops.catalogue()
   local ranks, all = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
-  local living = redis.call('ZCOUNT', P .. 'publishers', '(' .. int(now_us()), '+inf') > 0
+  local any = redis.call('ZCOUNT', P .. 'publishers', '(' .. int(now_us()), '+inf') > 0
+  local listed, living = redis.call('SMEMBERS', P .. 'catalogue:living'), {}
+  for _, name in ipairs(listed) do living[name] = true end
   local flat = redis.call('HGETALL', P .. 'catalogue')
   for i = 1, #flat, 2 do
-    all[#all + 1], all[#all + 2] = flat[i], flat[i + 1]
-    all[#all + 1] = living and string.sub(ranks[flat[i]] or '', 1, 1) == '4' and 1 or 0
+    local name, state = flat[i], 0
+    if any and string.sub(ranks[name] or '', 1, 1) == '4' then
+      state = 2
+    elseif any and (#listed == 0 or living[name]) then
+      state = 1
+    end
+    all[#all + 1], all[#all + 2], all[#all + 3] = name, flat[i + 1], state
   end
   return all
 end
+
+-- -> {name...} of models that left the catalogue
+function ops.left() return redis.call('HKEYS', P .. 'catalogue:left') end
 
 -- tenant id -> view | 0 unknown | 1 gone
 function ops.batch()

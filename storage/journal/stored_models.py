@@ -1,0 +1,226 @@
+"""Model entries in the object store, where they outlive Redis and need no worker.
+
+A model has at most two objects, each with one kind of writer, so that no put needs a condition:
+
+- `catalogue/published/MODEL.json`: what an operator published (`penstock models publish`), or that it was withdrawn;
+- `catalogue/checked/MODEL.json`: the last check of a worker, put and deleted by the active keeper.
+
+Of the two the later one counts, by the object store's own times. They lie outside a tenant's prefix, because all
+tenants share the models.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from penstock.errors import MediaTooLarge, ObjectNotFound
+from penstock.formats import WRITES, is_readable, version_of
+from penstock.models import CatalogueEntry
+from penstock.storage.objects.base import ObjectInfo, ObjectStore
+from penstock.storage.redis.catalogues import Known, is_settled
+
+PREFIX = "catalogue/"
+PUBLISHED, CHECKED = f"{PREFIX}published/", f"{PREFIX}checked/"
+#: Bytes of one object, and objects read, at most.
+_LIMIT_BYTES, _MAX_OBJECTS = 4_000_000, 2000
+#: Objects read at once.
+_READERS = 8
+#: Seconds between two listings.
+FRESH_S = 10.0
+
+UNCHECKED = "no worker has checked its files yet"
+UNSERVED = "no worker serves it at the moment"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """One object: the entry of a model, or the note that it was withdrawn."""
+
+    name: str
+    etag: str
+    #: Seconds since the epoch, by the object store's clock.
+    modified_s: float
+    #: None for a withdrawn model, and for an object that this release cannot read.
+    entry: CatalogueEntry | None
+    #: The operator who published or withdrew it; `worker` for a check.
+    owner: str = ""
+    #: True where the object says that the model was withdrawn.
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCatalogue:
+    """All objects by model."""
+
+    published: Mapping[str, StoredModel]
+    checked: Mapping[str, StoredModel]
+
+    def entry(self, name: str) -> CatalogueEntry | None:
+        """Return the entry that counts without a living worker, with the reason why it is not ready; None without one.
+
+        It is the later of the published entry and the check; where both have the same time, the published one.
+        """
+        told, seen = self.published.get(name), self.checked.get(name)
+        if told is None or (told.entry is None and not told.withdrawn):
+            found = seen
+        elif seen is None or seen.entry is None or told.modified_s >= seen.modified_s:
+            found = told
+        else:
+            found = seen
+        if found is None or found.entry is None:
+            return None
+        known = found is seen or (seen is not None and _passed(seen.entry, found.entry))
+        return found.entry.model_copy(update={"ready": False, "note": UNSERVED if known else UNCHECKED})
+
+    def withdrawn(self, name: str) -> bool:
+        """Return True for a model that was withdrawn and not checked or published again since."""
+        told = self.published.get(name)
+        return told is not None and told.withdrawn and self.entry(name) is None
+
+
+EMPTY = StoredCatalogue({}, {})
+
+
+def merged(known: Known, stored: StoredCatalogue) -> dict[str, CatalogueEntry]:
+    """Return the models of the service: the entries of living workers, then the stored ones.
+
+    While a worker still checks or fetches a model, the stored entry counts. An entry in Redis whose workers are gone
+    counts only where the object store has no object of the model.
+    """
+    found: dict[str, CatalogueEntry] = {}
+    for name in sorted({*known.entries, *stored.published, *stored.checked}):
+        entry = known.entries.get(name)
+        lasting = None if entry is not None and is_settled(name, known) else stored.entry(name)
+        if lasting is not None:
+            note = entry.problem if entry is not None and name in known.living else lasting.note
+            found[name] = lasting.model_copy(update={"note": note or lasting.note})
+        elif entry is not None and (name in known.living or not stored.withdrawn(name)):
+            found[name] = entry
+    return found
+
+
+def put_published(store: ObjectStore, entry: CatalogueEntry, *, owner: str) -> None:
+    """Publish a model: `entry` counts until a worker has checked the model."""
+    _put(store, f"{PUBLISHED}{entry.name}.json", {"owner": owner, "entry": _document(entry)})
+
+
+def withdraw(store: ObjectStore, name: str, *, owner: str) -> bool:
+    """Withdraw a model and forget its last check; return False for a model that the object store does not have.
+
+    Living workers that serve the model publish it again. Safe to repeat.
+    """
+    found = read_stored(store)
+    if found.entry(name) is None and not found.withdrawn(name):
+        return False
+    store.delete(f"{CHECKED}{name}.json")
+    _put(store, f"{PUBLISHED}{name}.json", {"owner": owner, "withdrawn": True})
+    return True
+
+
+def store_checks(store: ObjectStore, known: Known, left: Iterable[str], stored: StoredCatalogue) -> int:
+    """Put the checks of living workers that differ from the stored ones; delete those of models that left.
+
+    Return the number of changed objects. Published entries stay.
+    """
+    changed = 0
+    for name in known.living:
+        if not is_settled(name, known):
+            continue
+        entry, before = known.entries[name], stored.checked.get(name)
+        if before is None or before.entry is None or _document(before.entry) != _document(entry):
+            _put(store, f"{CHECKED}{name}.json", {"owner": "worker", "entry": _document(entry)})
+            changed += 1
+    for name in left:
+        if name in stored.checked and name not in known.entries:
+            store.delete(f"{CHECKED}{name}.json")
+            changed += 1
+    return changed
+
+
+def read_stored(store: ObjectStore, before: StoredCatalogue = EMPTY) -> StoredCatalogue:
+    """List the objects and read those that changed since `before`. Log and skip objects that cannot be read."""
+    old = {f"{PUBLISHED}{name}.json": found for name, found in before.published.items()}
+    old |= {f"{CHECKED}{name}.json": found for name, found in before.checked.items()}
+    infos = [info for info in islice(store.list(PREFIX), _MAX_OBJECTS) if info.key.endswith(".json")]
+    same = {
+        info.key: found
+        for info in infos
+        if (found := old.get(info.key)) and (found.etag, found.modified_s) == (info.etag, info.modified_s)
+    }
+    changed = [info for info in infos if info.key not in same]
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="stored-models") as pool:
+        news = zip((info.key for info in changed), pool.map(lambda info: _read(store, info), changed), strict=True)
+        current = {**same, **{key: each for key, each in news if each is not None}}
+    return StoredCatalogue(
+        {each.name: each for key, each in current.items() if key.startswith(PUBLISHED)},
+        {each.name: each for key, each in current.items() if key.startswith(CHECKED)},
+    )
+
+
+class StoredModels:
+    """A cache of the stored catalogue: at most one listing per `FRESH_S`. Safe to use from many threads."""
+
+    def __init__(self, store: ObjectStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_at_s: float | None = None
+        #: The catalogue as last read.
+        self.latest = EMPTY
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last reading began; infinite before the first."""
+        return float("inf") if self._read_at_s is None else self._clock() - self._read_at_s
+
+    def read(self, *, fresh_s: float = FRESH_S) -> StoredCatalogue:
+        """Return the catalogue, at most `fresh_s` old; raise `ObjectStoreUnavailable` if it cannot be read."""
+        with self._lock:
+            if self.age_s >= fresh_s:
+                begun_s = self._clock()
+                self.latest = read_stored(self._store, self.latest)
+                self._read_at_s = begun_s
+            return self.latest
+
+
+def _passed(check: CatalogueEntry | None, entry: CatalogueEntry) -> bool:
+    return check is not None and check.problem is None and check.revision == entry.revision
+
+
+def _document(entry: CatalogueEntry) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude={"ready", "note"})
+
+
+def _put(store: ObjectStore, key: str, document: Mapping[str, Any]) -> None:
+    body = json.dumps({"version": WRITES, **document}).encode()
+    store.put_bytes(key, body, content_type="application/json")
+
+
+def _read(store: ObjectStore, info: ObjectInfo) -> StoredModel | None:
+    """Return an object; without an entry, and logged, where it is damaged or of a newer format; None if it is gone."""
+    name = info.key.rpartition("/")[2].removesuffix(".json")
+    try:
+        document = json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES))
+        if not is_readable(version_of(document)):
+            log.warning("stored_model.skipped", key=info.key, version=version_of(document))
+            return StoredModel(name, info.etag, info.modified_s, None)
+        gone = document.get("withdrawn") is True
+        entry = None if gone else CatalogueEntry.model_validate(document["entry"], extra="ignore")
+        return StoredModel(name, info.etag, info.modified_s, entry, str(document.get("owner", "")), gone)
+    except ObjectNotFound:
+        return None
+    except (ValidationError, ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:
+        log.warning("stored_model.skipped", key=info.key, error=type(error).__name__)
+        return StoredModel(name, info.etag, info.modified_s, None)
