@@ -199,10 +199,10 @@ class TestTheRoute:
 
     async def test_a_fault_of_ours_counts_as_500(self, service: Service) -> None:
         service.swap(jobs=Broken())
-        assert (await service.http.get("/v1/models")).status_code == 500
+        assert (await service.http.get("/v1/jobs")).status_code == 500
         service.swap(jobs=service.jobs)
         families = await scrape(service)
-        assert value(families, "penstock_http_requests_total", route="/v1/models", status="500") == 1
+        assert value(families, "penstock_http_requests_total", route="/v1/jobs", status="500") == 1
 
     async def test_without_redis_it_says_so_and_still_tells_of_requests(self, tmp_path: Path) -> None:
         server = start_valkey(tmp_path / "valkey")

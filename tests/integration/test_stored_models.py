@@ -138,6 +138,7 @@ async def test_a_job_of_a_published_model_waits_for_the_first_worker_and_runs(
     [model] = (await empty.http.get("/v1/models")).json()["models"]
     assert (model["ready"], model["problem"], model["note"]) == (False, None, UNCHECKED)
     assert (await empty.http.get(f"/v1/jobs/{job_id}")).json()["status"] == "queued"
+    assert (await empty.http.get("/v1/queues/default")).json()["wanted_workers"] == 1
 
     settings = empty.settings.model_copy(update={"poll_s": 0.05, "spool": tmp_path / "spool"})
     with open_worker(settings, store, catalogue=Catalogue({"echo": MODEL}), processing=processing) as worker:
@@ -147,6 +148,14 @@ async def test_a_job_of_a_published_model_waits_for_the_first_worker_and_runs(
         )
         worker.slots.drain()
     assert store.run(records.read(key)).state is State.SUCCEEDED
+
+
+async def test_the_queue_of_a_published_model_wants_nothing_before_its_first_job(empty: Service) -> None:
+    rare = MODEL.model_copy(update={"queue": "rare"})
+    put_published(empty.objects, InThread(Registry().register("echo", Echo)).entry(rare), owner="ci")
+    found = (await empty.http.get("/v1/queues/rare")).json()
+    assert (found["queued"], found["workers"], found["wanted_workers"]) == (0, 0, 0)
+    assert 'penstock_queue_wanted_workers{queue="rare"} 0.0' in (await empty.http.get("/metrics")).text
 
 
 async def test_the_command_publishes_and_withdraws_without_weights(empty: Service, tmp_path: Path) -> None:
