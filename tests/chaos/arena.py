@@ -151,7 +151,7 @@ class Arena:
 
     def deaths(self) -> list[Death]:
         """Return every death of a kept process so far."""
-        return [death for kept in self.fleet.kept for death in kept.deaths]
+        return [death for each in (*self.fleet.kept, *self.fleet.came) for death in each.deaths]
 
     def running(self) -> int:
         """Return how many jobs hold a lease at the moment."""
@@ -264,15 +264,16 @@ def open_arena(
     ceph: Ceph | None = None,
     proxied: bool = True,
     watched: bool = False,
+    published: Callable[[ObjectStore], object] | None = None,
     tenants: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[Arena]:
     """Set a service up and give it; leaving the block ends everything.
 
-    `failpoints` maps a role (`api`, `worker`, `worker0`) to its failpoints; without `ceph` the
-    object store is a folder. Not `proxied`, Redis is reached straight, for measuring. `watched`, Redis is
-    a primary with a replica, reached through Sentinels. With `tenants`, the API asks for
-    keys, and each of them has one.
+    `failpoints` maps a role (`api`, `worker`, `worker0`) to its failpoints; without `ceph` the object store is a
+    folder. Not `proxied`, Redis is reached straight, for measuring. `watched`, Redis is a primary with a replica,
+    reached through Sentinels. `published` puts models into the object store before the start. With `tenants`, the API
+    asks for keys, and each of them has one.
     """
     with ExitStack() as stack:
         valkey: ValkeyProcess | Watched
@@ -302,6 +303,8 @@ def open_arena(
         fleet = Fleet(folder / "fleet", workers=workers, failpoints=failpoints or {}, **options)
         direct = fleet.settings.model_copy(update={"s3": ceph.s3}) if ceph else fleet.settings
         objects = open_store(direct.store_url, direct)
+        if published is not None:
+            published(objects)
         keys = {tenant: _key(objects, fleet.settings, tenant) for tenant in tenants}
         fleet.key = next(iter(keys.values()), None)
         stack.enter_context(fleet)

@@ -15,13 +15,13 @@ PATIENCE_S = 5.0
 _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+"
     r"|sending|receiver:.+:(busy|health))"
-    r"|queue:[^:]+:(speed|workers|seen|dead|done:\d+|done_us)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+"
-    r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen)?|counts:(ended|tries|phases))"
+    r"|queue:[^:]+:(speed|workers|seen|starting|pool|dead|done:\d+|done_us)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+"
+    r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen|:starts)?|counts:(ended|tries|phases))"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.
 _FLEETING = re.compile(
-    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|tidied|queue:[^:]+:done(:\d+|_us))"
+    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|tidied|queue:[^:]+:(pool|done(:\d+|_us)))"
 )
 _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)")
 _DURABLE = ("request.json", "outcome.json", "cancel.json")

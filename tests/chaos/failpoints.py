@@ -61,7 +61,7 @@ class Failpoints:
         os.kill(os.getpid(), _SIGNALS[point.action])
 
     def note_life(self, what: str, name: str) -> None:
-        """Leave a file that tells since when a process claims jobs (`live`) or sweeps (`sweeping`)."""
+        """Leave a file that tells since when a process claims jobs (`live`), sweeps (`sweeping`) or leaves (`left`)."""
         folder = self.hits.with_name(what)
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(f"{os.getpid()} {time.time()}")
@@ -92,6 +92,8 @@ class FailingStore(JobStore):
         if command.script == "sweep" and not self._sweeps:
             self._sweeps = True
             self.failpoints.note_life("sweeping", str(os.getpid()))
+        if command.script == "note" and command.args["op"] == "leave":
+            self.failpoints.note_life("left", str(command.args["worker"]))
         self.failpoints.hit(f"before_{command.script}")
         reply = super().run(command)
         if command.script != "claim" or reply:

@@ -125,6 +125,8 @@ class Fleet:
         self._failpoints = failpoints
         self._environment = _environment(known)
         self.kept: list[Kept] = []
+        #: Workers that a driver started.
+        self.came: list[Any] = []
         #: The key for requests to the API, where it asks for one.
         self.key: str | None = None
 
@@ -159,13 +161,17 @@ class Fleet:
         found = {}
         for path in folder.iterdir() if folder.is_dir() else ():
             pid, since_s = path.read_text().split()
-            found[path.name] = self._life(int(pid), float(since_s))
+            left = folder.with_name("left") / path.name
+            spans = self._life(int(pid), float(since_s))
+            ends = [Span(float(left.read_text().split()[1]), math.inf)] if what == "live" and left.exists() else []
+            found[path.name] = without(spans, ends)
         return found
 
     def _life(self, pid: int, since_s: float) -> list[Span]:
-        deaths = [death.at_s for kept in self.kept for death in kept.deaths if death.pid == pid]
+        processes = [*self.kept, *self.came]
+        deaths = [death.at_s for each in processes for death in each.deaths if death.pid == pid]
         signals = sorted(
-            [(at_s, number) for kept in self.kept for at_s, to, number in kept.signals if to == pid]
+            [(at_s, number) for each in processes for at_s, to, number in each.signals if to == pid]
             + [(hit.stat().st_mtime, signal.SIGSTOP) for hit in self.hits.iterdir() if hit.read_text() == str(pid)]
         )
         # What a failpoint did to a process was a stop, or its death, which is among the deaths.
@@ -207,11 +213,15 @@ class Fleet:
         raise RuntimeError(f"the service was not ready in {READY_S} s\n{logs}")
 
     def _start(self, name: str, words: Sequence[str], *roles: str) -> None:
+        command = [sys.executable, *words]
+        self.kept.append(Kept(name, command, self.environment_of(*roles), self.folder / f"{name}.log"))
+
+    def environment_of(self, *roles: str) -> dict[str, str]:
+        """Return the variables of a process of these roles."""
         points: dict[str, Any] = {}
         for role in roles:
             points |= self._failpoints.get(role, {})
-        environment = self._environment | {"CHAOS_FAILPOINTS": json.dumps(points), "CHAOS_HITS": str(self.hits)}
-        self.kept.append(Kept(name, [sys.executable, *words], environment, self.folder / f"{name}.log"))
+        return self._environment | {"CHAOS_FAILPOINTS": json.dumps(points), "CHAOS_HITS": str(self.hits)}
 
 
 def free_port() -> int:

@@ -15,8 +15,8 @@ from tests.chaos.echo import MODEL, Chaos
 from tests.chaos.failpoints import FailingObjects, FailingStore, Failpoints
 
 
-def main(settings: Settings) -> int:
-    """Run a worker until SIGTERM; return the exit code."""
+def main(settings: Settings, worker_id: str | None = None) -> int:
+    """Run a worker until SIGTERM, or until it leaves by itself; return the exit code."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # jobs that abort leave no dumps
     failpoints = Failpoints.from_environment()
     store = FailingStore(FailingStore.open(settings.redis_address).client)
@@ -28,8 +28,9 @@ def main(settings: Settings) -> int:
         # In the worker itself: a job that aborts is to take its worker down.
         processing=InThread(Registry().register("chaos", Chaos)),
         objects=FailingObjects(open_own_store(settings), failpoints),
+        worker_id=worker_id,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main(load_settings()))
+    sys.exit(main(load_settings(), *sys.argv[1:2]))
