@@ -96,13 +96,17 @@ EMPTY = StoredCatalogue({}, {})
 def merged(known: Known, stored: StoredCatalogue) -> dict[str, CatalogueEntry]:
     """Return the models of the service: the entries of living workers, then the stored ones.
 
-    While a worker still checks or fetches a model, the stored entry counts. An entry in Redis whose workers are gone
-    counts only where the object store has no object of the model.
+    While a worker still checks or fetches a model, the stored entry counts, unless it has a problem: the check may end
+    that. An entry in Redis whose workers are gone counts only where the object store has no object of the model. A
+    stored model whose name is an alias of a living one does not count.
     """
     found: dict[str, CatalogueEntry] = {}
-    for name in sorted({*known.entries, *stored.published, *stored.checked}):
+    aliases = {alias for name in known.living for alias in known.entries[name].aliases}
+    for name in sorted({*known.entries, *stored.published, *stored.checked} - (aliases - known.living)):
         entry = known.entries.get(name)
         lasting = None if entry is not None and is_settled(name, known) else stored.entry(name)
+        if lasting is not None and lasting.problem is not None and name in known.living:
+            lasting = None
         if lasting is not None:
             note = entry.problem if entry is not None and name in known.living else lasting.note
             found[name] = lasting.model_copy(update={"note": note or lasting.note})
@@ -119,7 +123,7 @@ def put_published(store: ObjectStore, entry: CatalogueEntry, *, owner: str) -> N
 def withdraw(store: ObjectStore, name: str, *, owner: str) -> bool:
     """Withdraw a model and forget its last check; return False for a model that the object store does not have.
 
-    Living workers that serve the model publish it again. Safe to repeat.
+    Living workers that serve the model go on; their checks are not stored until it is published again. Safe to repeat.
     """
     found = read_stored(store)
     if found.entry(name) is None and not found.withdrawn(name):
@@ -132,14 +136,21 @@ def withdraw(store: ObjectStore, name: str, *, owner: str) -> bool:
 def store_checks(store: ObjectStore, known: Known, left: Iterable[str], stored: StoredCatalogue) -> int:
     """Put the checks of living workers that differ from the stored ones; delete those of models that left.
 
-    Return the number of changed objects. Published entries stay.
+    Return the number of changed objects. Published entries stay. A problem is put again where the same revision was
+    published after it, and a check of a withdrawn model is not put.
     """
     changed = 0
     for name in known.living:
-        if not is_settled(name, known):
+        told = stored.published.get(name)
+        if not is_settled(name, known) or (told is not None and told.withdrawn):
             continue
         entry, before = known.entries[name], stored.checked.get(name)
-        if before is None or before.entry is None or _document(before.entry) != _document(entry):
+        if (
+            before is None
+            or before.entry is None
+            or _document(before.entry) != _document(entry)
+            or _fails(entry, before, told)
+        ):
             _put(store, f"{CHECKED}{name}.json", {"owner": "worker", "entry": _document(entry)})
             changed += 1
     for name in left:
@@ -193,6 +204,13 @@ class StoredModels:
                 self.latest = read_stored(self._store, self.latest)
                 self._read_at_s = begun_s
             return self.latest
+
+
+def _fails(entry: CatalogueEntry, before: StoredModel, told: StoredModel | None) -> bool:
+    """Return True for a problem that is as old as the published entry of its revision, which would count instead."""
+    if entry.problem is None or told is None or told.entry is None or told.entry.revision != entry.revision:
+        return False
+    return told.modified_s >= before.modified_s
 
 
 def _passed(check: CatalogueEntry | None, entry: CatalogueEntry) -> bool:

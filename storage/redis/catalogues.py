@@ -15,7 +15,7 @@ from penstock.storage.redis.fields import us
 from penstock.storage.redis.scripts import Arg, Command, query
 
 #: States of a model in the reply of `read.lua`.
-_LIVING, _READY = 1, 2
+_LIVING, _READY, _UNCHECKED = 1, 2, 3
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +49,8 @@ class Known:
 
     entries: Mapping[str, CatalogueEntry]
     living: frozenset[str]
+    #: Those of `living` that no living worker has checked: their entries may be those of earlier workers.
+    unchecked: frozenset[str] = frozenset()
 
 
 def known() -> Command[Known]:
@@ -68,7 +70,8 @@ def catalogue() -> Command[dict[str, CatalogueEntry]]:
 
 def is_settled(name: str, known: Known) -> bool:
     """Return True for a model that a living worker publishes and has checked, with or without a problem."""
-    return name in known.living and known.entries[name].problem not in (CHECKING, FETCHING)
+    is_checked = name in known.living and name not in known.unchecked
+    return is_checked and known.entries[name].problem not in (CHECKING, FETCHING)
 
 
 def rank(entry: CatalogueEntry) -> int:
@@ -88,7 +91,8 @@ def _known(flat: list[Any]) -> Known:
     rows = list(zip(flat[::3], flat[1::3], map(int, flat[2::3]), strict=True))
     found = ((name, _entry(name, text), state == _READY) for name, text, state in rows)
     entries = {name: entry.model_copy(update={"ready": ready}) for name, entry, ready in found if entry is not None}
-    return Known(entries, frozenset(name for name, _, state in rows if state >= _LIVING and name in entries))
+    living = frozenset(name for name, _, state in rows if state >= _LIVING and name in entries)
+    return Known(entries, living, frozenset(name for name, _, state in rows if state == _UNCHECKED and name in living))
 
 
 @lru_cache(maxsize=1000)

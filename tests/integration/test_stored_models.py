@@ -241,6 +241,67 @@ async def test_while_the_first_worker_checks_a_model_jobs_are_accepted(
     assert (entry.problem, entry.input_schema) == (None, ECHO.input_schema)
 
 
+async def test_a_stored_problem_gives_way_to_the_next_check(
+    jobs: AsyncJobStore, store: JobStore, objects: Store
+) -> None:
+    serve(store, ECHO.model_copy(update={"problem": "no weights"}))
+    keep(store, objects)
+    leave(store)
+    assert await told(jobs, objects) == ("1", False, "no weights")
+    serve(store, ECHO.model_copy(update={"ready": False, "problem": catalogues.CHECKING}))
+    assert await told(jobs, objects) == ("1", False, catalogues.CHECKING)
+
+
+async def test_while_a_worker_checks_the_published_entry_counts_and_not_that_of_an_earlier_worker(
+    jobs: AsyncJobStore, store: JobStore, objects: Store
+) -> None:
+    serve(store, ECHO)
+    keep(store, objects)
+    leave(store)
+    put_published(objects, LATER, owner="ci")
+    serve(store, LATER.model_copy(update={"ready": False, "problem": catalogues.CHECKING}), worker="w2")
+    assert (await told(jobs, objects) or ("",))[0] == "2"
+    serve(store, LATER, worker="w2")
+    assert await told(jobs, objects) == ("2", True, None)
+
+
+async def test_a_model_that_is_withdrawn_while_a_worker_lives_is_gone_with_it(
+    jobs: AsyncJobStore, store: JobStore, objects: Store
+) -> None:
+    serve(store, ECHO)
+    keep(store, objects)
+    assert withdraw(objects, "echo", owner="ci")
+    keep(store, objects)
+    assert await told(jobs, objects) == ("1", True, None)
+    leave(store)
+    assert await told(jobs, objects) is None
+
+
+async def test_a_check_that_fails_again_after_a_publication_counts(
+    jobs: AsyncJobStore, store: JobStore, objects: Store
+) -> None:
+    ill = ECHO.model_copy(update={"problem": "no weights"})
+    serve(store, ill)
+    keep(store, objects)
+    leave(store)
+    put_published(objects, ECHO, owner="ci")
+    assert await told(jobs, objects) == ("1", False, UNCHECKED)
+    serve(store, ill, worker="w2")
+    keep(store, objects)
+    leave(store, "w2")
+    assert await told(jobs, objects) == ("1", False, "no weights")
+
+
+async def test_a_stored_name_does_not_hide_the_living_model_that_has_it_as_an_alias(
+    jobs: AsyncJobStore, store: JobStore, objects: Store
+) -> None:
+    put_published(objects, LATER.model_copy(update={"name": "parrot", "aliases": ()}), owner="ci")
+    serve(store, ECHO)
+    entry = find(await ModelCatalogue(jobs, objects).read(), "parrot")
+    assert entry is not None
+    assert entry.name == "echo"
+
+
 async def test_a_worker_with_another_catalogue_removes_its_check_and_leaves_what_was_published(
     jobs: AsyncJobStore, store: JobStore, objects: Store
 ) -> None:

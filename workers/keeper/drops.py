@@ -57,6 +57,8 @@ from penstock.workers.keeper.drop_problems import ObjectErrors, SkippedFiles
 __all__ = ["CheckResult", "Drop", "drop_id", "open_drops", "result_key"]
 
 MAX_MARKER_BYTES = 100_000_000
+#: Age in seconds of the stored models by which an object may be refused.
+REFUSED_S = 1.0
 #: Namespace of the job ids: UUIDv5 of tenant, bucket, key and version.
 NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
 #: Objects of one rule checked at once: a check waits for the stores most of the time.
@@ -316,8 +318,7 @@ class Drop:
         if entry is None:
             return CheckResult.POSTPONED
         try:
-            parameters = parameters_beside(self.bucket, self.rule, info.key)
-            submission = self._submission(key, info, entry, parameters)
+            submission = self._valid_submission(key, info, entry)
         except (InvalidInput, MediaTooLarge) as error:  # permanent until the object is replaced
             result = result_key(self.rule, info.key)
             self._withdraw(result, markers)
@@ -328,6 +329,18 @@ class Drop:
             Journal(self.store, self.objects).run(journal.submit(submission, limits))
             log.info("drop.submitted", key=info.key, job=key.id)
         return CheckResult.SUBMITTED
+
+    def _valid_submission(self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry) -> Submission:
+        """Return the submission of an object; `InvalidInput` where the latest entry of the model refuses it too."""
+        parameters = parameters_beside(self.bucket, self.rule, info.key)
+        try:
+            return self._submission(key, info, entry, parameters)
+        except InvalidInput:
+            self.models.read(fresh_s=REFUSED_S)
+            latest = self._model()
+            if latest is None or latest == entry:
+                raise
+            return self._submission(key, info, latest, parameters)
 
     @cached_property
     def models(self) -> StoredModels:

@@ -35,7 +35,7 @@
 -- penstock:catalogue                   hash    model -> its entry (JSON), the best that a living worker publishes;
 --                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua);
 --                                              penstock:catalogue:left: model that no worker serves any more -> since when;
---                                              penstock:catalogue:living set: the models that a living worker publishes
+--                                              penstock:catalogue:living hash: model -> best rank of a living worker
 -- penstock:publishers                  zset    worker by the end of the validity of its entries; penstock:published:WORKER
 --                                              hash: queues, checked, rank:MODEL, entry:MODEL
 -- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the

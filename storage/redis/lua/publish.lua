@@ -39,9 +39,10 @@ end
 local old, problems = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
 for name in pairs(old) do problems[name] = problem_of(name) end
 for name in pairs(found) do problems[name] = problem_of(name) end
-redis.call('DEL', P .. 'catalogue:living')
+local living = P .. 'catalogue:living'
+redis.call('DEL', living)
 for name, best in pairs(found) do
-  redis.call('SADD', P .. 'catalogue:living', name)
+  redis.call('HSET', living, name, string.sub(best.ranking, 1, 1))
   redis.call('HDEL', P .. 'catalogue:left', name)
   local rank, before = string.sub(best.ranking, 1, 1), old[name] or ''
   if rank == '1' and string.sub(before, 1, 1) >= '3' then
@@ -51,6 +52,7 @@ for name, best in pairs(found) do
     redis.call('HSET', P .. 'catalogue:ranks', name, best.ranking)
   end
 end
+redis.call('PEXPIRE', living, math.ceil(args.alive_us / 1000))  -- so that it does not outlive the last one that writes it
 for _, name in ipairs(redis.call('HKEYS', P .. 'catalogue')) do
   local before = old[name] or '30'
   if not found[name] then

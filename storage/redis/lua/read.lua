@@ -122,19 +122,22 @@ function ops.newer()
   return { jobs, highest }
 end
 
--- -> {name, entry(JSON), state, ...}: 2 ready, 1 published by a living worker, 0 published by none. Without
+-- -> {name, entry(JSON), state, ...}: 3 published by living workers none of which has checked it, 2 ready, 1 published by
+-- a living worker that has checked it, 0 published by none. Without
 -- penstock:catalogue:living, which older releases do not write, every model of a living worker's catalogue counts as living.
 function ops.catalogue()
   local ranks, all = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
   local any = redis.call('ZCOUNT', P .. 'publishers', '(' .. int(now_us()), '+inf') > 0
-  local listed, living = redis.call('SMEMBERS', P .. 'catalogue:living'), {}
-  for _, name in ipairs(listed) do living[name] = true end
+  local living = table_of(redis.call('HGETALL', P .. 'catalogue:living'))
+  local is_listed = next(living) ~= nil
   local flat = redis.call('HGETALL', P .. 'catalogue')
   for i = 1, #flat, 2 do
     local name, state = flat[i], 0
-    if any and string.sub(ranks[name] or '', 1, 1) == '4' then
+    if any and living[name] == '1' then
+      state = 3
+    elseif any and string.sub(ranks[name] or '', 1, 1) == '4' then
       state = 2
-    elseif any and (#listed == 0 or living[name]) then
+    elseif any and (living[name] or not is_listed) then
       state = 1
     end
     all[#all + 1], all[#all + 2], all[#all + 3] = name, flat[i + 1], state
