@@ -96,7 +96,7 @@ EMPTY = StoredCatalogue({}, {})
 def merged(known: Known, stored: StoredCatalogue) -> dict[str, CatalogueEntry]:
     """Return the models of the service: the entries of living workers, then the stored ones.
 
-    While a worker still checks or fetches a model, the stored entry counts, unless it has a problem: the check may end
+    As long as a worker checks or fetches a model, the stored entry counts, unless it has a problem: the check may end
     that. An entry in Redis whose workers are gone counts only where the object store has no object of the model. A
     stored model whose name is an alias of a living one does not count.
     """

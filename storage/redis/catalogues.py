@@ -49,7 +49,7 @@ class Known:
 
     entries: Mapping[str, CatalogueEntry]
     living: frozenset[str]
-    #: Those of `living` that no living worker has checked: their entries may be those of earlier workers.
+    #: The part of `living` that no living worker has checked: their entries may be those of earlier workers.
     unchecked: frozenset[str] = frozenset()
 
 
