@@ -124,7 +124,8 @@ async def test_a_trace_says_that_redis_lost_what_was_before(service: Service, pe
     assert (rows[1]["data"]["fence"], rows[1]["data"]["worker"]) == (str(claim.fence), "w")
     assert "lost" in rows[3]["data"]["what"]
     rows = (await penstock("trace", waiting["id"], "--json")).document()["timeline"]
-    assert [row["event"] for row in rows] == ["request", "recovered"]
+    assert [row["event"] for row in rows] == ["request", "recovered", "next attempt"]
+    assert rows[2]["data"] == {"model_problem": "no worker serves this queue"}
     assert rows[1]["after_s"] > 0
     assert "restored from its manifest" in (await penstock("trace", waiting["id"])).out
 
