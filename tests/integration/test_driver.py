@@ -79,8 +79,8 @@ def publish(store: JobStore, entry: CatalogueEntry = ECHO) -> None:
     store.run(catalogues.publish([entry], worker="earlier", queues=QUEUES, alive_s=600))
 
 
-def report(store: JobStore, worker: str) -> None:
-    store.run(queues.seen("default", worker, 1, alive_s=60))
+def report(store: JobStore, worker: str, queue: str = "default") -> None:
+    store.run(queues.seen(queue, worker, 1, alive_s=60))
 
 
 def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_p
     assert [process.name for process in machine.started] == ["worker-1", "worker-2"]
     for process in machine.started:
         report(store, process.worker_id)
-    assert store.run(fleet(QUEUES)).starting == 0
+    assert store.run(fleet(QUEUES)).together.starting == 0
     submit(store, "c", "d", "e")
     machine.pass_time()
     machine.pass_time()
@@ -131,6 +131,25 @@ def test_two_machines_start_workers_for_one_need_once(valkey: ValkeyProcess, sto
     other.close()
 
 
+def test_a_worker_of_another_queue_is_of_no_use_to_this_one(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    report(store, "elsewhere", "cpu")
+    machine = Machine(store, tmp_path, Range(0, 1), queues=["cpu", "gpu"])
+    submit(store, "a", queue="gpu")
+    machine.pass_time()
+    assert len(machine.started) == 1
+
+
+def test_a_worker_that_is_busy_in_one_queue_is_of_no_use_to_another(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(0, 4), queues=["cpu", "gpu"])
+    submit(store, "a", queue="cpu")
+    submit(store, "b", queue="gpu")
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 2
+
+
 def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_not(store: JobStore) -> None:
     seen = store.run(fleet(QUEUES))
     start = start_workers(QUEUES, ["a", "b"], after=seen.starts, alive_s=60)
@@ -138,12 +157,12 @@ def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_no
     assert store.run(start)  # its answer was lost
     assert not store.run(start_workers(QUEUES, ["c"], after=seen.starts, alive_s=60))
     now = store.run(fleet(QUEUES))
-    assert (now.starting, now.claiming) == (2, 0)
+    assert (now.together.starting, now.together.claiming) == (2, 0)
     report(store, "a")
     store.run(forget_start(QUEUES, "b"))
     now = store.run(fleet(QUEUES))
-    assert (now.starting, now.claiming) == (0, 1)
-    assert store.run(fleet(["other"])).starting == 0
+    assert (now.together.starting, now.together.claiming) == (0, 1)
+    assert store.run(fleet(["other"])).together.starting == 0
 
 
 def test_a_worker_that_runs_its_last_jobs_is_counted_apart(store: JobStore) -> None:
@@ -154,7 +173,7 @@ def test_a_worker_that_runs_its_last_jobs_is_counted_apart(store: JobStore) -> N
     assert store.run(command)
     store.client.zadd("penstock:workers:seen", {"w": 1e17})
     now = store.run(fleet(QUEUES))
-    assert (now.claiming, now.draining) == (0, 1)
+    assert (now.together.claiming, now.together.draining) == (0, 1)
 
 
 def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_pause(
@@ -207,7 +226,7 @@ def test_a_worker_that_dies_at_once_is_tried_again_after_a_pause_and_doctor_says
     wait_for(_ticking(driver, lambda: failing(tmp_path / RECORD)[0].failures >= 2), "it is not tried again")
     assert "worker-1: ended; last log line: libfast.so is missing (next start in 0.5 s)" in said
     assert "worker-1: ended; last log line: libfast.so is missing (next start in 1.0 s)" in said
-    assert store.run(fleet(QUEUES)).starting == 0
+    assert store.run(fleet(QUEUES)).together.starting == 0
     [finding] = _processes(settings)
     assert (finding.ok, finding.name) == (False, "process worker-1")
     assert "libfast.so is missing" in finding.detail

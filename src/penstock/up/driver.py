@@ -17,7 +17,7 @@ from penstock.config import Settings
 from penstock.errors import JobStoreError, PenstockError
 from penstock.jobs import QueueMode
 from penstock.scaling import Load, ScalingBounds, wanted_workers
-from penstock.storage.redis.fleet import fleet, forget_start, keep_pool, start_workers
+from penstock.storage.redis.fleet import Crew, fleet, forget_start, keep_pool, start_workers
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.scripts import Runs
 from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record
@@ -87,21 +87,25 @@ class Driver:
             self._report_s = self.clock() + POOL_S / 3
         stats = [self.store.run(queue_stats(queue)) for queue in queues]
         now = self.store.run(fleet(queues))
-        if not self._joined and now.claiming >= self.workers.least:
+        if not self._joined and now.together.claiming >= self.workers.least:
             self._joined, self._pool = True, Pool(self.workers.most)
-        wanted, waiting = wanted_by(stats, self.settings, self.workers), sum(_claimable(each) for each in stats)
-        if not now.models and not now.claiming:  # nothing is accepted before a first worker has published its models
-            wanted, waiting = max(1, wanted), max(1, waiting)
+        counts = [self._counts(stats, now.together)]
+        counts += [self._counts([found], crew) for found, crew in zip(stats, now.by_queue, strict=True)]
+        if not now.models and not now.together.claiming:  # nothing is accepted before a worker has published its models
+            counts.append(Counts(wanted=1, waiting=1, starting=now.together.starting, here=counts[0].here))
         stale = any(_claimable(each) and each.oldest_age_s > self.idle_exit_s for each in stats)
-        self._unserved = wanted if stale else 0
-        here = self.workers.least + len(self._numbers)
-        counts = Counts(wanted, waiting, now.claiming, now.draining, now.starting, here)
-        ids = [uuid.uuid4().hex for _ in range(self._pool.missing(counts, at=self.clock()))]
+        self._unserved = counts[0].wanted if stale else 0
+        ids = [uuid.uuid4().hex for _ in range(self._pool.missing(*counts, at=self.clock()))]
         if not ids:
             return
         if self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S)):
             for worker_id in ids:
                 self._start(worker_id)
+
+    def _counts(self, stats: list[QueueStats], crew: Crew) -> Counts:
+        wanted, waiting = wanted_by(stats, self.settings, self.workers), sum(_claimable(each) for each in stats)
+        here = self.workers.least + len(self._numbers)
+        return Counts(wanted, waiting, crew.claiming, crew.draining, crew.starting, here)
 
     def _start(self, worker_id: str) -> None:
         number = next(n for n in range(self.workers.least + 1, self.workers.most + 1) if n not in self._numbers)
@@ -142,7 +146,7 @@ class Driver:
 
 
 def wanted_by(stats: list[QueueStats], settings: Settings, workers: Range) -> int:
-    """Return the workers that some queues want together: each worker serves all of them. Pure."""
+    """Return the workers that some queues want together: one that is started serves all. Pure."""
     waiting = [each for found in stats if found.mode is not QueueMode.PAUSED for each in found.waiting]
     load = Load(
         waiting, sum(found.running for found in stats), max((found.busy for found in stats), default=0), settings.slots

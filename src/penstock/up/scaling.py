@@ -38,9 +38,9 @@ ONE_WORKER = Range(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The workers of these queues, on all machines, and the work for them."""
+    """The workers of a queue or of several, on all machines, and the work for them."""
 
-    #: Workers that the queues want.
+    #: Workers that are wanted.
     wanted: int
     #: Jobs that wait for a slot.
     waiting: int
@@ -68,8 +68,16 @@ class Pool:
     #: Workers wanted when the last one left without a job: more end the pause.
     in_vain: int | None = None
 
-    def missing(self, counts: Counts, *, at: float) -> int:
-        """Return the number of workers to start now.
+    def missing(self, *counts: Counts, at: float) -> int:
+        """Return the number of workers to start now: each of them serves all the queues that were counted.
+
+        `counts` are those of each queue, since a worker of another queue is of no use to its jobs, and those of all
+        queues together, since a worker that is busy in one queue is of no use to another. The largest lack decides.
+        """
+        return max((self._lacking(each, at=at) for each in counts), default=0)
+
+    def _lacking(self, counts: Counts, *, at: float) -> int:
+        """Return the number of workers that these queues lack.
 
         Running jobs have their workers, so nothing starts where no job waits. Workers that drain count as long as
         another one claims: they do part of the wanted work, and claim none of the waiting jobs.
