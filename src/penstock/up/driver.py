@@ -60,7 +60,7 @@ class Driver:
     _report_s: float = 0.0
     #: True once the workers that always run have reported.
     _joined: bool = False
-    #: Workers that jobs have wanted in vain for longer than a worker stays idle.
+    #: Jobs that wait, where one has waited for longer than a worker stays idle.
     _unserved: int = 0
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Driver:
         if not now.models and not now.together.claiming:  # nothing is accepted before a worker has published its models
             counts.append(Counts(wanted=1, waiting=1, starting=now.together.starting, here=counts[0].here))
         stale = any(_claimable(each) and each.oldest_age_s > self.idle_exit_s for each in stats)
-        self._unserved = counts[0].wanted if stale else 0
+        self._unserved = counts[0].waiting if stale else 0
         ids = [uuid.uuid4().hex for _ in range(self._pool.missing(*counts, at=self.clock()))]
         if not ids:
             return
@@ -129,7 +129,7 @@ class Driver:
         record = last_record(kept.log, tuple(Leave)) or {}
         jobs = int(record.get("jobs", 1))  # one that was asked to end says nothing
         now = self.clock()
-        self._pool = self._pool.left(jobs=jobs, wanted=self._unserved, at=now)
+        self._pool = self._pool.left(jobs=jobs, waiting=self._unserved, at=now)
         why = REASONS.get(record.get("event", ""), "it was asked to end")
         self.say(kept.name, f"left after {jobs} {'job' if jobs == 1 else 'jobs'}: {why}")
         if self._pool.due_s > now:

@@ -66,17 +66,19 @@ def test_pauses_grow_while_workers_end_at_once_and_end_with_one_that_leaves_well
         pauses.append(pool.due_s - now)
         now = pool.due_s
     assert pauses == [0.5, 1, 2, 4, 8, 10, 10]
-    assert pool.left(jobs=1, wanted=1, at=now).failures == 0
+    assert pool.left(jobs=1, waiting=1, at=now).failures == 0
     assert pool.well().failed(at=now).due_s == now + 0.5
 
 
 def test_workers_do_not_come_and_go_for_jobs_that_they_cannot_run() -> None:
     need, pool, now, pauses = Counts(wanted=1, waiting=1), Pool(4), 0.0, []
     for _ in range(7):
-        pool = pool.left(jobs=0, wanted=1, at=now)
+        pool = pool.left(jobs=0, waiting=1, at=now)
         assert not pool.missing(need, at=pool.due_s - 1)
         pauses.append(pool.due_s - now)
         now = pool.due_s
     assert pauses == [30, 60, 120, 240, 480, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
     assert pool.missing(Counts(wanted=2, waiting=2), at=0) == 2  # other work has come
-    assert pool.left(jobs=0, wanted=0, at=now).missing(need, at=now) == 1
+    assert pool.missing(Counts(wanted=1, waiting=2), at=0) == 1  # which fits into the same worker
+    assert pool.missing(Counts(wanted=1, waiting=2, claiming=1), Counts(wanted=1, waiting=1), at=0) == 1
+    assert pool.left(jobs=0, waiting=0, at=now).missing(need, at=now) == 1
