@@ -18,6 +18,8 @@ class Crew:
     claiming: int
     #: Workers that claim nothing more and still run jobs.
     draining: int
+    #: Jobs that the draining workers run.
+    draining_jobs: int
     #: Workers that were reserved and have not reported yet.
     starting: int
 

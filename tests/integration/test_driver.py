@@ -52,7 +52,7 @@ class Machine:
 
     def __init__(self, store: JobStore, folder: Path, workers: Range, **settings: object) -> None:
         self.now, self.said, self.started = 1000.0, list[str](), list[Process]()
-        self.settings = Settings(data=folder, slots=1, idle_exit_s=5, **settings)  # type: ignore[arg-type]
+        self.settings = Settings(**{"data": folder, "slots": 1, "idle_exit_s": 5, **settings})  # type: ignore[arg-type]
         say = self.hear
 
         def worker(number: int, worker_id: str, _: float) -> Process:
@@ -81,6 +81,13 @@ def publish(store: JobStore, entry: CatalogueEntry = ECHO) -> None:
 
 def report(store: JobStore, worker: str, queue: str = "default") -> None:
     store.run(queues.seen(queue, worker, 1, alive_s=60))
+
+
+def claim(store: JobStore, worker: str, slot: str) -> None:
+    command = records.claim(
+        "default", slot=slot, nonce=slot, n=1, lease_s=30, max_tenant_running=9, worker=worker, models=["echo"]
+    )
+    assert store.run(command)
 
 
 def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_path: Path) -> None:
@@ -150,6 +157,21 @@ def test_a_worker_that_is_busy_in_one_queue_is_of_no_use_to_another(store: JobSt
     assert len(machine.started) == 2
 
 
+def test_the_jobs_of_a_draining_worker_are_no_work_for_others(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a", "b", "c", "d")
+    claim(store, "draining", "s1")
+    claim(store, "claiming", "s2")
+    claim(store, "claiming", "s3")
+    store.client.zadd("penstock:workers:seen", {"draining": 1e17, "claiming": 1e17})
+    report(store, "claiming")
+    machine = Machine(store, tmp_path, Range(0, 2), slots=2)
+    machine.pass_time()
+    assert len(machine.started) == 1  # for the fourth job
+    machine.pass_time()
+    assert len(machine.started) == 1
+
+
 def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_not(store: JobStore) -> None:
     seen = store.run(fleet(QUEUES))
     start = start_workers(QUEUES, ["a", "b"], after=seen.starts, alive_s=60)
@@ -167,13 +189,10 @@ def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_no
 
 def test_a_worker_that_runs_its_last_jobs_is_counted_apart(store: JobStore) -> None:
     submit(store, "a")
-    command = records.claim(
-        "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w", models=["echo"]
-    )
-    assert store.run(command)
+    claim(store, "w", "s")
     store.client.zadd("penstock:workers:seen", {"w": 1e17})
-    now = store.run(fleet(QUEUES))
-    assert (now.together.claiming, now.together.draining) == (0, 1)
+    now = store.run(fleet(QUEUES)).together
+    assert (now.claiming, now.draining, now.draining_jobs) == (0, 1, 1)
 
 
 def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_pause(

@@ -103,9 +103,9 @@ class Driver:
                 self._start(worker_id)
 
     def _counts(self, stats: list[QueueStats], crew: Crew) -> Counts:
-        wanted, waiting = wanted_by(stats, self.settings, self.workers), sum(_claimable(each) for each in stats)
+        wanted = wanted_by(stats, crew, self.settings, self.workers)
         here = self.workers.least + len(self._numbers)
-        return Counts(wanted, waiting, crew.claiming, crew.draining, crew.starting, here)
+        return Counts(wanted, sum(_claimable(each) for each in stats), crew.claiming, crew.starting, here)
 
     def _start(self, worker_id: str) -> None:
         number = next(n for n in range(self.workers.least + 1, self.workers.most + 1) if n not in self._numbers)
@@ -145,12 +145,12 @@ class Driver:
             self.store.run(forget_start(self.settings.queues, worker_id))
 
 
-def wanted_by(stats: list[QueueStats], settings: Settings, workers: Range) -> int:
-    """Return the workers that some queues want together: one that is started serves all. Pure."""
+def wanted_by(stats: list[QueueStats], crew: Crew, settings: Settings, workers: Range) -> int:
+    """Return the workers that some queues want together, without those that drain and their jobs. Pure."""
     waiting = [each for found in stats if found.mode is not QueueMode.PAUSED for each in found.waiting]
-    load = Load(
-        waiting, sum(found.running for found in stats), max((found.busy for found in stats), default=0), settings.slots
-    )
+    running = sum(found.running for found in stats) - crew.draining_jobs
+    busy = max((found.busy for found in stats), default=0) - crew.draining
+    load = Load(waiting, max(0, running), max(0, busy), settings.slots)
     most = max(workers.most, settings.scaling.max_workers)  # of all machines
     bounds = ScalingBounds(min_workers=workers.least, max_workers=most, target_wait_s=settings.scaling.target_wait_s)
     return wanted_workers(load, bounds)

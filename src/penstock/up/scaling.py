@@ -46,8 +46,6 @@ class Counts:
     waiting: int
     #: Living workers that claim jobs.
     claiming: int = 0
-    #: Workers that claim nothing more and still run jobs.
-    draining: int = 0
     #: Workers that were started and have not reported yet.
     starting: int = 0
     #: Processes of workers on this machine.
@@ -82,14 +80,12 @@ class Pool:
     def _lacking(self, counts: Counts) -> int:
         """Return the number of workers that these queues lack.
 
-        Running jobs have their workers, so nothing starts where no job waits. Workers that drain count as long as
-        another one claims: they do part of the wanted work, and claim none of the waiting jobs.
+        Running jobs have their workers, so nothing starts where no job waits. Workers that drain, and the jobs that
+        they run, are left out of the counts.
         """
         if counts.waiting <= 0:
             return 0
-        coming = counts.claiming + counts.starting
-        lack = max(counts.wanted - coming - counts.draining, 0 if coming else 1)
-        return max(0, min(lack, self.most - counts.here))
+        return max(0, min(counts.wanted - counts.claiming - counts.starting, self.most - counts.here))
 
     def failed(self, *, at: float) -> Pool:
         """Return the pool after a worker ended with an error: the pause grows with each one."""
