@@ -6,17 +6,20 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from penstock.cli.doctor import _processes
 from penstock.config import Settings
+from penstock.errors import JobStoreError
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry
 from penstock.scaling import ScalingBounds
 from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.redis.fleet import fleet, forget_start, pools, start_workers
 from penstock.storage.redis.records import JobStore, QueueLimits
+from penstock.storage.redis.scripts import Command, Runs
 from penstock.up.children import RECORD, Child, Ledger, Supervisor, failing
 from penstock.up.driver import Driver
 from penstock.up.processes import KeptProcess
@@ -27,6 +30,7 @@ from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=3600, max_crashes=3)
 QUEUES = ("default",)
+T = TypeVar("T")
 
 
 class Process(KeptProcess):
@@ -50,7 +54,7 @@ class Process(KeptProcess):
 class Machine:
     """A driver with processes that do nothing."""
 
-    def __init__(self, store: JobStore, folder: Path, workers: Range, **settings: object) -> None:
+    def __init__(self, store: Runs, folder: Path, workers: Range, **settings: object) -> None:
         self.now, self.said, self.started = 1000.0, list[str](), list[Process]()
         self.settings = Settings(**{"data": folder, "slots": 1, "idle_exit_s": 5, **settings})  # type: ignore[arg-type]
         say = self.hear
@@ -215,7 +219,6 @@ def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_p
     second = machine.started[1]
     second.log.write_text('{"event": "worker.idle", "jobs": 0}\n')
     second.lives = False
-    store.run(forget_start(QUEUES, second.worker_id))
     machine.pass_time()
     assert machine.said[-1].endswith("it could run no waiting job; next start in 30 s, or when more wait")
     machine.pass_time(29)
@@ -249,6 +252,42 @@ def test_a_worker_that_dies_at_once_is_tried_again_after_a_pause_and_doctor_says
     [finding] = _processes(settings)
     assert (finding.ok, finding.name) == (False, "process worker-1")
     assert "libfast.so is missing" in finding.detail
+
+
+class LostAnswer:
+    """A store that loses the answer to the first reservation of a start, and fails at the next command too."""
+
+    def __init__(self, store: JobStore) -> None:
+        self.store, self.fails = store, 2
+
+    def run(self, command: Command[T]) -> T:
+        answer = self.store.run(command)
+        if self.fails and (command.script == "start_workers" or self.fails < 2):
+            self.fails -= 1
+            raise JobStoreError("the connection was lost")
+        return answer
+
+
+def test_a_start_with_a_lost_answer_does_not_count(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a")
+    machine = Machine(LostAnswer(store), tmp_path, Range(0, 1))
+    machine.pass_time()
+    assert machine.started == []
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 1
+    assert store.run(fleet(QUEUES)).together.starting == 1
+
+
+def test_a_worker_that_ends_before_it_reports_does_not_count(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a")
+    machine = Machine(store, tmp_path, Range(0, 1))
+    machine.pass_time()
+    machine.started[0].lives = False  # it was asked to end
+    machine.pass_time()
+    assert len(machine.started) == 2
 
 
 @pytest.mark.parametrize("pooled", [True, False])

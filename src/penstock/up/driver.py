@@ -60,6 +60,8 @@ class Driver:
     _report_s: float = 0.0
     #: True once the workers that always run have reported.
     _joined: bool = False
+    #: Ids of workers that were reserved in Redis and do not come.
+    _unused: list[str] = field(default_factory=list)
     #: Jobs that wait, where one has waited for longer than a worker stays idle.
     _unserved: int = 0
 
@@ -85,6 +87,7 @@ class Driver:
         if self.clock() >= self._report_s:
             self.store.run(keep_pool(queues, alive_s=POOL_S))
             self._report_s = self.clock() + POOL_S / 3
+        self._forget_starts()
         stats = [self.store.run(queue_stats(queue)) for queue in queues]
         now = self.store.run(fleet(queues))
         if not self._joined and now.together.claiming >= self.workers.least:
@@ -98,9 +101,18 @@ class Driver:
         ids = [uuid.uuid4().hex for _ in range(self._pool.missing(*counts, at=self.clock()))]
         if not ids:
             return
-        if self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S)):
-            for worker_id in ids:
-                self._start(worker_id)
+        try:
+            reserved = self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S))
+        except JobStoreError:
+            self._unused += ids  # Redis may have reserved them
+            raise
+        for worker_id in ids if reserved else ():
+            self._start(worker_id)
+
+    def _forget_starts(self) -> None:
+        while self._unused:
+            self.store.run(forget_start(self.settings.queues, self._unused[-1]))
+            self._unused.pop()
 
     def _counts(self, stats: list[QueueStats], crew: Crew) -> Counts:
         wanted = wanted_by(stats, crew, self.settings, self.workers)
@@ -113,17 +125,21 @@ class Driver:
         try:
             self.supervisor.start(kept, on_end=lambda end: self._ended(kept, number, worker_id, end))
         except (PenstockError, OSError) as error:
-            self._failed(kept, worker_id, f"does not start: {error}")
+            self._unused.append(worker_id)
+            self._failed(kept, f"does not start: {error}")
             return
         self._numbers.add(number)
         self.say(kept.name, f"process {kept.pid} started; log in {kept.log}")
 
     def _ended(self, kept: KeptProcess, number: int, worker_id: str, end: End) -> None:
         self._numbers.discard(number)
+        self._unused.append(worker_id)  # it may have ended before it reported
+        with contextlib.suppress(JobStoreError):  # the next look tries again
+            self._forget_starts()
         if end.code != 0:
             if end.lived_s > WELL_AFTER_S:
                 self._pool = self._pool.well()
-            self._failed(kept, worker_id, f"ended; last log line: {end.last_line}")
+            self._failed(kept, f"ended; last log line: {end.last_line}")
             return
         kept.note_failures(0, "")
         record = last_record(kept.log, tuple(Leave)) or {}
@@ -136,13 +152,11 @@ class Driver:
             pause_s = self._pool.due_s - now
             self.say(kept.name, f"it could run no waiting job; next start in {pause_s:.0f} s, or when more wait")
 
-    def _failed(self, kept: KeptProcess, worker_id: str, why: str) -> None:
+    def _failed(self, kept: KeptProcess, why: str) -> None:
         now = self.clock()
         self._pool = self._pool.failed(at=now)
         self.say(kept.name, f"{why} (next start in {self._pool.due_s - now:.1f} s)")
         kept.note_failures(self._pool.failures, why)
-        with contextlib.suppress(JobStoreError):  # its start expires by itself
-            self.store.run(forget_start(self.settings.queues, worker_id))
 
 
 def wanted_by(stats: list[QueueStats], crew: Crew, settings: Settings, workers: Range) -> int:
