@@ -6,17 +6,20 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from penstock.cli.doctor import _processes
 from penstock.config import Settings
+from penstock.errors import JobStoreError
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry
 from penstock.scaling import ScalingBounds
 from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.redis.fleet import fleet, forget_start, pools, start_workers
 from penstock.storage.redis.records import JobStore, QueueLimits
+from penstock.storage.redis.scripts import Command, Runs
 from penstock.up.children import RECORD, Child, Ledger, Supervisor, failing
 from penstock.up.driver import Driver
 from penstock.up.processes import KeptProcess
@@ -27,6 +30,7 @@ from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=3600, max_crashes=3)
 QUEUES = ("default",)
+T = TypeVar("T")
 
 
 class Process(KeptProcess):
@@ -50,9 +54,9 @@ class Process(KeptProcess):
 class Machine:
     """A driver with processes that do nothing."""
 
-    def __init__(self, store: JobStore, folder: Path, workers: Range, **settings: object) -> None:
+    def __init__(self, store: Runs, folder: Path, workers: Range, **settings: object) -> None:
         self.now, self.said, self.started = 1000.0, list[str](), list[Process]()
-        self.settings = Settings(data=folder, slots=1, idle_exit_s=5, **settings)  # type: ignore[arg-type]
+        self.settings = Settings(**{"data": folder, "slots": 1, "idle_exit_s": 5, **settings})  # type: ignore[arg-type]
         say = self.hear
 
         def worker(number: int, worker_id: str, _: float) -> Process:
@@ -79,8 +83,15 @@ def publish(store: JobStore, entry: CatalogueEntry = ECHO) -> None:
     store.run(catalogues.publish([entry], worker="earlier", queues=QUEUES, alive_s=600))
 
 
-def report(store: JobStore, worker: str) -> None:
-    store.run(queues.seen("default", worker, 1, alive_s=60))
+def report(store: JobStore, worker: str, queue: str = "default") -> None:
+    store.run(queues.seen(queue, worker, 1, alive_s=60))
+
+
+def claim(store: JobStore, worker: str, slot: str) -> None:
+    command = records.claim(
+        "default", slot=slot, nonce=slot, n=1, lease_s=30, max_tenant_running=9, worker=worker, models=["echo"]
+    )
+    assert store.run(command)
 
 
 def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_path: Path) -> None:
@@ -94,7 +105,7 @@ def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_p
     assert [process.name for process in machine.started] == ["worker-1", "worker-2"]
     for process in machine.started:
         report(store, process.worker_id)
-    assert store.run(fleet(QUEUES)).starting == 0
+    assert store.run(fleet(QUEUES)).together.starting == 0
     submit(store, "c", "d", "e")
     machine.pass_time()
     machine.pass_time()
@@ -131,6 +142,40 @@ def test_two_machines_start_workers_for_one_need_once(valkey: ValkeyProcess, sto
     other.close()
 
 
+def test_a_worker_of_another_queue_is_of_no_use_to_this_one(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    report(store, "elsewhere", "cpu")
+    machine = Machine(store, tmp_path, Range(0, 1), queues=["cpu", "gpu"])
+    submit(store, "a", queue="gpu")
+    machine.pass_time()
+    assert len(machine.started) == 1
+
+
+def test_a_worker_that_is_busy_in_one_queue_is_of_no_use_to_another(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(0, 4), queues=["cpu", "gpu"])
+    submit(store, "a", queue="cpu")
+    submit(store, "b", queue="gpu")
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 2
+
+
+def test_the_jobs_of_a_draining_worker_are_no_work_for_others(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a", "b", "c", "d")
+    claim(store, "draining", "s1")
+    claim(store, "claiming", "s2")
+    claim(store, "claiming", "s3")
+    store.client.zadd("penstock:workers:seen", {"draining": 1e17, "claiming": 1e17})
+    report(store, "claiming")
+    machine = Machine(store, tmp_path, Range(0, 2), slots=2)
+    machine.pass_time()
+    assert len(machine.started) == 1  # for the fourth job
+    machine.pass_time()
+    assert len(machine.started) == 1
+
+
 def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_not(store: JobStore) -> None:
     seen = store.run(fleet(QUEUES))
     start = start_workers(QUEUES, ["a", "b"], after=seen.starts, alive_s=60)
@@ -138,23 +183,20 @@ def test_of_two_starts_for_the_same_look_one_is_refused_and_a_repeated_one_is_no
     assert store.run(start)  # its answer was lost
     assert not store.run(start_workers(QUEUES, ["c"], after=seen.starts, alive_s=60))
     now = store.run(fleet(QUEUES))
-    assert (now.starting, now.claiming) == (2, 0)
+    assert (now.together.starting, now.together.claiming) == (2, 0)
     report(store, "a")
     store.run(forget_start(QUEUES, "b"))
     now = store.run(fleet(QUEUES))
-    assert (now.starting, now.claiming) == (0, 1)
-    assert store.run(fleet(["other"])).starting == 0
+    assert (now.together.starting, now.together.claiming) == (0, 1)
+    assert store.run(fleet(["other"])).together.starting == 0
 
 
 def test_a_worker_that_runs_its_last_jobs_is_counted_apart(store: JobStore) -> None:
     submit(store, "a")
-    command = records.claim(
-        "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w", models=["echo"]
-    )
-    assert store.run(command)
+    claim(store, "w", "s")
     store.client.zadd("penstock:workers:seen", {"w": 1e17})
-    now = store.run(fleet(QUEUES))
-    assert (now.claiming, now.draining) == (0, 1)
+    now = store.run(fleet(QUEUES)).together
+    assert (now.claiming, now.draining, now.draining_jobs) == (0, 1, 1)
 
 
 def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_pause(
@@ -177,7 +219,6 @@ def test_a_worker_that_leaves_is_no_failure_and_one_that_was_of_no_use_makes_a_p
     second = machine.started[1]
     second.log.write_text('{"event": "worker.idle", "jobs": 0}\n')
     second.lives = False
-    store.run(forget_start(QUEUES, second.worker_id))
     machine.pass_time()
     assert machine.said[-1].endswith("it could run no waiting job; next start in 30 s, or when more wait")
     machine.pass_time(29)
@@ -207,10 +248,46 @@ def test_a_worker_that_dies_at_once_is_tried_again_after_a_pause_and_doctor_says
     wait_for(_ticking(driver, lambda: failing(tmp_path / RECORD)[0].failures >= 2), "it is not tried again")
     assert "worker-1: ended; last log line: libfast.so is missing (next start in 0.5 s)" in said
     assert "worker-1: ended; last log line: libfast.so is missing (next start in 1.0 s)" in said
-    assert store.run(fleet(QUEUES)).starting == 0
+    assert store.run(fleet(QUEUES)).together.starting == 0
     [finding] = _processes(settings)
     assert (finding.ok, finding.name) == (False, "process worker-1")
     assert "libfast.so is missing" in finding.detail
+
+
+class LostAnswer:
+    """A store that loses the answer to the first reservation of a start, and fails at the next command too."""
+
+    def __init__(self, store: JobStore) -> None:
+        self.store, self.fails = store, 2
+
+    def run(self, command: Command[T]) -> T:
+        answer = self.store.run(command)
+        if self.fails and (command.script == "start_workers" or self.fails < 2):
+            self.fails -= 1
+            raise JobStoreError("the connection was lost")
+        return answer
+
+
+def test_a_start_with_a_lost_answer_does_not_count(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a")
+    machine = Machine(LostAnswer(store), tmp_path, Range(0, 1))
+    machine.pass_time()
+    assert machine.started == []
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 1
+    assert store.run(fleet(QUEUES)).together.starting == 1
+
+
+def test_a_worker_that_ends_before_it_reports_does_not_count(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a")
+    machine = Machine(store, tmp_path, Range(0, 1))
+    machine.pass_time()
+    machine.started[0].lives = False  # it was asked to end
+    machine.pass_time()
+    assert len(machine.started) == 2
 
 
 @pytest.mark.parametrize("pooled", [True, False])

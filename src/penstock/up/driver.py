@@ -17,7 +17,7 @@ from penstock.config import Settings
 from penstock.errors import JobStoreError, PenstockError
 from penstock.jobs import QueueMode
 from penstock.scaling import Load, ScalingBounds, wanted_workers
-from penstock.storage.redis.fleet import fleet, forget_start, keep_pool, start_workers
+from penstock.storage.redis.fleet import Crew, fleet, forget_start, keep_pool, start_workers
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.scripts import Runs
 from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record
@@ -60,7 +60,9 @@ class Driver:
     _report_s: float = 0.0
     #: True once the workers that always run have reported.
     _joined: bool = False
-    #: Workers that jobs have wanted in vain for longer than a worker stays idle.
+    #: Ids of workers that were reserved in Redis and do not come.
+    _unused: list[str] = field(default_factory=list)
+    #: Jobs that wait, where one has waited for longer than a worker stays idle.
     _unserved: int = 0
 
     def __post_init__(self) -> None:
@@ -85,23 +87,37 @@ class Driver:
         if self.clock() >= self._report_s:
             self.store.run(keep_pool(queues, alive_s=POOL_S))
             self._report_s = self.clock() + POOL_S / 3
+        self._forget_starts()
         stats = [self.store.run(queue_stats(queue)) for queue in queues]
         now = self.store.run(fleet(queues))
-        if not self._joined and now.claiming >= self.workers.least:
+        if not self._joined and now.together.claiming >= self.workers.least:
             self._joined, self._pool = True, Pool(self.workers.most)
-        wanted, waiting = wanted_by(stats, self.settings, self.workers), sum(_claimable(each) for each in stats)
-        if not now.models and not now.claiming:  # nothing is accepted before a first worker has published its models
-            wanted, waiting = max(1, wanted), max(1, waiting)
+        counts = [self._counts(stats, now.together)]
+        counts += [self._counts([found], crew) for found, crew in zip(stats, now.by_queue, strict=True)]
+        if not now.models and not now.together.claiming:  # nothing is accepted before a worker has published its models
+            counts.append(Counts(wanted=1, waiting=1, starting=now.together.starting, here=counts[0].here))
         stale = any(_claimable(each) and each.oldest_age_s > self.idle_exit_s for each in stats)
-        self._unserved = wanted if stale else 0
-        here = self.workers.least + len(self._numbers)
-        counts = Counts(wanted, waiting, now.claiming, now.draining, now.starting, here)
-        ids = [uuid.uuid4().hex for _ in range(self._pool.missing(counts, at=self.clock()))]
+        self._unserved = counts[0].waiting if stale else 0
+        ids = [uuid.uuid4().hex for _ in range(self._pool.missing(*counts, at=self.clock()))]
         if not ids:
             return
-        if self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S)):
-            for worker_id in ids:
-                self._start(worker_id)
+        try:
+            reserved = self.store.run(start_workers(queues, ids, after=now.starts, alive_s=START_S))
+        except JobStoreError:
+            self._unused += ids  # Redis may have reserved them
+            raise
+        for worker_id in ids if reserved else ():
+            self._start(worker_id)
+
+    def _forget_starts(self) -> None:
+        while self._unused:
+            self.store.run(forget_start(self.settings.queues, self._unused[-1]))
+            self._unused.pop()
+
+    def _counts(self, stats: list[QueueStats], crew: Crew) -> Counts:
+        wanted = wanted_by(stats, crew, self.settings, self.workers)
+        here = self.workers.least + len(self._numbers)
+        return Counts(wanted, sum(_claimable(each) for each in stats), crew.claiming, crew.starting, here)
 
     def _start(self, worker_id: str) -> None:
         number = next(n for n in range(self.workers.least + 1, self.workers.most + 1) if n not in self._numbers)
@@ -109,44 +125,46 @@ class Driver:
         try:
             self.supervisor.start(kept, on_end=lambda end: self._ended(kept, number, worker_id, end))
         except (PenstockError, OSError) as error:
-            self._failed(kept, worker_id, f"does not start: {error}")
+            self._unused.append(worker_id)
+            self._failed(kept, f"does not start: {error}")
             return
         self._numbers.add(number)
         self.say(kept.name, f"process {kept.pid} started; log in {kept.log}")
 
     def _ended(self, kept: KeptProcess, number: int, worker_id: str, end: End) -> None:
         self._numbers.discard(number)
+        self._unused.append(worker_id)  # it may have ended before it reported
+        with contextlib.suppress(JobStoreError):  # the next look tries again
+            self._forget_starts()
         if end.code != 0:
             if end.lived_s > WELL_AFTER_S:
                 self._pool = self._pool.well()
-            self._failed(kept, worker_id, f"ended; last log line: {end.last_line}")
+            self._failed(kept, f"ended; last log line: {end.last_line}")
             return
         kept.note_failures(0, "")
         record = last_record(kept.log, tuple(Leave)) or {}
         jobs = int(record.get("jobs", 1))  # one that was asked to end says nothing
         now = self.clock()
-        self._pool = self._pool.left(jobs=jobs, wanted=self._unserved, at=now)
+        self._pool = self._pool.left(jobs=jobs, waiting=self._unserved, at=now)
         why = REASONS.get(record.get("event", ""), "it was asked to end")
         self.say(kept.name, f"left after {jobs} {'job' if jobs == 1 else 'jobs'}: {why}")
         if self._pool.due_s > now:
             pause_s = self._pool.due_s - now
             self.say(kept.name, f"it could run no waiting job; next start in {pause_s:.0f} s, or when more wait")
 
-    def _failed(self, kept: KeptProcess, worker_id: str, why: str) -> None:
+    def _failed(self, kept: KeptProcess, why: str) -> None:
         now = self.clock()
         self._pool = self._pool.failed(at=now)
         self.say(kept.name, f"{why} (next start in {self._pool.due_s - now:.1f} s)")
         kept.note_failures(self._pool.failures, why)
-        with contextlib.suppress(JobStoreError):  # its start expires by itself
-            self.store.run(forget_start(self.settings.queues, worker_id))
 
 
-def wanted_by(stats: list[QueueStats], settings: Settings, workers: Range) -> int:
-    """Return the workers that some queues want together: each worker serves all of them. Pure."""
+def wanted_by(stats: list[QueueStats], crew: Crew, settings: Settings, workers: Range) -> int:
+    """Return the workers that some queues want together, without those that drain and their jobs. Pure."""
     waiting = [each for found in stats if found.mode is not QueueMode.PAUSED for each in found.waiting]
-    load = Load(
-        waiting, sum(found.running for found in stats), max((found.busy for found in stats), default=0), settings.slots
-    )
+    running = sum(found.running for found in stats) - crew.draining_jobs
+    busy = max((found.busy for found in stats), default=0) - crew.draining
+    load = Load(waiting, max(0, running), max(0, busy), settings.slots)
     most = max(workers.most, settings.scaling.max_workers)  # of all machines
     bounds = ScalingBounds(min_workers=workers.least, max_workers=most, target_wait_s=settings.scaling.target_wait_s)
     return wanted_workers(load, bounds)

@@ -38,16 +38,14 @@ ONE_WORKER = Range(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The workers of these queues, on all machines, and the work for them."""
+    """The workers of a queue or of several, on all machines, and the work for them."""
 
-    #: Workers that the queues want.
+    #: Workers that are wanted.
     wanted: int
     #: Jobs that wait for a slot.
     waiting: int
     #: Living workers that claim jobs.
     claiming: int = 0
-    #: Workers that claim nothing more and still run jobs.
-    draining: int = 0
     #: Workers that were started and have not reported yet.
     starting: int = 0
     #: Processes of workers on this machine.
@@ -65,38 +63,44 @@ class Pool:
     fruitless: int = 0
     #: Time before which no worker is started.
     due_s: float = 0.0
-    #: Workers wanted when the last one left without a job: more end the pause.
+    #: Jobs that waited when the last worker left without a job: more end the pause.
     in_vain: int | None = None
 
-    def missing(self, counts: Counts, *, at: float) -> int:
-        """Return the number of workers to start now.
+    def missing(self, *counts: Counts, at: float) -> int:
+        """Return the number of workers to start now: each of them serves all the queues that were counted.
 
-        Running jobs have their workers, so nothing starts where no job waits. Workers that drain count as long as
-        another one claims: they do part of the wanted work, and claim none of the waiting jobs.
+        `counts` are those of each queue, since a worker of another queue is of no use to its jobs, and those of all
+        queues together, since a worker that is busy in one queue is of no use to another. The largest lack decides.
         """
-        if counts.waiting <= 0 or (at < self.due_s and not self._has_new_work(counts)):
+        waiting = max((each.waiting for each in counts), default=0)
+        if at < self.due_s and (self.in_vain is None or waiting <= self.in_vain):
             return 0
-        coming = counts.claiming + counts.starting
-        lack = max(counts.wanted - coming - counts.draining, 0 if coming else 1)
-        return max(0, min(lack, self.most - counts.here))
+        return max((self._lacking(each) for each in counts), default=0)
+
+    def _lacking(self, counts: Counts) -> int:
+        """Return the number of workers that these queues lack.
+
+        Running jobs have their workers, so nothing starts where no job waits. Workers that drain, and the jobs that
+        they run, are left out of the counts.
+        """
+        if counts.waiting <= 0:
+            return 0
+        return max(0, min(counts.wanted - counts.claiming - counts.starting, self.most - counts.here))
 
     def failed(self, *, at: float) -> Pool:
         """Return the pool after a worker ended with an error: the pause grows with each one."""
         return replace(self, failures=self.failures + 1, due_s=at + pause_s(self.failures), in_vain=None)
 
-    def left(self, *, jobs: int, wanted: int, at: float) -> Pool:
-        """Return the pool after a worker left by itself, having had so many jobs, while so many workers are wanted.
+    def left(self, *, jobs: int, waiting: int, at: float) -> Pool:
+        """Return the pool after a worker left by itself, having had so many jobs, while so many wait in vain.
 
         Where jobs wait that no worker of this pool can claim, a pause keeps workers from coming and going for nothing.
         """
-        if jobs or not wanted:
+        if jobs or not waiting:
             return replace(self, failures=0, fruitless=0, due_s=at, in_vain=None)
         pause = min(LONGEST_PAUSE_S, FRUITLESS_PAUSE_S * 2**self.fruitless)
-        return replace(self, failures=0, fruitless=self.fruitless + 1, due_s=at + pause, in_vain=wanted)
+        return replace(self, failures=0, fruitless=self.fruitless + 1, due_s=at + pause, in_vain=waiting)
 
     def well(self) -> Pool:
         """Return the pool after a worker has lived for a while."""
         return replace(self, failures=0)
-
-    def _has_new_work(self, counts: Counts) -> bool:
-        return self.in_vain is not None and counts.wanted > self.in_vain
