@@ -12,6 +12,7 @@ import structlog
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
+from penstock.signals import POLL_EVERY_S
 from penstock.storage.redis import catalogues, queues, records, workers
 from penstock.workers.leaving import Activity, Leave, reason_to_leave
 from penstock.workers.served_models import ServedModels
@@ -111,15 +112,20 @@ class Slots:
     def leave(self) -> bool:
         """Stop claiming once there is a reason to leave (see `leaving.py`); return True when no job runs any more.
 
-        Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue.
+        Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue. A
+        claim that hangs is not waited for: the worker stays.
         """
-        with self._claiming:
+        if not self._claiming.acquire(timeout=POLL_EVERY_S):
+            return False
+        try:
             if self._leaves is None and not self._draining.is_set():
                 self._leaves = self._reason_to_leave(at=time.monotonic())
             if self._leaves is None:
                 return False
             self.drain()
             return self._running == 0
+        finally:
+            self._claiming.release()
 
     def join(self) -> None:
         """Wait for the jobs that the poll started, and send hints for those that are left in the queues."""
