@@ -61,6 +61,8 @@ class Slots:
         self._running = 0
         self._claimed = 0
         self._busy_s = time.monotonic()
+        #: The models that were ready at the latest look for a reason to leave.
+        self._usable = served.ready()
         self._leaves: Leave | None = None
         self._alone = False
         self._draining = threading.Event()
@@ -138,9 +140,10 @@ class Slots:
         self._publish_state(draining=True, alive_s=0)
 
     def _reason_to_leave(self, *, at: float) -> Leave | None:
-        if self._served.preparing() or self._store_away():
-            self._busy_s = at
-        settings, activity = self._settings, Activity(self._running, self._claimed, self._busy_s)
+        fetching, usable = self._served.fetching(), self._served.ready()  # in this order: a fetch may end between them
+        if self._served.preparing() or self._store_away() or usable != self._usable:
+            self._busy_s, self._usable = at, usable
+        settings, activity = self._settings, Activity(self._running, self._claimed, self._busy_s, fetching)
         why = reason_to_leave(
             activity, at=at, idle_exit_s=settings.idle_exit_s, max_jobs=settings.max_worker_jobs
         )  # fmt: skip

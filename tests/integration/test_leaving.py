@@ -172,6 +172,19 @@ def test_a_worker_that_prepares_models_is_not_idle(bench: Bench) -> None:
     assert is_idle(bench.slots)
 
 
+def test_a_worker_that_fetches_a_model_stays_and_is_idle_from_the_time_that_it_is_ready(bench: Bench) -> None:
+    served, settings = bench.pipeline.served, bench.settings.model_copy(update={"idle_exit_s": 600})
+    served.update("echo", problem="its files could not be fetched")
+    slots = Slots(settings, bench.store, served, bench.pipeline.run)
+    slots._busy_s -= 600
+    with served.fetch():
+        assert not slots.leave()
+        served.update("echo", problem=None, ready=True)
+    assert not slots.leave()
+    slots._busy_s -= 600
+    assert slots.leave()
+
+
 def test_a_worker_whose_stores_do_not_answer_is_not_idle(bench: Bench, valkey: ValkeyProcess) -> None:
     away = True
     served = bench.pipeline.served
