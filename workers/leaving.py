@@ -25,12 +25,14 @@ class Activity:
     claimed: int = 0
     #: Latest time, by the monotonic clock, at which a job ended, a model was prepared, or a store did not answer.
     busy_s: float = 0.0
+    #: True while the files of models are fetched: a worker that left would drop them.
+    fetching: bool = False
 
 
 def reason_to_leave(activity: Activity, *, at: float, idle_exit_s: float, max_jobs: int) -> Leave | None:
     """Return why a worker leaves now, `at` by the monotonic clock; None if it stays. A limit of 0 does not apply."""
     if max_jobs and activity.claimed >= max_jobs:
         return Leave.MAX_JOBS
-    if idle_exit_s and activity.running == 0 and at - activity.busy_s >= idle_exit_s:
+    if idle_exit_s and activity.running == 0 and not activity.fetching and at - activity.busy_s >= idle_exit_s:
         return Leave.IDLE
     return None

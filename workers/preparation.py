@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -21,6 +22,8 @@ from penstock.workers.warmup import warm_up
 
 #: Seconds between two tries to fetch a model whose source did not respond.
 FETCH_AGAIN_S = 60.0
+#: Failed tries to fetch a model that keep a worker from leaving; later tries go on while the worker stays.
+FETCH_TRIES = 3
 #: Number of models checked at once.
 CHECKS = 4
 
@@ -49,6 +52,8 @@ class Preparation:
         #: Models that must be fetched.
         self._later: list[Model] = []
         self._first: list[Model] = []
+        #: Failed tries to fetch, by model.
+        self._failures: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._fill, name="preparation", daemon=True)
 
     def begin(self, catalogue: Catalogue) -> None:
@@ -73,7 +78,8 @@ class Preparation:
         self._prepare_all(self._first, fetch=False)
         while self._later and not self._ended.is_set():
             waiting, self._later = self._later, []
-            self._prepare_all(waiting, fetch=True)
+            with self._served.fetch():
+                self._prepare_all(waiting, fetch=True)
             if self._later:
                 self._ended.wait(self._fetch_again_s)
 
@@ -113,13 +119,15 @@ class Preparation:
         remote = "://" in model.source
         if remote:
             self._later.append(model)
+            self._failures[model.name] += fetch
         waits = remote and not fetch
-        self._put(model, unusable(model, FETCHING if waits else error.detail))
+        again = remote and self._failures[model.name] < FETCH_TRIES
+        self._put(model, unusable(model, FETCHING if waits else error.detail), again=again)
         if not waits:
             log.warning("model.unavailable", model=model.name, problem=error.detail)
 
-    def _put(self, model: Model, entry: CatalogueEntry) -> None:
-        self._served.put(model, entry)
+    def _put(self, model: Model, entry: CatalogueEntry, *, again: bool = False) -> None:
+        self._served.put(model, entry, again=again)
         self._on_news()
 
     def _warm_up(self, model: Model) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,17 @@ class ServedModels:
         self._lock = threading.Lock()
         self._entries: dict[str, CatalogueEntry] = {}
         self._runnable: dict[str, RunnableModel] = {}
+        #: Names of the models that stay in preparation although their entries have a problem.
+        self._again: set[str] = set()
+        self._fetching = threading.Event()
 
-    def put(self, model: Model, entry: CatalogueEntry) -> None:
-        """Add a model or replace its entry. A model whose entry has a problem cannot be run."""
+    def put(self, model: Model, entry: CatalogueEntry, *, again: bool = False) -> None:
+        """Add a model or replace its entry. A model whose entry has a problem cannot be run.
+
+        With `again`, the model is fetched once more, and counts as being prepared until its next entry.
+        """
         with self._lock:
+            (self._again.add if again else self._again.discard)(model.name)
             self._set_entry(entry)
             if entry.problem is None:
                 self._runnable[model.name] = RunnableModel(model, entry.input_schema)
@@ -57,12 +65,28 @@ class ServedModels:
             return frozenset(name for name, entry in self._entries.items() if entry.ready and entry.problem is None)
 
     def preparing(self) -> bool:
-        """Return True while a model is fetched, checked or warmed up."""
+        """Return True while a model is fetched, waits for another try to fetch it, is checked or warmed up.
+
+        A model that could not be fetched several times counts no more; see `fetching`.
+        """
         with self._lock:
-            return any(
+            return bool(self._again) or any(
                 entry.problem in (CHECKING, FETCHING) or (entry.problem is None and not entry.ready)
                 for entry in self._entries.values()
             )
+
+    @contextmanager
+    def fetch(self) -> Iterator[None]:
+        """Make `fetching` return True inside the block; for one thread."""
+        self._fetching.set()
+        try:
+            yield
+        finally:
+            self._fetching.clear()
+
+    def fetching(self) -> bool:
+        """Return True while models are fetched, also after many failures."""
+        return self._fetching.is_set()
 
     def _set_entry(self, entry: CatalogueEntry) -> None:
         """Store an entry; an entry with a problem is not ready, and its model cannot be run."""

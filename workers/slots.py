@@ -12,6 +12,7 @@ import structlog
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
+from penstock.signals import POLL_EVERY_S
 from penstock.storage.redis import catalogues, queues, records, workers
 from penstock.workers.leaving import Activity, Leave, reason_to_leave
 from penstock.workers.served_models import ServedModels
@@ -60,6 +61,8 @@ class Slots:
         self._running = 0
         self._claimed = 0
         self._busy_s = time.monotonic()
+        #: The models that were ready at the latest look for a reason to leave.
+        self._usable = served.ready()
         self._leaves: Leave | None = None
         self._alone = False
         self._draining = threading.Event()
@@ -111,15 +114,20 @@ class Slots:
     def leave(self) -> bool:
         """Stop claiming once there is a reason to leave (see `leaving.py`); return True when no job runs any more.
 
-        Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue.
+        Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue. A
+        claim that hangs is not waited for: the worker stays.
         """
-        with self._claiming:
+        if not self._claiming.acquire(timeout=POLL_EVERY_S):
+            return False
+        try:
             if self._leaves is None and not self._draining.is_set():
                 self._leaves = self._reason_to_leave(at=time.monotonic())
             if self._leaves is None:
                 return False
             self.drain()
             return self._running == 0
+        finally:
+            self._claiming.release()
 
     def join(self) -> None:
         """Wait for the jobs that the poll started, and send hints for those that are left in the queues."""
@@ -132,9 +140,10 @@ class Slots:
         self._publish_state(draining=True, alive_s=0)
 
     def _reason_to_leave(self, *, at: float) -> Leave | None:
-        if self._served.preparing() or self._store_away():
-            self._busy_s = at
-        settings, activity = self._settings, Activity(self._running, self._claimed, self._busy_s)
+        fetching, usable = self._served.fetching(), self._served.ready()  # in this order: a fetch may end between them
+        if self._served.preparing() or self._store_away() or usable != self._usable:
+            self._busy_s, self._usable = at, usable
+        settings, activity = self._settings, Activity(self._running, self._claimed, self._busy_s, fetching)
         why = reason_to_leave(
             activity, at=at, idle_exit_s=settings.idle_exit_s, max_jobs=settings.max_worker_jobs
         )  # fmt: skip

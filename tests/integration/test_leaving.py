@@ -21,6 +21,7 @@ from penstock.queue import celery_queue
 from penstock.storage.journal import journal
 from penstock.storage.redis import queues, records, workers
 from penstock.storage.redis.catalogues import CHECKING
+from penstock.workers.app import Worker
 from penstock.workers.slots import Slots
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
@@ -145,6 +146,22 @@ def test_a_worker_that_claims_is_not_idle_before_the_claim_is_answered(bench: Be
     assert read(bench, key).state is State.SUCCEEDED
 
 
+def test_a_sigterm_does_not_wait_for_a_claim_that_hangs(bench: Bench, valkey: ValkeyProcess) -> None:
+    worker = Worker(bench.settings, bench.slots, bench.pipeline.heartbeat, bench.pipeline.engine)
+    terminated = iter([False, True])  # the SIGTERM arrives while the worker wants to leave
+    hangs: list[bool] = []
+    try:
+        with valkey.hanging():
+            claiming = threading.Thread(target=bench.slots.work, args=("default",))
+            claiming.start()
+            wait_for(bench.slots._claiming.locked, "it does not claim")
+            worker.drain_when(lambda: next(terminated), stop=lambda: hangs.append(bench.slots._claiming.locked()))
+    finally:
+        worker.ended.set()
+    assert hangs == [True]
+    claiming.join(30)
+
+
 def test_a_worker_that_prepares_models_is_not_idle(bench: Bench) -> None:
     served = bench.pipeline.served
     served.update("echo", ready=False)
@@ -153,6 +170,19 @@ def test_a_worker_that_prepares_models_is_not_idle(bench: Bench) -> None:
     assert not is_idle(bench.slots)
     served.update("echo", problem="its files are missing")
     assert is_idle(bench.slots)
+
+
+def test_a_worker_that_fetches_a_model_stays_and_is_idle_from_the_time_that_it_is_ready(bench: Bench) -> None:
+    served, settings = bench.pipeline.served, bench.settings.model_copy(update={"idle_exit_s": 600})
+    served.update("echo", problem="its files could not be fetched")
+    slots = Slots(settings, bench.store, served, bench.pipeline.run)
+    slots._busy_s -= 600
+    with served.fetch():
+        assert not slots.leave()
+        served.update("echo", problem=None, ready=True)
+    assert not slots.leave()
+    slots._busy_s -= 600
+    assert slots.leave()
 
 
 def test_a_worker_whose_stores_do_not_answer_is_not_idle(bench: Bench, valkey: ValkeyProcess) -> None:

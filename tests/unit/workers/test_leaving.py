@@ -14,6 +14,7 @@ IDLE = Activity(running=0, claimed=3, busy_s=100.0)
     [
         (IDLE, 159.9, 60, 0, None),
         (IDLE, 160.0, 60, 0, Leave.IDLE),
+        (Activity(running=0, claimed=3, busy_s=100.0, fetching=True), 1e9, 60, 0, None),
         (IDLE, 1e9, 0, 0, None),
         (Activity(running=1, claimed=3, busy_s=0.0), 1e9, 60, 0, None),
         (IDLE, 100.0, 60, 3, Leave.MAX_JOBS),

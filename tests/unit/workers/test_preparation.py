@@ -29,11 +29,14 @@ class Hub:
     def __init__(self) -> None:
         self.open = threading.Event()
         self.failures = 0
+        #: Released at each fetch.
+        self.asked = threading.Semaphore(0)
 
     def localise(self, model: Model, fetch: bool) -> Model:
         if "://" not in model.source:
             return model
         if fetch:
+            self.asked.release()
             assert self.open.wait(20), "the test never opened the hub"
         if not fetch or self.failures:
             self.failures -= fetch
@@ -58,12 +61,18 @@ class Stock:
     def __init__(self, folder: Path, hub: Hub) -> None:
         self.served, self.engine = ServedModels(), BatchingEngine(Runners.installed())
         self._changed = threading.Semaphore(0)
+        #: `preparing` at each news.
+        self.preparing: list[bool] = []
         self.door = Door()
         processing = InThread(Registry().register("probe", Probe).register("door", self.door))
         self.preparation = Preparation(
-            self.served, processing, self.engine, folder, localise=hub.localise, on_news=self._changed.release,
+            self.served, processing, self.engine, folder, localise=hub.localise, on_news=self._note,
             fetch_again_s=0.01,
         )  # fmt: skip
+
+    def _note(self) -> None:
+        self.preparing.append(self.served.preparing())
+        self._changed.release()
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Return when something holds, looking whenever there is news."""
@@ -115,6 +124,28 @@ def test_what_must_be_fetched_is_said_and_follows(open_stock: Callable[..., Stoc
     stock.wait_ready("here", "remote")
     assert stock.problem("remote") is None
     assert stock.served.runnable()["remote"].model.source == "."
+
+
+def test_a_model_is_in_preparation_until_it_could_not_be_fetched_three_times(
+    open_stock: Callable[..., Stock], hub: Hub
+) -> None:
+    hub.failures = 4
+    hub.open.set()
+    stock = open_stock(REMOTE)
+    stock.wait(lambda: len(stock.preparing) == 7)
+    fetched_later, failed, fetched, ready = [True], [True, True, False, False], [True], [False]
+    assert stock.preparing == [*fetched_later, *failed, *fetched, *ready]
+
+
+def test_a_fetch_is_known_while_it_runs(open_stock: Callable[..., Stock], hub: Hub) -> None:
+    stock = open_stock(REMOTE, MODEL)
+    stock.wait_ready("here")
+    assert hub.asked.acquire(timeout=20)
+    assert stock.served.fetching()
+    hub.open.set()
+    stock.wait_ready("here", "remote")
+    stock.preparation.end()
+    assert not stock.served.fetching()
 
 
 def test_a_model_that_cannot_be_used_keeps_no_other_from_it(open_stock: Callable[..., Stock]) -> None:
