@@ -314,6 +314,25 @@ def test_workers_of_all_machines_stay_within_the_queues_bounds(store: JobStore, 
     assert sum(len(machine.started) for machine in machines) == 3
 
 
+def test_a_bound_of_the_queue_below_that_of_the_machine_holds(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(0, 4), scaling=ScalingBounds(max_workers=2))
+    submit(store, "a", "b", "c", "d")
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 2
+
+
+def test_without_a_bound_of_the_queue_each_machine_starts_as_many_as_it_may(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machines = [Machine(store, tmp_path / name, Range(0, 8)) for name in "ab"]
+    submit(store, *(f"j{number}" for number in range(20)))
+    for _ in range(3):
+        for machine in machines:
+            machine.pass_time()
+    assert [len(machine.started) for machine in machines] == [8, 8]
+
+
 def _ticking(driver: Driver, condition: Callable[[], bool]) -> Callable[[], bool]:
     def look() -> bool:
         driver.tick()
