@@ -20,7 +20,7 @@ from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.redis.fleet import fleet, forget_start, pools, start_workers
 from penstock.storage.redis.records import JobStore, QueueLimits
 from penstock.storage.redis.scripts import Command, Runs
-from penstock.up.children import RECORD, Child, Ledger, Supervisor, failing
+from penstock.up.children import RECORD, WELL_AFTER_S, Child, Ledger, Supervisor, failing
 from penstock.up.driver import Driver
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Range
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Process(KeptProcess):
     """A process that lives until the test ends it."""
 
-    stop_s, code = 1.0, 0
+    stop_s, code, failures = 1.0, 0, 0
 
     def __init__(self, folder: Path, number: int, worker_id: str) -> None:
         self.name, self.log, self.worker_id, self.lives = f"worker-{number}", folder / f"{number}.log", worker_id, False
@@ -49,6 +49,9 @@ class Process(KeptProcess):
 
     def exit_code(self) -> int | None:
         return self.code
+
+    def note_failures(self, failures: int, why: str) -> None:  # noqa: ARG002  (the interface has it)
+        self.failures = failures
 
 
 class Machine:
@@ -288,6 +291,23 @@ def test_a_worker_that_ends_before_it_reports_does_not_count(store: JobStore, tm
     machine.started[0].lives = False  # it was asked to end
     machine.pass_time()
     assert len(machine.started) == 2
+
+
+def test_doctor_forgets_the_failures_of_a_worker_that_lives_for_a_while(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a")
+    machine = Machine(store, tmp_path, Range(0, 1))
+    machine.pass_time()
+    machine.started[0].code, machine.started[0].lives = 1, False
+    machine.pass_time()
+    assert machine.started[0].failures == 1
+    machine.pass_time()
+    healed = machine.started[1]
+    healed.failures = 1  # both have one row in the record
+    machine.pass_time(WELL_AFTER_S)
+    assert healed.failures == 1
+    machine.pass_time()
+    assert healed.failures == 0
 
 
 @pytest.mark.parametrize("pooled", [True, False])
