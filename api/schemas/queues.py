@@ -32,7 +32,7 @@ class QueueView(Outgoing):
     #: Jobs that failed because their workers died too often, without the retried ones.
     dead_letters: int
     wanted_workers: int = Field(
-        description="Workers that the queue wants now, within the bounds of the setting `scaling`. 0 without work."
+        description="Workers that the queue wants now, within the bounds of `scaling`: the lower one without work."
     )
 
 

@@ -58,9 +58,9 @@ def wanted_workers(load: Load, bounds: ScalingBounds) -> int:
 
     A waiting job that takes `target_wait_s` or longer wants a slot of its own, a shorter one the share of a slot that
     its seconds are of `target_wait_s`, one of unknown length a whole slot. A running job wants its slot. The number is
-    never below the busy workers or `min_workers`, and never above `max_workers` unless more are busy. It is 0 as soon
-    as nothing waits or runs: the time for which an idle worker stays is the affair of that worker. A paused queue
-    wants its busy workers only, also below `min_workers`.
+    never below the busy workers or `min_workers`, and never above `max_workers` unless more are busy. It is
+    `min_workers` as soon as nothing waits or runs: the time for which an idle worker stays is the affair of that
+    worker. A paused queue wants its busy workers only, also below `min_workers`.
     """
     if load.paused:
         return load.busy

@@ -20,7 +20,7 @@ from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.redis.fleet import fleet, forget_start, pools, start_workers
 from penstock.storage.redis.records import JobStore, QueueLimits
 from penstock.storage.redis.scripts import Command, Runs
-from penstock.up.children import RECORD, Child, Ledger, Supervisor, failing
+from penstock.up.children import RECORD, WELL_AFTER_S, Child, Ledger, Supervisor, failing
 from penstock.up.driver import Driver
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Range
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Process(KeptProcess):
     """A process that lives until the test ends it."""
 
-    stop_s, code = 1.0, 0
+    stop_s, code, failures = 1.0, 0, 0
 
     def __init__(self, folder: Path, number: int, worker_id: str) -> None:
         self.name, self.log, self.worker_id, self.lives = f"worker-{number}", folder / f"{number}.log", worker_id, False
@@ -49,6 +49,9 @@ class Process(KeptProcess):
 
     def exit_code(self) -> int | None:
         return self.code
+
+    def note_failures(self, failures: int, why: str) -> None:  # noqa: ARG002  (the interface has it)
+        self.failures = failures
 
 
 class Machine:
@@ -290,6 +293,23 @@ def test_a_worker_that_ends_before_it_reports_does_not_count(store: JobStore, tm
     assert len(machine.started) == 2
 
 
+def test_doctor_forgets_the_failures_of_a_worker_that_lives_for_a_while(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    submit(store, "a")
+    machine = Machine(store, tmp_path, Range(0, 1))
+    machine.pass_time()
+    machine.started[0].code, machine.started[0].lives = 1, False
+    machine.pass_time()
+    assert machine.started[0].failures == 1
+    machine.pass_time()
+    healed = machine.started[1]
+    healed.failures = 1  # both have one row in the record
+    machine.pass_time(WELL_AFTER_S)
+    assert healed.failures == 1
+    machine.pass_time()
+    assert healed.failures == 0
+
+
 @pytest.mark.parametrize("pooled", [True, False])
 def test_a_job_in_a_queue_that_nobody_serves_says_so(store: JobStore, tmp_path: Path, *, pooled: bool) -> None:
     publish(store)
@@ -312,6 +332,25 @@ def test_workers_of_all_machines_stay_within_the_queues_bounds(store: JobStore, 
         for machine in machines:
             machine.pass_time()
     assert sum(len(machine.started) for machine in machines) == 3
+
+
+def test_a_bound_of_the_queue_below_that_of_the_machine_holds(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machine = Machine(store, tmp_path, Range(0, 4), scaling=ScalingBounds(max_workers=2))
+    submit(store, "a", "b", "c", "d")
+    machine.pass_time()
+    machine.pass_time()
+    assert len(machine.started) == 2
+
+
+def test_without_a_bound_of_the_queue_each_machine_starts_as_many_as_it_may(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    machines = [Machine(store, tmp_path / name, Range(0, 8)) for name in "ab"]
+    submit(store, *(f"j{number}" for number in range(20)))
+    for _ in range(3):
+        for machine in machines:
+            machine.pass_time()
+    assert [len(machine.started) for machine in machines] == [8, 8]
 
 
 def _ticking(driver: Driver, condition: Callable[[], bool]) -> Callable[[], bool]:

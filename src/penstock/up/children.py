@@ -102,6 +102,8 @@ class Ledger:
 
     def note_failures(self, name: str, failures: int, why: str) -> None:
         """Record how often a process ended right after its start, and the last reason; 0 clears that."""
+        if not failures and "failures" not in self._rows.get(name, {}):
+            return
         row = {key: value for key, value in self._rows.get(name, {}).items() if key not in ("failures", "why")}
         self._rows[name] = {**row, "failures": failures, "why": why} if failures else row
         self._write()
@@ -181,6 +183,8 @@ class _Supervised:
     on_end: Callable[[End], None] | None = None
     started_at: float = 0.0
     failures: int = 0
+    #: True once the process has lived for `WELL_AFTER_S` since its start.
+    well: bool = False
     #: Time of the next start; None while the process runs.
     due_at: float | None = None
     seen_bytes: int = 0
@@ -216,8 +220,8 @@ class Supervisor:
                     self._restart(watch)
             elif not watch.kept.alive():
                 self._note_end(watch)
-            elif watch.failures and self.clock() - watch.started_at > WELL_AFTER_S:
-                watch.failures = 0
+            elif not watch.well and self.clock() - watch.started_at > WELL_AFTER_S:
+                watch.well, watch.failures = True, 0
                 watch.kept.note_failures(0, "")
 
     def stop(self, *, hurry: Callable[[], bool]) -> bool:
@@ -232,7 +236,7 @@ class Supervisor:
         return willing
 
     def _restart(self, watch: _Supervised) -> None:
-        watch.due_at, watch.started_at = None, self.clock()
+        watch.due_at, watch.started_at, watch.well = None, self.clock(), False
         try:
             watch.kept.start()
         except (PenstockError, OSError) as error:

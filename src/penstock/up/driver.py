@@ -8,6 +8,7 @@ same need. No driver has to lead.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -95,7 +96,8 @@ class Driver:
         counts = [self._counts(stats, now.together)]
         counts += [self._counts([found], crew) for found, crew in zip(stats, now.by_queue, strict=True)]
         if not now.models and not now.together.claiming:  # nothing is accepted before a worker has published its models
-            counts.append(Counts(wanted=1, waiting=1, starting=now.together.starting, here=counts[0].here))
+            first = min(1, bounds_of(self.settings.scaling).max_workers)
+            counts.append(Counts(wanted=first, waiting=1, starting=now.together.starting, here=counts[0].here))
         stale = any(_claimable(each) and each.oldest_age_s > self.idle_exit_s for each in stats)
         self._unserved = counts[0].waiting if stale else 0
         ids = [uuid.uuid4().hex for _ in range(self._pool.missing(*counts, at=self.clock()))]
@@ -115,7 +117,7 @@ class Driver:
             self._unused.pop()
 
     def _counts(self, stats: list[QueueStats], crew: Crew) -> Counts:
-        wanted = wanted_by(stats, crew, self.settings, self.workers)
+        wanted = wanted_by(stats, crew, self.settings)
         here = self.workers.least + len(self._numbers)
         return Counts(wanted, sum(_claimable(each) for each in stats), crew.claiming, crew.starting, here)
 
@@ -159,15 +161,20 @@ class Driver:
         kept.note_failures(self._pool.failures, why)
 
 
-def wanted_by(stats: list[QueueStats], crew: Crew, settings: Settings, workers: Range) -> int:
+def wanted_by(stats: list[QueueStats], crew: Crew, settings: Settings) -> int:
     """Return the workers that some queues want together, without those that drain and their jobs. Pure."""
     waiting = [each for found in stats if found.mode is not QueueMode.PAUSED for each in found.waiting]
     running = sum(found.running for found in stats) - crew.draining_jobs
     busy = max((found.busy for found in stats), default=0) - crew.draining
     load = Load(waiting, max(0, running), max(0, busy), settings.slots)
-    most = max(workers.most, settings.scaling.max_workers)  # of all machines
-    bounds = ScalingBounds(min_workers=workers.least, max_workers=most, target_wait_s=settings.scaling.target_wait_s)
-    return wanted_workers(load, bounds)
+    return wanted_workers(load, bounds_of(settings.scaling))
+
+
+def bounds_of(scaling: ScalingBounds) -> ScalingBounds:
+    """Return the bounds of all machines: no upper one where the operator set none, as each driver has its own. Pure."""
+    if "max_workers" in scaling.model_fields_set:
+        return scaling
+    return scaling.model_copy(update={"max_workers": sys.maxsize})
 
 
 def _claimable(stats: QueueStats) -> int:
