@@ -61,7 +61,12 @@ class Failpoints:
         os.kill(os.getpid(), _SIGNALS[point.action])
 
     def note_life(self, what: str, name: str) -> None:
-        """Leave a file that tells since when a process claims jobs (`live`), sweeps (`sweeping`) or leaves (`left`)."""
+        """Leave a file that tells since when a process claims jobs (`live`), sweeps (`sweeping`) or leaves (`left`).
+
+        Without `CHAOS_HITS` there is no place for it.
+        """
+        if not self.hits.name:
+            return
         folder = self.hits.with_name(what)
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(f"{os.getpid()} {time.time()}")
