@@ -62,7 +62,8 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield _catalogue(settings)
     store_address = None if found is None else address
     stored = _stored(settings)
-    yield _stored_models(stored)
+    if stored is not None:
+        yield _stored_models(stored)
     known, listed = _read(store_address, known_models(), NONE_KNOWN), _read(store_address, passes(), NO_PASSES)
     models = merged(known, EMPTY if stored is None else stored)
     yield from inspect_drops(settings, models, listed.rules)
@@ -168,10 +169,8 @@ def _stored(settings: Settings) -> StoredCatalogue | None:
         return None
 
 
-def _stored_models(found: StoredCatalogue | None) -> Finding:
+def _stored_models(found: StoredCatalogue) -> Finding:
     """Report the models that the service accepts without a worker, and those that this release cannot read."""
-    if found is None:
-        return Finding("stored models", ok=False, detail="unknown", remedy="correct `object_store`")
     objects = {**found.checked, **found.published}
     kept = [name for name in sorted(objects) if found.entry(name) is not None]
     unread = [name for name in sorted(objects) if found.entry(name) is None and not found.withdrawn(name)]
