@@ -32,7 +32,7 @@ from penstock.api.facades.openai import batches as openai_batches
 from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
-from penstock.api.framing import AmbiguousLength
+from penstock.api.framing import AbsoluteTarget, AmbiguousLength
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
 from penstock.api.model_catalogue import ModelCatalogue
@@ -102,6 +102,7 @@ def create_app(
     app.add_middleware(AmbiguousLength)
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing)
+    app.add_middleware(AbsoluteTarget)
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):

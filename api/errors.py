@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from math import ceil
@@ -38,6 +39,30 @@ ErrorFormat = Callable[[ErrorReport, int, Mapping[str, str] | None], JSONRespons
 #: Seconds of `Retry-After` where a retryable error names none.
 RETRY_AFTER_S = 5
 
+#: Seconds between log lines of the same code: clients send a failed request again and again.
+LOG_INTERVAL_S = 1.0
+
+
+class SeldomLogged:
+    """Limits log lines to one for each code in `LOG_INTERVAL_S`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: Code -> time of its next line, and lines left out since the last one.
+        self._codes: dict[str, tuple[float, int]] = {}
+
+    def left_out(self, code: str) -> int | None:
+        """Return the number of lines left out before this one; None where this one is left out too."""
+        now_s = self._clock()
+        next_s, count = self._codes.get(code, (now_s, 0))
+        if now_s < next_s:
+            self._codes[code] = next_s, count + 1
+            return None
+        self._codes[code] = now_s + LOG_INTERVAL_S, 0
+        return count
+
+
+_LOGGED = SeldomLogged()
 
 #: Exception class -> HTTP status. The nearest ancestor wins.
 STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
@@ -143,9 +168,10 @@ async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse
 
 
 def error_response(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
-    """Return the response to a request that failed with this error; log server errors."""
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail)
+    """Return the response to a request that failed with this error; log server errors, each code once a second."""
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and (left_out := _LOGGED.left_out(error.code)) is not None:
+        unsaid = {"left_out": left_out} if left_out else {}
+        log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail, **unsaid)
     return unlogged_error_response(request, error, status, kind)
 
 

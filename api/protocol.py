@@ -6,6 +6,7 @@ connection. Ten times the load that the API takes would leave no time for jobs (
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 
@@ -15,7 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.api.admission.control import DOOR, Door, Visit
 from penstock.api.admission.heads import head_of
+from penstock.api.errors import problem
+from penstock.api.lingering import LingeringTransport
+from penstock.reports import ErrorReport
 
+#: States of a client that may still be sending, so that a connection which closes at once would lose the response.
+_UNREAD = frozenset({h11.SEND_BODY, h11.ERROR})
 #: Bytes of a submission that are kept while it waits at the door.
 MAX_HELD_BYTES = 65_536
 
@@ -39,8 +45,15 @@ class Protocol(H11Protocol):
     #: Bytes of a refused request's body that have not arrived yet.
     _left_bytes = 0
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection that closes without losing a response."""
+        self._lingering = LingeringTransport(transport, self.loop, lambda: self.conn.their_state in _UNREAD)
+        super().connection_made(self._lingering)
+
     def data_received(self, data: bytes) -> None:
         """Refuse the request that begins here, or pass the data on."""
+        if self._lingering.is_closing():
+            return
         data = self._without_refused_body(data)
         if not data:
             return
@@ -56,6 +69,17 @@ class Protocol(H11Protocol):
         self._unset_keepalive_if_required()
         self._held = _Held(visit, self.loop.time(), data, head.size_bytes + head.body_bytes)
         door.turnstile.admit(self)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP with a problem, unless a response is under way, and end the connection."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            report = ErrorReport("bad_request", "Bad Request", f"The request cannot be read: {msg}", retryable=False)
+            self.transport.write(self._written(problem(report, HTTPStatus.BAD_REQUEST, {"connection": "close"})))
+        self.conn.send_failed()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
 
     @property
     def is_refused(self) -> bool:

@@ -145,3 +145,30 @@ async def test_a_request_with_two_lengths_ends_its_connection(valkey: ValkeyProc
         status, headers, _ = await wire.read()
         assert (status, headers["connection"]) == (202, "close")
         assert await asyncio.wait_for(wire.reader.read(), 10) == b""
+
+
+async def test_a_target_with_a_host_is_the_path(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path) as service, connected(service) as wire:
+        for target, expected in [("http://127.0.0.1/v1/jobs", 202), ("http://elsewhere.example/v1/jobs", 421)]:
+            wire.writer.write(request(path=target))
+            assert (await wire.read())[0] == expected  # the target's host counts, not the field's
+
+
+@pytest.mark.parametrize("line", [b"\x16\x03\x01 TLS\r\n\r\n", b"GET /v1/jobs HTTP/1.1\r\nHost 127\r\n\r\n"])
+async def test_a_request_that_cannot_be_read_gets_a_problem(line: bytes, valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path) as service, connected(service) as wire:
+        wire.writer.write(line)
+        status, headers, body = await wire.read()
+        assert (status, headers["content-type"], headers["connection"]) == (400, "application/problem+json", "close")
+        assert json.loads(body)["code"] == "bad_request"
+
+
+async def test_a_client_reads_a_refusal_before_it_has_sent_all(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    body = b"x" * 20_000_000
+    async with serving(valkey.url, tmp_path) as service, connected(service) as wire:
+        wire.writer.write(request("Connection: close", body=body))
+        await wire.writer.drain()  # failed before: the connection was reset
+        status, headers, _ = await wire.read()
+        assert (status, headers["connection"]) == (413, "close")
+        async with asyncio.timeout(10):
+            assert await wire.reader.read() == b""

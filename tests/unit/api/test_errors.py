@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import errors
-from penstock.api.errors import status_of
+from penstock.api.errors import SeldomLogged, status_of
 from penstock.documents import pointer
 from penstock.errors import ModelNotServed, PenstockError
 
@@ -60,3 +60,13 @@ def test_every_error_of_the_callers_is_4xx_and_of_ours_5xx() -> None:
 @pytest.mark.parametrize(("path", "expected"), [([], ""), (["a", 0], "/a/0"), (["a/b", "c~d", ""], "/a~1b/c~0d/")])
 def test_pointers_follow_rfc_6901(path: list[str | int], expected: str) -> None:
     assert pointer(path) == expected
+
+
+def test_a_code_is_logged_once_a_second() -> None:
+    now_s = 0.0
+    logged = SeldomLogged(lambda: now_s)
+    assert [logged.left_out(code) for code in ("job_store", "job_store", "job_store", "object_store")] == [
+        0, None, None, 0,
+    ]  # fmt: skip
+    now_s = 1.0
+    assert [logged.left_out("job_store") for _ in range(2)] == [2, None]
