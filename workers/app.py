@@ -73,15 +73,20 @@ class Worker:
     stalls: Stalls = field(default_factory=lambda: Stalls(WATCH_EVERY_S))
 
     def drain_when(self, stop_requested: Callable[[], bool], *, stop: Callable[[], None]) -> None:
-        """Drain once `stop_requested` returns True, or wait until the worker leaves by itself; then call `stop`."""
+        """Call `stop` when the worker leaves by itself, and drain and call `stop` once `stop_requested` returns True.
+
+        `stop` ends the consumption of hints at once, and lets the running jobs end: they may take long, and a hint that
+        this worker consumed would be lost for the others.
+        """
+        stopped = False
         while not self.ended.wait(POLL_EVERY_S):
             if stop_requested():
                 self.drain()
                 stop()
                 return
-            if self.slots.leave():
+            if not stopped and self.slots.leave():
+                stopped = True
                 stop()
-                return
 
     def drain(self) -> None:
         """Stop claiming, let the running jobs continue for `drain_s`, then return the rest to the queue.

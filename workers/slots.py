@@ -112,7 +112,7 @@ class Slots:
         self._news.set()
 
     def leave(self) -> bool:
-        """Stop claiming once there is a reason to leave (see `leaving.py`); return True when no job runs any more.
+        """Stop claiming once there is a reason to leave (see `leaving.py`); return True from then on.
 
         Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue. A
         claim that hangs is not waited for: the worker stays.
@@ -125,7 +125,7 @@ class Slots:
             if self._leaves is None:
                 return False
             self.drain()
-            return self._running == 0
+            return True
         finally:
             self._claiming.release()
 

@@ -105,6 +105,18 @@ def test_a_worker_claims_its_jobs_runs_them_to_their_end_and_leaves_the_others(b
     assert bench.store.client.exists(celery_queue("default")) == 1  # a hint for others
 
 
+def test_a_worker_at_its_limit_leaves_hints_to_others(bench: Bench, tmp_path: Path) -> None:
+    def consumers() -> int:
+        return sum(client["cmd"] == "brpop" for client in bench.store.client.client_list())
+
+    submit(bench, "long", takes_s=60)
+    with worker_process(bench, tmp_path / "w", max_worker_jobs=1) as worker:
+        wait_for(lambda: draining(bench), "it does not reach its limit")
+        wait_for(lambda: consumers() == 0, "it consumes hints beside its last job", timeout_s=20)
+        assert worker.poll() is None
+        assert draining(bench)
+
+
 @pytest.mark.breadth
 def test_a_leaving_worker_gives_its_jobs_back_at_a_sigterm(bench: Bench, tmp_path: Path) -> None:
     key = submit(bench, "long", takes_s=20)
