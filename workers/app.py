@@ -156,7 +156,9 @@ def open_worker(
     `worker_id` is the worker's id, None for a new one.
     """
     processing = processing or io_pool(settings)
-    engine = BatchingEngine(Runners.installed(), memory_bytes=settings.engine_memory_bytes)
+    engine = BatchingEngine(
+        Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers
+    )
     heartbeat, served = Heartbeat(store), ServedModels()
     objects = objects or open_own_store(settings)
     waits = StoreWaits(objects, settings.store_wait_s)

@@ -263,8 +263,11 @@ class Settings(BaseSettings):
     #: Jobs that a worker runs at once. Their tiles share the device.
     slots: int = Field(default=2, gt=0)
     #: Bytes of the weights of all loaded models, at most; None = 90 % of a CUDA device's memory, or half the machine's
-    #: memory without such a device. When a model needs room, the model used least recently is unloaded.
+    #: memory without such a device, divided by `device_workers`. When a model needs room, the model used least recently
+    #: is unloaded.
     engine_memory_bytes: int | None = Field(default=None, gt=0)
+    #: Workers that share this worker's device, or the machine where there is none. `penstock up` sets it.
+    device_workers: int = Field(default=1, gt=0)
     #: Bytes that an IO process may allocate beyond the memory shared with others; a job that needs more fails.
     io_memory_bytes: int = Field(default=4 * 2**30, gt=0)
     #: Bytes of one file that an IO process writes, at most.

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from traceback import format_exception
 from typing import assert_never
@@ -43,16 +44,18 @@ class BatchingEngine:
         *,
         max_models: int = 16,
         memory_bytes: int | None = None,
+        sharers: int = 1,
         ahead_prompts: int = 4,
         ahead_bytes: int = 256 * 2**20,
     ) -> None:
         """Create an engine with these runners and start its scheduler.
 
-        `memory_bytes` limits the weights of all loaded models (None = most of the device's memory). `ahead_prompts` and
+        `memory_bytes` limits the weights of all loaded models (None = most of the device's memory, divided by the
+        processes that share it, `sharers`). `ahead_prompts` and
         `ahead_bytes` limit the prompts and outputs that one run holds in memory beside its largest prompt. A run may
         draw two batches of prompts ahead even if `ahead_prompts` is smaller; `ahead_bytes` still applies.
         """
-        budget = (lambda: memory_bytes) if memory_bytes is not None else budget_bytes
+        budget = (lambda: memory_bytes) if memory_bytes is not None else partial(budget_bytes, sharers)
         self._residency = Residency(runners, max_models=max_models, budget_bytes=budget)
         self._ahead = Window(ahead_prompts, ahead_bytes)
         self._lock = threading.Lock()

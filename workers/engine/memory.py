@@ -15,8 +15,8 @@ CUDA_SHARE = 0.9
 HOST_SHARE = 0.5
 
 
-def budget_bytes() -> int:
-    """Return the bytes that all models on this process's device may take together.
+def budget_bytes(sharers: int = 1) -> int:
+    """Return the bytes that all models of this process may take together, one of `sharers` processes on its device.
 
     Torch is queried only if a runner has imported it already: importing torch takes seconds.
     """
@@ -24,8 +24,9 @@ def budget_bytes() -> int:
         import torch  # waits for another thread that is still importing torch
 
         if torch.cuda.is_available():
-            return int(CUDA_SHARE * torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-    return int(HOST_SHARE * psutil.virtual_memory().total)
+            total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            return int(CUDA_SHARE * total_bytes) // sharers
+    return int(HOST_SHARE * psutil.virtual_memory().total) // sharers
 
 
 def device_name() -> str:

@@ -24,11 +24,12 @@ def up(
     ] = False,
     dev: Annotated[bool, typer.Option("--dev", help="Accept a Redis without durable storage, with a warning.")] = False,
     workers: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="N|MIN..MAX", help="Workers: MIN always, up to MAX while jobs wait; these leave when idle."
+            metavar="N|MIN..MAX",
+            help="Workers: MIN always, up to MAX while jobs wait; these leave when idle [one for each GPU, or 1].",
         ),
-    ] = "1",
+    ] = None,
     apis: Annotated[int, typer.Option("--api", min=1, max=64, help="API processes, which share one address.")] = 1,
     supervisor: Supervisor = 0,
 ) -> None:
@@ -44,7 +45,7 @@ def up(
     given = {"data": data, "host": host, "port": port, "dev": dev or None, "access": "keys" if keys else None}
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
     configure("warning")
-    number = Range.parse(workers)
+    number = None if workers is None else Range.parse(workers)
     raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<7} {what}"), workers=number, apis=apis))
 
 

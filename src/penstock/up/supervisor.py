@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, catalogue
 from penstock.storage.redis.scripts import JobStore
 from penstock.up.children import RECORD, Child, Ledger, Say, Supervisor
+from penstock.up.devices import VISIBLE, Share, share_of, visible_devices
 from penstock.up.driver import Driver
 from penstock.up.scaling import ONE_WORKER, Range
 from penstock.up.valkey import Valkey
@@ -64,9 +65,18 @@ class Role:
     signs: bool = False
     #: Descriptors that it inherits.
     descriptors: tuple[int, ...] = ()
+    #: Variables of its environment beside those of all processes.
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def our_roles(settings: Settings, *, apis: int = 1, workers: int = 1, listener: int | None = None) -> Iterator[Role]:
+def our_roles(
+    settings: Settings,
+    *,
+    apis: int = 1,
+    workers: Range = ONE_WORKER,
+    devices: tuple[str, ...] = (),
+    listener: int | None = None,
+) -> Iterator[Role]:
     """Return the API processes, the keeper and the workers that always run, in the order of their start.
 
     `listener` is the descriptor of the socket on which the API processes listen; None = the one process opens its own.
@@ -77,14 +87,19 @@ def our_roles(settings: Settings, *, apis: int = 1, workers: int = 1, listener: 
     for number in range(1, apis + 1):
         yield Role(numbered("api", number), (*RUN, "api", *parent, *shared), "api", signs=True, descriptors=inherited)
     yield Role("keeper", (*RUN, "keeper", *parent), "keeper")
-    for number in range(1, workers + 1):
-        yield worker_role(settings, number, "--idle-exit", "0")
+    for number in range(1, workers.least + 1):
+        yield worker_role(settings, number, "--idle-exit", "0", share=share_of(number, devices, workers.most))
 
 
-def worker_role(settings: Settings, number: int, *options: str) -> Role:
+def worker_role(settings: Settings, number: int, *options: str, share: Share) -> Role:
     """Return the role of the nth worker on this machine, with further options of its command."""
     command = (*RUN, "worker", "--supervisor", str(os.getpid()), *options)
-    return Role(numbered("worker", number), command, "worker", settings.drain_s + WORKER_STOP_S)
+    variables = {"PENSTOCK_DEVICE_WORKERS": str(settings.device_workers * share.workers)}
+    if share.device is not None:
+        variables[VISIBLE] = share.device
+    return Role(
+        numbered("worker", number), command, "worker", settings.drain_s + WORKER_STOP_S, variables=variables
+    )  # fmt: skip
 
 
 def numbered(name: str, number: int) -> str:
@@ -96,14 +111,14 @@ def up(
     settings: Settings,
     say: Say,
     *,
-    workers: Range = ONE_WORKER,
+    workers: Range | None = None,
     apis: int = 1,
     roles: Callable[[Settings], Iterable[Role]] | None = None,
 ) -> int:
     """Run everything until SIGINT or SIGTERM and return the exit code; `say` receives messages as (name, sentence).
 
     `workers.least` workers always run; up to `workers.most`, further ones start when jobs want them, and leave by
-    themselves. `roles` replaces `our_roles`.
+    themselves. None = one for each device. `roles` replaces `our_roles`.
 
     Raises `ConfigError` before anything is started if the settings cannot work.
     """
@@ -127,7 +142,11 @@ def up(
             for wrong in read_catalogue(*settings.models).wrong.values():
                 say("models", f"{wrong.name} cannot be used: {wrong.problem}")
             descriptor = None if listener is None else listener.fileno()
-            ours = partial(our_roles, apis=apis, workers=workers.least, listener=descriptor)
+            devices = visible_devices()
+            workers = workers or Range(max(1, len(devices)), max(1, len(devices)))
+            if devices:
+                say("devices", f"{', '.join(devices)}; one for each worker")
+            ours = partial(our_roles, apis=apis, workers=workers, devices=devices, listener=descriptor)
             for role in (roles or ours)(settings):
                 child = child_of(role, settings, ledger)
                 supervisor.start(child)
@@ -135,7 +154,8 @@ def up(
             store = stack.enter_context(contextlib.closing(JobStore.open(settings.redis_address, timeout_s=2)))
             tick = supervisor.tick
             if workers.most > workers.least:
-                driver = Driver(settings, store, supervisor, say, workers, _worker_starter(settings, ledger))
+                share = partial(share_of, devices=devices, most=workers.most)
+                driver = Driver(settings, store, supervisor, say, workers, _worker_starter(settings, ledger, share))
                 tick = driver.tick
             _keep(settings, store, tick, signals, say)
         finally:
@@ -177,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 def child_of(role: Role, settings: Settings, ledger: Ledger) -> Child:
     """Return the process of a role, not started yet."""
-    env = {**os.environ, **environment(settings)}
+    env = {**os.environ, **environment(settings), **role.variables}
     if not role.signs:
         env.pop("PENSTOCK_SECRET", None)
     return Child(
@@ -186,9 +206,12 @@ def child_of(role: Role, settings: Settings, ledger: Ledger) -> Child:
     )  # fmt: skip
 
 
-def _worker_starter(settings: Settings, ledger: Ledger) -> Callable[[int, str, float], Child]:
+def _worker_starter(
+    settings: Settings, ledger: Ledger, share: Callable[[int], Share]
+) -> Callable[[int, str, float], Child]:
     def worker(number: int, worker_id: str, idle_exit_s: float) -> Child:
-        role = worker_role(settings, number, "--id", worker_id, "--idle-exit", f"{idle_exit_s:g}")
+        options = ("--id", worker_id, "--idle-exit", f"{idle_exit_s:g}")
+        role = worker_role(settings, number, *options, share=share(number))
         return child_of(role, settings, ledger)
 
     return worker

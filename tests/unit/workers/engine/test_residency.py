@@ -179,6 +179,7 @@ def test_two_models_load_at_the_same_time(jobs: ThreadPoolExecutor) -> None:
 def test_without_a_budget_half_the_machine_s_memory_is_for_models() -> None:
     assert not torch.cuda.is_available(), "this test is about a machine without"
     assert budget_bytes() == psutil.virtual_memory().total // 2
+    assert budget_bytes(3) == psutil.virtual_memory().total // 2 // 3
 
 
 SLOW_IMPORT = """
