@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.up.devices import Share, share_of, visible_devices
 
-#: Of a machine with a whole GPU and one in two instances; the ids are made up.
+#: A machine with a whole GPU and one in two instances; the ids are made up.
 LISTED = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-11111111-aaaa)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-22222222-bbbb)
