@@ -84,6 +84,10 @@ class StoredCatalogue:
         known = found is seen or (seen is not None and _passed(seen.entry, found.entry))
         return found.entry.model_copy(update={"ready": False, "note": UNSERVED if known else UNCHECKED})
 
+    def has(self, name: str) -> bool:
+        """Return True for a model that is stored, also where it was withdrawn."""
+        return self.entry(name) is not None or self.withdrawn(name)
+
     def withdrawn(self, name: str) -> bool:
         """Return True for a model that was withdrawn and not checked or published again since."""
         told = self.published.get(name)
@@ -125,8 +129,7 @@ def withdraw(store: ObjectStore, name: str, *, owner: str) -> bool:
 
     Living workers that serve the model go on; their checks are not stored until it is published again. Safe to repeat.
     """
-    found = read_stored(store)
-    if found.entry(name) is None and not found.withdrawn(name):
+    if not read_stored(store).has(name):
         return False
     store.delete(f"{CHECKED}{name}.json")
     _put(store, f"{PUBLISHED}{name}.json", {"owner": owner, "withdrawn": True})

@@ -25,7 +25,7 @@ from tests.support.command_line import Shell
 from tests.support.service import ECHO, Service
 
 PROBLEM = "its folder has no model.safetensors"
-SENTENCE = f"its model cannot be used at the moment: {PROBLEM}"
+SENTENCE = f"it cannot run at the moment: {PROBLEM}"
 ILL = ECHO.model_copy(update={"problem": PROBLEM})
 
 

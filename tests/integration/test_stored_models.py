@@ -176,7 +176,8 @@ async def test_the_command_publishes_and_withdraws_without_weights(empty: Servic
     answer = (await empty.http.get("/v1/models/csmask")).json()
     assert (answer["ready"], answer["note"]) == (False, UNCHECKED)
     assert "scene" in json.dumps(answer["input_schema"])
-    assert "publish" in (await shell("models", "unpublish", "nobody")).err
+    assert "publish" in (await shell("models", "unpublish", "csmask", "nobody")).err
+    assert read_stored(empty.objects).entry("csmask") is not None, "all or nothing"
     assert (await shell("models", "unpublish", "csmask")).code == 0
     assert read_stored(empty.objects).entry("csmask") is None
 

@@ -199,13 +199,16 @@ def unpublish(
     """Withdraw models: without a worker that serves them, the service refuses their jobs within 10 seconds.
 
     Jobs that wait keep waiting. A living worker keeps serving its models: remove them from its models.toml too.
+    Nothing is withdrawn if one of the models is not published.
     """
-    from penstock.storage.journal.stored_models import withdraw
+    from penstock.storage.journal.stored_models import read_stored, withdraw
 
     _, store = opened(data)
-    unknown = [name for name in names if not withdraw(store, name, owner=by or _operator())]
-    if unknown:
+    stored = read_stored(store)
+    if unknown := [name for name in names if not stored.has(name)]:
         raise ConfigError(f"no model {', '.join(map(repr, unknown))} is published; see `penstock models list`")
+    for name in names:
+        withdraw(store, name, owner=by or _operator())
     if as_json:
         print_json([{"model": name} for name in names])
         return

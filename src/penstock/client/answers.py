@@ -280,7 +280,7 @@ def read_job(data: Mapping[str, Any]) -> Job:
 
 def waits_because(model_problem: str | None) -> str:
     """Return the reason why a job with this `model_problem` waits; empty where there is none."""
-    return f"its model cannot be used at the moment: {model_problem}" if model_problem else ""
+    return f"it cannot run at the moment: {model_problem}" if model_problem else ""
 
 
 def read_page(data: Mapping[str, Any]) -> Page:
