@@ -17,6 +17,9 @@ VLLM_ENV ?= .venv-vllm
 # One more than processors, as tests wait for other processes now and then.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$$((n + 1))")
 
+# The part of `make test-breadth` that is run: 2/3 is the second of three.
+PART ?= 1/1
+
 .PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up
 
 help: ## List what there is to make
@@ -36,21 +39,22 @@ fuzz: $(READY) ## Fuzz the API by its own description, with far more requests th
 demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
 	@$(BIN)/penstock demo --out "$(OUT)" $(if $(SCENE),--scene "$(SCENE)")
 
-# Run the tests of an expression of markers in JOBS processes, and then those that are marked `alone`, beside nothing else.
+# Run the tests of an expression of markers, with further options of pytest, in JOBS processes, and then those that are
+# marked `alone`, beside nothing else.
 # `make check` runs tests/house.
 # Status 5 of pytest: no test fits.
 define run_tests
 failed=0; \
-$(BIN)/pytest --ignore tests/house -m "not alone and $(1)" -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
-$(BIN)/pytest -m "alone and $(1)" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || [ $$? -eq 5 ] || failed=1; \
+$(BIN)/pytest --ignore tests/house -m "not alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
+$(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || [ $$? -eq 5 ] || failed=1; \
 exit $$failed
 endef
 
 test: $(READY) ## Run the tests of every promise and every module (JOBS=4: in four processes)
 	@$(call run_tests,not breadth)
 
-test-breadth: $(READY) ## Run what `make test` leaves out: more parameters, all how-to pages, the whole corpus
-	@$(call run_tests,breadth)
+test-breadth: $(READY) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
+	@$(call run_tests,breadth,--part $(PART))
 
 test-all: ## Run all tests: `make test`, then `make test-breadth`
 	@failed=0; $(MAKE) --no-print-directory test || failed=1; $(MAKE) --no-print-directory test-breadth || failed=1; exit $$failed

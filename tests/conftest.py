@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from collections.abc import Generator, Iterator, Mapping
+from zlib import crc32
 
 import pytest
 import structlog
@@ -27,6 +29,24 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="1/1", help="run the K-th of N parts of the tests: K/N")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of one part. Their names decide, so that a test stays in its part when others come."""
+    text = config.getoption("part")
+    part, parts = map(int, text.split("/")) if re.fullmatch(r"\d+/\d+", text) else (0, 0)
+    if not 1 <= part <= parts:
+        raise pytest.UsageError(f"--part {text}: no part; the second of three is 2/3")
+    if parts > 1:
+        kept, left = [], []
+        for item in items:
+            (kept if crc32(item.nodeid.encode()) % parts == part - 1 else left).append(item)
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

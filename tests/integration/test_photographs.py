@@ -191,7 +191,8 @@ def test_segments_are_those_of_the_library(
         region = np.asarray(theirs["mask"]) > 0
         assert ((mask == number) == region).mean() > 0.999
         assert (ours["id"], ours["label"]) == (number, theirs["label"])
-        assert ours["score"] == pytest.approx(theirs["score"], abs=1e-5)
+        # A mean over the region, in which noise may decide about a pixel at its edge.
+        assert ours["score"] == pytest.approx(theirs["score"], abs=1e-3)
         assert ours["pixels"] == (mask == number).sum()
         rows, columns = np.nonzero(mask == number)
         box = {"xmin": columns.min(), "ymin": rows.min(), "xmax": columns.max() + 1, "ymax": rows.max() + 1}

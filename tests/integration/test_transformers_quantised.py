@@ -45,6 +45,17 @@ def theirs(network: Any, prompt: Prompt, **also: Any) -> list[int]:
     return [token for token in whole[0, ids.shape[1] :].tolist() if token != ends]
 
 
+@torch.inference_mode()
+def behind_the_best(network: Any, prompt: Prompt, answer: list[int]) -> list[float]:
+    """Return how far each token of an answer is behind the library's best one, as a share of the largest logit."""
+    if not answer:
+        return []
+    asked = prompt.data["input_ids"].tolist()
+    logits = network.eval()(input_ids=torch.tensor([asked + answer])).logits[0, len(asked) - 1 : -1].float()
+    chosen = logits[torch.arange(len(answer)), torch.tensor(answer, dtype=torch.long)]
+    return ((logits.amax(dim=1) - chosen) / logits.abs().amax()).tolist()
+
+
 def opened(folder: Path, auto_class: str = TEXT) -> Any:
     """Return a network as the library loads it."""
     return getattr(transformers, auto_class).from_pretrained(folder).eval()
@@ -145,7 +156,14 @@ def test_what_is_not_quantised_keeps_its_precision_whatever_the_record_says(
         network: Any = runner.network
         kinds = {weight.dtype for weight in network.parameters()}
         assert kinds == {torch.bfloat16, torch.int8 if made == "int8" else torch.uint8}
-        assert [new(output) for output in finish(runner, *PROMPTS)] == [theirs(opened(folder), it) for it in PROMPTS]
+        outputs = finish(runner, *PROMPTS)
+    behind = [
+        share
+        for output, prompt in zip(outputs, PROMPTS, strict=True)
+        for share in behind_the_best(opened(folder), prompt, new(output))
+    ]
+    assert len(behind) > 10
+    assert max(behind) < 0.05, "more than bfloat16 rounds off"
 
 
 def test_what_is_unpacked_has_the_record_s_dtype(tmp_path: Path) -> None:
