@@ -39,7 +39,7 @@ from tests.support.valkey import ValkeyProcess, start_valkey
 LEASE_S = 3.0
 #: A keeper that dies in its recovery leaves a place that stays taken for 10 s, and it may die a dozen times.
 RECOVERED_S = 180.0
-#: How long webhooks may be on their way when all jobs are over: a try's lease, where its end was lost, and the next.
+#: Webhooks may be on their way this long when all jobs are over: the lease of a try whose end was lost, and the next.
 SENT_S = 90.0
 
 
