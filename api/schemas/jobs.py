@@ -145,8 +145,8 @@ class JobView(Outgoing):
         "without an estimate: no job of the model has succeeded yet, or the queue is paused or has no workers."
     )
     model_problem: str | None = Field(
-        description="The reason why no worker can run the job now: a problem of its model, or a queue that no worker "
-        "serves. The job waits until a worker can, or until its `queue_ttl` ends. Null for jobs that do not wait, and "
+        description="The reason why no worker can run the job now: a problem of its model, or a queue without a "
+        "worker that has it. The job waits until a worker can, or until its `queue_ttl` ends. Null for jobs that do not wait, and "
         "without such a problem."
     )
     #: The progress.

@@ -203,17 +203,24 @@ local function places(job)
   return { place, own }
 end
 
--- Return the reason why jobs of a queue wait for somebody to start a worker, or false.
-local function unserved(queue, now)
-  if redis.call('ZCOUNT', qkey(queue, 'seen'), '(' .. int(now), '+inf') > 0 then return false end
+-- Return the reason why no worker that lives, and none that a driver would start, takes jobs of a model; or false. Workers
+-- of older releases do not write `catalogue:living`.
+local function unserved(queue, model, now)
+  if redis.call('ZCOUNT', qkey(queue, 'seen'), '(' .. int(now), '+inf') > 0 then
+    local living = P .. 'catalogue:living'
+    return redis.call('EXISTS', living) == 1 and redis.call('HEXISTS', living, model) == 0
+      and 'none of the workers of this queue has its model'
+  end
   return redis.call('EXISTS', qkey(queue, 'pool')) == 0 and 'no worker serves this queue'
 end
+
+-- Return the reason why a job waits although it could run, as `problem_of`.
+local function obstacle(job, now) return waits(job) and (problem_of(job.model) or unserved(job.queue, job.model, now)) end
 
 -- Return a record with the basis of its estimate: {record, now_us, places or false, pace, problem or false}.
 local function view(job)
   local now = now_us()
-  local problem = waits(job) and (problem_of(job.model) or unserved(job.queue, now))
-  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), problem }
+  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), obstacle(job, now) }
 end
 
 -- Return a key of a batch. A job that is no member has no batch, or ''.
