@@ -146,8 +146,8 @@ class JobView(Outgoing):
     )
     model_problem: str | None = Field(
         description="The reason why no worker can run the job now: a problem of its model, or a queue without a "
-        "worker that has it. The job waits until a worker can, or until its `queue_ttl` ends. Null for jobs that do not "
-        "wait, and without such a problem."
+        "worker that has it. The job waits until a worker can, or until its `queue_ttl` ends. Null for jobs that do "
+        "not wait, and without such a problem."
     )
     #: The progress.
     progress: ProgressView
