@@ -37,7 +37,8 @@ def skewed(stack: Stack, skew_s: int, role: str) -> Iterator[subprocess.Popen[by
             pytest.fail(reason)
         pytest.skip(reason)
     # The command itself would stay as the parent of the process, which would outlive its SIGKILL.
-    library = subprocess.run([binary, "-m", "-f", "+0s", "printenv", "LD_PRELOAD"], check=True, capture_output=True, text=True)
+    command = [binary, "-m", "-f", "+0s", "printenv", "LD_PRELOAD"]
+    library = subprocess.run(command, check=True, capture_output=True, text=True)
     env = os.environ | {
         "LD_PRELOAD": library.stdout.strip(),
         "FAKETIME": f"{skew_s:+}s",
