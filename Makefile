@@ -20,7 +20,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 # The part of `make test-breadth` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up
+.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up release
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -89,6 +89,9 @@ chaos: $(READY) ## Attack the job core at full size (about an hour), and check t
 	PENSTOCK_FLOOD=10000 $(BIN)/pytest tests/integration/test_drop_flood.py
 	$(BIN)/python -m tests.chaos --full
 	$(BIN)/python -m tests.chaos.mutants
+
+release: $(READY) ## Build the wheel, its client's check, lists of packages and licences, images and checksums into dist/
+	$(BIN)/python infra/release.py
 
 bench: $(READY) ## Measure scenes, the job core and the engine on this machine
 	$(BIN)/python -m benchmarks.scene
