@@ -17,7 +17,7 @@ VLLM_ENV ?= .venv-vllm
 # One more than processors, as tests wait for other processes now and then.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$$((n + 1))")
 
-.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up
+.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm image-test docs check chaos bench openapi client fuzz up
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -67,6 +67,9 @@ $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 
 test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; a quarter of an hour)
 	$(VLLM_ENV)/bin/python -m pytest tests/vllm
+
+image-test: $(READY) ## Build the container images and test them (root, the programs of infra/apt.txt; about ten minutes)
+	PENSTOCK_IMAGE_TEST=1 $(BIN)/pytest -v -rs tests/images
 
 docs: $(READY) ## Build the documentation into site/ (look at it: python -m http.server -d site)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -10,10 +10,10 @@ from pathlib import Path
 
 #: AWS services that Penstock talks to, and those in which boto3 finds credentials.
 AWS_SERVICES = {"s3", "sqs", "sso", "sso-oidc", "signin", "sts"}
-#: Folders of packages' own tests; `test` only in packages where it is no part of the library.
-TESTS = ("**/tests", "torch/test", "torch/testing/_internal")
-#: Headers, static libraries and tools to compile extensions with.
-TOOLCHAIN = ("torch/include", "torch/share", "torch/bin/protoc*", "torch/lib/*_test.so", "**/*.a", "**/include/*.h")
+#: Tests of packages. torch's programs are tests, but for `torch_shm_manager` and `protoc`.
+TESTS = ("**/tests", "torch/test", "torch/testing/_internal", "torch/bin/*[Tt]est*", "torch/lib/*_test.so")
+#: Headers, static libraries and programs to compile extensions with.
+TOOLCHAIN = ("torch/include", "torch/share", "torch/bin/protoc*", "**/*.a")
 
 
 def prune(site: Path) -> None:
