@@ -11,7 +11,7 @@ from pathlib import Path
 #: AWS services that Penstock talks to, and those in which boto3 finds credentials.
 AWS_SERVICES = {"s3", "sqs", "sso", "sso-oidc", "signin", "sts"}
 #: Tests of packages. torch's programs are tests, but for `torch_shm_manager` and `protoc`.
-TESTS = ("**/tests", "torch/test", "torch/testing/_internal", "torch/bin/*[Tt]est*", "torch/lib/*_test.so")
+TESTS = ("**/tests", "torch/test", "torch/bin/*[Tt]est*", "torch/lib/*_test.so")
 #: Headers, static libraries and programs to compile extensions with.
 TOOLCHAIN = ("torch/include", "torch/share", "torch/bin/protoc*", "**/*.a")
 

@@ -81,7 +81,8 @@ class Container:
 
     def logs(self) -> str:
         """Return what the container has written."""
-        return subprocess.run(["podman", "logs", self.name], capture_output=True, text=True, timeout=60).stdout
+        words = ["podman", "logs", self.name]
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
 
     def stop(self, grace_s: int) -> int:
         """Stop the container as an orchestrator does: SIGTERM, and SIGKILL after the grace. Return its exit code."""
