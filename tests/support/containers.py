@@ -138,8 +138,11 @@ class Fleet:
 
 
 @contextmanager
-def fleet(name: str, folder: Path, **settings: str) -> Iterator[Fleet]:
-    """Start an API, a keeper and a Valkey that share a folder; gives them when the API is ready, and removes them."""
+def fleet(name: str, folder: Path, catalogue: str = "", **settings: str) -> Iterator[Fleet]:
+    """Start an API, a keeper and a Valkey that share a folder; gives them when the API is ready, and removes them.
+
+    The folder is made here. `catalogue` is the text of its models.toml, `settings` are variables of all containers.
+    """
     valkey, port = free_port(), free_port()
     own = {
         "PENSTOCK_HOST": "127.0.0.1",
@@ -150,6 +153,7 @@ def fleet(name: str, folder: Path, **settings: str) -> Iterator[Fleet]:
         "PORT": str(valkey),
     }
     started = Fleet(f"{name}-{os.getpid()}", shared_folder(folder), port, own | settings)
+    (folder / "models.toml").write_text(catalogue)
     try:
         started.start("valkey", "api", "-c", VALKEY, options=("--entrypoint", "python3"))
         api = started.start("api", "api")

