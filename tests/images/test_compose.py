@@ -22,7 +22,8 @@ SERVICES = yaml.safe_load(COMPOSE.read_text())["services"]
 PODMAN_COMPOSE = str(Path(sys.executable).with_name("podman-compose"))
 VALKEY_IMAGE = "localhost/penstock-valkey"
 
-Compose = Callable[..., str]
+#: Runs podman-compose with these words and this standard input, and returns its standard output.
+Compose = Callable[..., bytes]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -73,9 +74,9 @@ def compose(images: dict[str, str], port: int, tmp_path: Path) -> Iterator[Compo
         "--file", str(override), "--env-file", str(env), "--profile", "cpu",
     ]  # fmt: skip
 
-    def run(*more: str) -> str:
-        ended = subprocess.run([*words, *more], capture_output=True, text=True, timeout=300)
-        assert ended.returncode == 0, ended.stderr
+    def run(*more: str, given: bytes = b"") -> bytes:
+        ended = subprocess.run([*words, *more], input=given, capture_output=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr.decode(errors="replace")
         return ended.stdout
 
     try:
@@ -86,15 +87,30 @@ def compose(images: dict[str, str], port: int, tmp_path: Path) -> Iterator[Compo
 
 
 @pytest.mark.timeout(1800)
-def test_a_job_runs_on_the_services_of_compose(compose: Compose, port: int, tmp_path: Path) -> None:
-    key = compose("exec", "-T", "api", "penstock", "keys", "create", "--scopes", "read,submit").split()[-1]
+def test_a_job_runs_on_the_services_of_compose_and_outlives_the_loss_of_their_volumes(
+    compose: Compose, port: int, tmp_path: Path
+) -> None:
+    created = compose("exec", "-T", "api", "penstock", "keys", "create", "--scopes", "read,submit")
+    key = created.decode().split()[-1]
     write_sample(tmp_path / "scene.tif", size_px=256)
     with Client(f"http://127.0.0.1:{port}", api_key=key, patience_s=90) as client:
         wait_for(lambda: serves(client), "the worker does not serve csmask")
         job = client.wait(client.submit("csmask", files={"scene": tmp_path / "scene.tif"}).id)
-        client.download(job, tmp_path / "result")
-    assert job.succeeded, job.error
-    assert (tmp_path / "result" / "classes.tif").stat().st_size
+        client.download(job, tmp_path / "before")
+        assert job.succeeded, job.error
+
+        # The commands of docs/howto/server.md.
+        backup = compose("exec", "-T", "api", "tar", "--create", "--directory", "/data", "objects")
+        compose("down", "--volumes", "--timeout", "50")
+        restore = ("--entrypoint", "tar", "api", "--extract", "--directory", "/data")
+        compose("run", "--rm", "--no-deps", "-T", *restore, given=backup)
+        compose("up", "--detach", "--no-build")
+        wait_for(lambda: serves(client), "the restored service does not serve csmask")
+        found = client.job(job.id)
+        client.download(found, tmp_path / "after")
+    assert found.succeeded
+    before, after = (tmp_path / folder / "classes.tif" for folder in ("before", "after"))
+    assert before.read_bytes() == after.read_bytes()
 
 
 def serves(client: Client) -> bool:
