@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -100,6 +101,8 @@ def test_a_job_runs_on_the_services_of_compose_and_outlives_the_loss_of_their_vo
         assert job.succeeded, job.error
 
         # The commands of docs/howto/server.md.
+        checked = compose("exec", "-T", "--env", f"PENSTOCK_API_KEY={key}", "api", "penstock", "doctor", "--json")
+        assert {"redis", "object store"} <= {finding["name"] for finding in json.loads(checked)}, checked
         backup = compose("exec", "-T", "api", "tar", "--create", "--directory", "/data", "objects")
         compose("down", "--volumes", "--timeout", "50")
         restore = ("--entrypoint", "tar", "api", "--extract", "--directory", "/data")

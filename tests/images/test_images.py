@@ -59,6 +59,19 @@ def test_the_image_of_the_api_holds_no_heavy_library(images: dict[str, str]) -> 
     assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
+#: Clients of the services that Penstock calls, and those in which boto3 finds credentials.
+CLIENTS = "import boto3; [boto3.client(n, region_name='us-east-1') for n in ('s3', 'sqs', 'sts', 'sso', 'sso-oidc')]"
+LIBRARIES = "import torch, onnx, onnxruntime, rasterio, rio_cogeo, pyogrio, pyproj, shapely, pystac, PIL, safetensors"
+
+
+@pytest.mark.parametrize(("target", "code"), [("api", CLIENTS), ("worker", CLIENTS), ("worker", LIBRARIES)])
+def test_what_was_removed_is_not_missed(target: str, code: str, images: dict[str, str]) -> None:
+    del images
+    words = ["podman", "run", "--rm", *CONFINED, "--entrypoint", "python3", image(target), "-c", code]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.fixture(scope="module")
 def reference(images: dict[str, str], scene: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the digests of the files that `penstock run` makes in the worker's image, without any service."""
