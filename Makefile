@@ -20,7 +20,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 # The part of `make test-breadth` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up release
+.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm image-test docs check chaos bench openapi client fuzz up release
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -71,6 +71,9 @@ $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 
 test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; a quarter of an hour)
 	$(VLLM_ENV)/bin/python -m pytest tests/vllm
+
+image-test: $(READY) ## Build the container images and test them (root, the programs of infra/apt.txt; about ten minutes)
+	PENSTOCK_IMAGE_TEST=1 $(BIN)/pytest -v -rs tests/images
 
 docs: $(READY) ## Build the documentation into site/ (look at it: python -m http.server -d site)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -23,7 +23,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: Extras of the packages in each image.
+#: Extras in each image: the defaults of infra/docker/Dockerfile.
 EXTRAS = {"api": "", "worker": "worker,geo,onnx,demo"}
 #: Packages that the client imports beside Penstock itself.
 CLIENT = ("httpx", "httpx-sse")
@@ -42,19 +42,23 @@ def do(*words: str | Path) -> None:
     subprocess.run([str(word) for word in words], check=True, cwd=ROOT)
 
 
+def said(*words: str) -> str:
+    """Run a program and return its standard output; `CalledProcessError` where it fails."""
+    return subprocess.run(words, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
 def version() -> str:
     """Return the version to release; `SystemExit` where the tree is not ready for it."""
     found = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
     if not re.search(rf"^## {re.escape(found)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE):
         raise SystemExit(f"CHANGELOG.md has no section '## {found}'")
-    words = ["git", "status", "--porcelain"]
-    if changed := subprocess.run(words, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip():
+    if changed := said("git", "status", "--porcelain").strip():
         raise SystemExit(f"not committed:\n{changed}")
     return found
 
 
-def environment(folder: Path, *requirements: str, dependencies: bool = True) -> Path:
-    """Return the interpreter of an environment with these requirements and without pip."""
+def environment(folder: Path, *requirements: str | Path, dependencies: bool = True) -> Path:
+    """Return the interpreter of an environment with these requirements, added where it exists, and without pip."""
     if not folder.exists():
         venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
@@ -79,16 +83,19 @@ def build_packages(out: Path) -> Path:
 
 def check_client(wheel: Path, work: Path) -> None:
     """Check that the client runs with two packages beside it."""
-    python = environment(work / "client", str(wheel), dependencies=False)
     environment(work / "client", *CLIENT)
+    python = environment(work / "client", wheel, dependencies=False)
     do(python, "-c", "import penstock.client as c; c.Client('http://127.0.0.1:1').close(); c.AsyncClient")
     say(f"client alone: {size_mb(python):.0f} MB")
 
 
 def describe(role: str, wheel: Path, out: Path, work: Path) -> None:
     """Install the packages of an image, and write a list of them and of their licences."""
-    extras = EXTRAS[role]
-    python = environment(work / role, f"{wheel}[{extras}]" if extras else str(wheel))
+    listed, data = (work / f"{role}{words}.txt" for words in ("", "-data"))
+    for path, words in ((listed, ()), (data, ("--data",))):
+        path.write_text(said(sys.executable, "infra/docker/requirements.py", *words, EXTRAS[role]))
+    environment(work / role, "--requirement", listed)
+    python = environment(work / role, wheel, "--requirement", data, dependencies=False)
     do(python, "-m", "penstock.cli", "--version")
     tools = work / "tools" / "bin"
     name = f"{out / wheel.name.partition('-py3')[0]}-{role}"
@@ -149,6 +156,6 @@ def release(*, images: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-images", action="store_true", help="leave the container images out")
     release(images=not parser.parse_args().no_images)

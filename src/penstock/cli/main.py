@@ -15,6 +15,7 @@ from penstock.cli.deliveries import deliveries_app
 from penstock.cli.display import clock, count, err, out, print_json, show_event, show_job, table, words
 from penstock.cli.drops import drops
 from penstock.cli.files import download, save, upload, wait
+from penstock.cli.install import install_app
 from penstock.cli.keys import keys_app
 from penstock.cli.models import models_app
 from penstock.cli.options import (
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 app.add_typer(batch_app, name="batch")
 app.add_typer(keys_app, name="keys")
+app.add_typer(install_app, name="install")
 app.add_typer(models_app, name="models")
 app.add_typer(queues_app, name="queues")
 app.add_typer(dead_letters_app, name="dead-letters")
