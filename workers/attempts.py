@@ -44,7 +44,8 @@ class Attempt:
     def __init__(self, claim: Claim, *, on_news: Callable[[], None] = lambda: None) -> None:
         """Begin an attempt; `on_news` is called when the attempt enters a phase or streams text."""
         self.claim = claim
-        self._phase = Phase.LOADING
+        self._phases = [(Phase.LOADING, 0)]
+        self._begun_s = time.monotonic()
         self._on_news = on_news
         self.progress = Progress()
         #: Number of checkpoints that this attempt stored for the next one.
@@ -91,12 +92,17 @@ class Attempt:
     @property
     def phase(self) -> Phase:
         """The attempt's current phase."""
-        return self._phase
+        return self._phases[-1][0]
+
+    @property
+    def phases(self) -> records.PhaseStarts:
+        """The phases so far, each with the microseconds from the attempt's start to its own."""
+        return tuple(self._phases)
 
     def enter(self, phase: Phase) -> None:
         """Enter a phase, or stay in it."""
-        if phase is not self._phase:
-            self._phase = phase
+        if phase is not self.phase:
+            self._phases.append((phase, int((time.monotonic() - self._begun_s) * 1e6)))
             self._on_news()
 
     def check(self) -> None:
@@ -313,7 +319,7 @@ class Heartbeat:
         left = self._running()
         for attempt in left:
             try:
-                self._store.run(records.release(attempt.claim))
+                self._store.run(records.release(attempt.claim, attempt.phases))
             except JobStoreError:
                 log.warning("release.failed", job=str(attempt.claim.key))  # the lease ends by itself
         return len(left)
@@ -372,5 +378,6 @@ class Heartbeat:
 def _state(attempt: Attempt) -> records.Command[str]:
     progress = replace(attempt.progress, message=STORE_AWAY) if attempt.waits else attempt.progress
     return records.heartbeat(
-        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s
-    )
+        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s,
+        phases=attempt.phases,
+    )  # fmt: skip

@@ -104,7 +104,7 @@ class Pipeline:
         """End the job with the error alone, after its outcome could not be stored."""
         reason = ProcessorFailed(f"the job's result cannot be stored ({type(error).__name__})")
         try:
-            self._end(attempt, records.Outcome(State.FAILED, error=reason.report()))
+            self._end(attempt, records.Outcome(State.FAILED, error=reason.report(), phases=attempt.phases))
         except Exception:  # the lease expires by itself
             log.exception("attempt.not_ended")
 
@@ -119,7 +119,9 @@ class Pipeline:
                 log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
             outcome = outcome_of(known, attempt=attempt.claim.attempt, draw=random.random())  # noqa: S311
         usage = attempt.usage(outcome.artifacts)
-        return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress, usage=usage)
+        return replace(
+            outcome, metrics=attempt.metrics(), progress=attempt.progress, usage=usage, phases=attempt.phases
+        )
 
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
         objects = self.waits.store(attempt)
@@ -261,7 +263,7 @@ class Pipeline:
         self._delete_artifacts(attempt.claim)
         if isinstance(reason, Drained):
             try:
-                self.journal.run(journal.release(attempt.claim))
+                self.journal.run(journal.release(attempt.claim, attempt.phases))
             except PenstockError:
                 log.warning("release.failed")  # the lease expires by itself
 
@@ -280,6 +282,7 @@ def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prom
                 prompt = next(prompts, None)
             if prompt is None:
                 return
+            attempt.enter(Phase.INFERRING)  # with the first prompt, which may have to wait for the device
             yield replace(prompt, tenant=attempt.claim.key.tenant)
     finally:
         close = getattr(prompts, "close", None)
@@ -295,7 +298,6 @@ def _counted_outputs(attempt: Attempt, outputs: Iterator[Output], done: int) -> 
         if output is None:
             attempt.enter(Phase.POSTPROCESSING)
             return
-        attempt.enter(Phase.INFERRING)
         if not output.partial:
             done += 1
             attempt.advance(done)

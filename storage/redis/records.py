@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from penstock import formats
 from penstock.batches import BatchKey
@@ -42,6 +42,7 @@ from penstock.jobs import (
     Usage,
 )
 from penstock.reports import ErrorReport
+from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
@@ -50,6 +51,8 @@ from penstock.storage.redis.views import view_of
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
 
 T = TypeVar("T")
+#: The phases of an attempt in order, each with the microseconds from the claim to its start.
+PhaseStarts: TypeAlias = Sequence[tuple[Phase, int]]
 
 #: Seconds by which one step of priority moves a job ahead: a normal job that waits longer is before a new high one.
 PRIORITY_HEAD_START_S = 600
@@ -145,6 +148,8 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     retry_delay_s: float = 0.0
     progress: Progress = field(default_factory=Progress)
+    #: The attempt's phases.
+    phases: PhaseStarts = ()
 
 
 def submit(
@@ -257,18 +262,19 @@ def recovering(who: str, *, begin: bool) -> Command[bool]:
 
 
 def heartbeat(
-    claim: Claim, phase: Phase, progress: Progress, *, checkpoints: int = 0, waited_s: float = 0.0
-) -> Command[str]:
+    claim: Claim, phase: Phase, progress: Progress, *, checkpoints: int = 0, waited_s: float = 0.0,
+    phases: PhaseStarts = (),
+) -> Command[str]:  # fmt: skip
     """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`.
 
     `checkpoints` is the number of checkpoints that this attempt has stored. After the first one, a crash counts as the
     job's first. `waited_s` are the seconds that this attempt waited for the object store; the job's execution timeout
-    ends so much later.
+    ends so much later. `phases` are the attempt's phases so far.
     """
     args: dict[str, Arg] = {
         **_held(claim), **_progress(progress), "lease_us": us(claim.lease_s), "phase": phase.value,
         "message": progress.message, "timeout_error": encoded(error=ExecutionTimeout().report())["error"],
-        "checkpoints": checkpoints, "waited_us": us(waited_s),
+        "checkpoints": checkpoints, "waited_us": us(waited_s), "phases": phases_text(claim.fence, phases),
     }  # fmt: skip
     return Command("heartbeat", args, str)
 
@@ -301,14 +307,14 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
     )  # fmt: skip
     args: dict[str, Arg] = {
         **_held(claim), **_progress(outcome.progress), "outcome": name, "record": record,
-        "retry_delay_us": us(outcome.retry_delay_s),
+        "retry_delay_us": us(outcome.retry_delay_s), "phases": phases_text(claim.fence, outcome.phases),
     }  # fmt: skip
     return Command("complete", args, _replied)
 
 
-def release(claim: Claim) -> Command[Reply[str]]:
+def release(claim: Claim, phases: PhaseStarts = ()) -> Command[Reply[str]]:
     """Return a job to its queue; its next attempt has the same number. Replies as `complete`."""
-    return Command("release", _held(claim), _replied)
+    return Command("release", {**_held(claim), "phases": phases_text(claim.fence, phases)}, _replied)
 
 
 def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:

@@ -59,6 +59,28 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of an attempt; `ended_at` is None while it lasts."""
+
+    phase: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a job. `outcome` is None while it runs."""
+
+    number: int
+    fence: str
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job. `raw` is the service's whole answer."""
 
@@ -83,6 +105,8 @@ class Job:
     metrics: Mapping[str, float]
     metadata: Mapping[str, str]
     delivery: str
+    #: The latest attempts, oldest first; empty from a service that does not tell them.
+    attempts: tuple[Attempt, ...]
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -274,7 +298,24 @@ def read_job(data: Mapping[str, Any]) -> Job:
         metrics=data.get("metrics") or {},
         metadata=data.get("metadata") or {},
         delivery=str(data.get("delivery") or "none"),
+        attempts=tuple(_attempt(each) for each in _list(data, "attempts")),
         raw=data,
+    )
+
+
+def _attempt(data: Mapping[str, Any]) -> Attempt:
+    phases = tuple(
+        Phase(str(each["phase"]), datetime.fromisoformat(each["started_at"]), _time(each.get("ended_at")))
+        for each in _list(data, "phases")
+    )
+    return Attempt(
+        number=int(data["number"]),
+        fence=str(data.get("fence", "")),
+        worker=str(data.get("worker", "")),
+        started_at=datetime.fromisoformat(data["started_at"]),
+        ended_at=_time(data.get("ended_at")),
+        outcome=data.get("outcome"),
+        phases=phases,
     )
 
 

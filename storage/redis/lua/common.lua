@@ -388,9 +388,21 @@ local function finish(job, state, fields, now)
   return '{"version":1,"record":' .. cjson.encode(record) .. ',"deliveries":' .. json_list(undelivered(job)) .. '}'
 end
 
--- Put a job back into its queue, at its old place.
-local function requeue(job, fields, event, data, now)
+-- Return `attempts` of a record with a row for the latest attempt, which ended without ending the job.
+local KEPT_ATTEMPTS = 20
+local function past_attempts(job, outcome, now)
+  local rows = (job.attempts or '') ~= '' and cjson.decode(job.attempts) or {}
+  rows[#rows + 1] = { job.fence, job.attempt, job.worker, job.started_us, int(now), outcome, job.phases or '' }
+  while #rows > KEPT_ATTEMPTS do table.remove(rows, 1) end
+  return cjson.encode(rows)
+end
+
+-- Put a job back into its queue, at its old place. `outcome` is that of the attempt which ends with it, if one does.
+local function requeue(job, fields, event, data, now, outcome)
   unlease(job)
+  if outcome then
+    fields.attempts, fields.phases = past_attempts(job, outcome, now), ''
+  end
   redis.call('ZREM', P .. 'delayed', job.name)
   fields.state = 'queued'
   fields.phase = 'waiting'
