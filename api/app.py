@@ -46,6 +46,7 @@ from penstock.api.routes import (
     health,
     jobs,
     local_links,
+    logs,
     metrics,
     models,
     object_events,
@@ -135,7 +136,8 @@ def from_settings() -> FastAPI:
 
 def _routers(services: Services) -> list[APIRouter]:
     routers = [
-        jobs.router, events.router, artifacts.router, batches.router, deliveries.router, deliveries.tenants_router,
+        jobs.router, events.router, artifacts.router, batches.router, logs.router, deliveries.router,
+        deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
         openai_files.router, openai_batches.router, ogc.router, object_events.router,

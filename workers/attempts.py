@@ -14,8 +14,9 @@ import structlog
 
 from penstock.errors import Canceled, Drained, Fenced, Interruption, JobStoreError
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, Usage
-from penstock.storage.redis import records
+from penstock.storage.redis import job_logs, records
 from penstock.workers.artifacts import Preview
+from penstock.workers.job_log import AttemptLog
 
 #: Seconds between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
 BEAT_S = 1.0
@@ -88,6 +89,8 @@ class Attempt:
         self._steps = 1
         self._preview: Preview | None = None
         self._previews_bytes = 0
+        #: The lines of the processor and the runner.
+        self.lines = AttemptLog()
 
     @property
     def phase(self) -> Phase:
@@ -297,6 +300,20 @@ class Heartbeat:
                 if not self._send_text(attempt, *part):
                     return
 
+    def send_lines(self, attempt: Attempt, *, last: bool) -> None:
+        """Store the lines of the processor and the runner; the `last` time with the latest of all. May lose them."""
+        with attempt.sending:
+            while (part := attempt.lines.next_part(last=last)) is not None:
+                rows = [(line.at_s, line.source, line.level, line.text) for line in part.lines]
+                try:
+                    held = self._store.run(job_logs.store_lines(attempt.claim, part.number, rows, cut=part.cut))
+                except JobStoreError:
+                    log.warning("lines.not_stored", job=str(attempt.claim.key))
+                    return
+                attempt.lines.stored()
+                if not held:
+                    return
+
     def beat(self, attempt: Attempt) -> None:
         """Renew an attempt's lease now, and store its progress."""
         if not attempt.lost:
@@ -346,6 +363,7 @@ class Heartbeat:
                 self.beat(attempt)
                 if not attempt.lost:
                     self.send_news(attempt)
+                    self.send_lines(attempt, last=False)
 
     def _send_text(self, attempt: Attempt, at: int, text: str) -> bool:
         try:

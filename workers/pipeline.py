@@ -27,6 +27,7 @@ from penstock.intake.media import LocalMedia, fetch_media
 from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
+from penstock.listening import listening
 from penstock.models import media_references
 from penstock.processors.base import Output, Prompt
 from penstock.storage.journal import journal
@@ -84,6 +85,7 @@ class Pipeline:
             self.heartbeat.watching(attempt),
             structlog.contextvars.bound_contextvars(**ids),
             self.rooms.folder(claim) as folder,
+            closing(attempt.lines),
         ):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
             try:
@@ -142,8 +144,9 @@ class Pipeline:
             with attempt.timed("cold_start"):
                 self.engine.load(runnable.model, check=attempt.check)
             work = Work(
-                runnable.model, attempt.claim.submission.input, media, folder / "artifacts", tenant, folder.parent
-            )
+                runnable.model, attempt.claim.submission.input, media, folder / "artifacts", tenant, folder.parent,
+                attempt.lines.open_file(folder / "lines"),
+            )  # fmt: skip
             processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
         attempt.check()
         attempt.enter(Phase.UPLOADING)
@@ -222,6 +225,7 @@ class Pipeline:
         Only the response to this call shows whose result is visible. Without a response the artifacts stay, since the
         call may have arrived; the keeper deletes artifacts that no job names.
         """
+        self.heartbeat.send_lines(attempt, last=True)
         try:
             ended = self._commit(attempt, outcome)
         except Interruption as reason:
@@ -262,6 +266,7 @@ class Pipeline:
         log.info("attempt.abandoned", reason=reason.code)
         self._delete_artifacts(attempt.claim)
         if isinstance(reason, Drained):
+            self.heartbeat.send_lines(attempt, last=True)
             try:
                 self.journal.run(journal.release(attempt.claim, attempt.phases))
             except PenstockError:
@@ -293,7 +298,7 @@ def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prom
 def _counted_outputs(attempt: Attempt, outputs: Iterator[Output], done: int) -> Iterator[Output]:
     """Yield outputs, count them from `done` on, and measure the time spent waiting for them."""
     while True:
-        with attempt.timed("inference"):
+        with attempt.timed("inference"), listening(attempt.lines.hear_runner):
             output = next(outputs, None)
         if output is None:
             attempt.enter(Phase.POSTPROCESSING)

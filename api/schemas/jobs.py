@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.jobs import Artifact, AttemptTimes, Delivery, Job, JobEvent, Phase, Status
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.deliveries import DeliveryRecord
+from penstock.storage.redis.job_logs import JobLines
 
 #: Returns the public URI of an object key; None where objects have no URI outside the service.
 UriOf: TypeAlias = Callable[[str], str] | None
@@ -141,6 +142,8 @@ class JobLinksView(Outgoing):
     cancel: str
     #: Its webhook deliveries.
     deliveries: str
+    #: The lines of its processor and runner.
+    logs: str
 
 
 class JobView(Outgoing):
@@ -241,6 +244,29 @@ class EventList(Outgoing):
     events: list[EventView]
 
 
+class LineView(Outgoing):
+    """A line that a processor or a runner logged or printed."""
+
+    #: Time by the worker's clock.
+    at: datetime
+    #: The number of the attempt.
+    attempt: int
+    #: The part that said it.
+    source: Literal["processor", "runner"]
+    #: The level; prints count as `info`, those to standard error as `warning`.
+    level: str
+    #: The line, without secrets; of a traceback its last line.
+    text: str
+
+
+class LineList(Outgoing):
+    """The lines of a job, the oldest first."""
+
+    lines: list[LineView]
+    #: The number of lines that were left out: of long attempts those in the middle, and of many the oldest.
+    cut: int
+
+
 class TryView(Outgoing):
     """One try of a delivery. `status` is the receiver's HTTP status; null without a response."""
 
@@ -322,7 +348,11 @@ def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
         batch_line=wanted.batch_line,
         custom_id=wanted.custom_id,
         links=JobLinksView(
-            self=here, events=f"{here}/events", cancel=f"{here}/cancel", deliveries=f"{here}/deliveries"
+            self=here,
+            events=f"{here}/events",
+            cancel=f"{here}/cancel",
+            deliveries=f"{here}/deliveries",
+            logs=f"{here}/logs",
         ),
     )
 
@@ -345,6 +375,23 @@ def _attempt_view(attempt: AttemptTimes) -> AttemptView:
 def event_view(event: JobEvent) -> EventView:
     """Return the public view of an event."""
     return EventView(id=event.id, type=event.type, at=utc_time(event.at_s), data=dict(event.data))
+
+
+def line_list(found: JobLines) -> LineList:
+    """Return the public view of a job's lines."""
+    return LineList(
+        lines=[
+            LineView(
+                at=utc_time(line.at_s),
+                attempt=line.attempt,
+                source="runner" if line.source == "runner" else "processor",
+                level=line.level,
+                text=line.text,
+            )
+            for line in found.lines
+        ],
+        cut=found.cut,
+    )
 
 
 def delivery_view(row: DeliveryRecord) -> DeliveryView:

@@ -199,7 +199,7 @@ def claim(
 
 def confirm(key: JobKey, created_us: int) -> Command[Job]:
     """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation."""
-    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*_known(reply)))
+    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*known(reply)))
 
 
 def unreserve(key: JobKey) -> Command[bool]:
@@ -217,7 +217,7 @@ def commit(key: JobKey, outcome: str) -> Command[Job]:
     args: dict[str, Arg] = {
         **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": sorted(TABLE),
     }  # fmt: skip
-    return Command("commit", args, lambda reply: job_of(_known(reply)))
+    return Command("commit", args, lambda reply: job_of(known(reply)))
 
 
 def alive() -> Command[bool]:
@@ -333,7 +333,7 @@ def expire(key: JobKey) -> Command[Reply[Job]]:
 
 def read(key: JobKey) -> Command[Job]:
     """Return a job's record with its place in the queue and an estimate; `UnknownJob` or `JobGone` without one."""
-    return query("job", lambda reply: view_of(*_known(reply)), **_names(key))
+    return query("job", lambda reply: view_of(*known(reply)), **_names(key))
 
 
 def delete(key: JobKey) -> Command[None]:
@@ -364,7 +364,7 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
 def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[JobEvent, ...]]:
     """Return a job's events after the entry `after`, oldest first, at most `count` entries."""
     return query(
-        "events", lambda reply: tuple(_event(*row) for row in _known(reply)[0]), **_names(key), after=after, count=count
+        "events", lambda reply: tuple(_event(*row) for row in known(reply)[0]), **_names(key), after=after, count=count
     )
 
 
@@ -454,7 +454,7 @@ def _replied(reply: list[Any]) -> Reply[str]:
 
 
 def _canceled(reply: Any) -> Reply[Job]:
-    record, proposal, *must_be_stored = _known(reply)
+    record, proposal, *must_be_stored = known(reply)
     return Reply(job_of(record), proposal, must_be_stored=must_be_stored == [1])
 
 
@@ -468,7 +468,7 @@ def _keys(names: Iterable[str]) -> tuple[JobKey, ...]:
     return tuple(map(JobKey.parse, names))
 
 
-def _known(reply: Any) -> Any:
+def known(reply: Any) -> Any:
     if reply == 0:
         raise UnknownJob
     if reply == 1:

@@ -135,6 +135,27 @@ class StillRunning(ClientError, TimeoutError):
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A line that a job's processor or runner logged or printed."""
+
+    at: datetime
+    attempt: int
+    #: `processor` or `runner`.
+    source: str
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The lines of a job, the oldest first, and the number of those that were left out."""
+
+    lines: tuple[Line, ...]
+    cut: int
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """An event of a job. A stream begins with `snapshot`: the job itself, without an id."""
 
@@ -317,6 +338,15 @@ def _attempt(data: Mapping[str, Any]) -> Attempt:
         outcome=data.get("outcome"),
         phases=phases,
     )
+
+
+def read_log(data: Mapping[str, Any]) -> JobLog:
+    """Read the lines of a job."""
+    lines = tuple(
+        Line(datetime.fromisoformat(line["at"]), int(line["attempt"]), line["source"], line["level"], str(line["text"]))
+        for line in _list(data, "lines")
+    )
+    return JobLog(lines, int(data.get("cut") or 0), data)
 
 
 def waits_because(model_problem: str | None) -> str:
