@@ -60,6 +60,8 @@
 --                                              latest listing, "queue ADDRESS" -> its problem (JSON)
 -- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
 -- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups by jobs that ended: encoder, result; hit, miss
+-- penstock:spans:wanted                string  a keeper exports spans (spans.lua), expires
+-- penstock:spans:ended                 zset    T/ID whose spans are still to be exported, by the time of their end
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
 --
 -- penstock:run:reads                   string  "RUN FORMAT": the newest format that could be read in that comparison
@@ -340,9 +342,10 @@ local function count_lookups(model, cache, outcomes, n)
   if outcome and n > 0 then redis.call('HINCRBY', P .. 'counts:cache', model .. ' ' .. cache .. ' ' .. outcome, int(n)) end
 end
 
--- Count a job's end for monitoring, unless it is the old end of a job that is created again.
+-- Count a job's end for monitoring and list it for its spans, unless it is the old end of a job that is created again.
 local function count_end(job, state, at)
   if now_us() - at > 300000000 then return end
+  if redis.call('EXISTS', P .. 'spans:wanted') == 1 then redis.call('ZADD', P .. 'spans:ended', int(at), job.name) end
   redis.call('HINCRBY', P .. 'counts:ended', job.model .. ' ' .. state, 1)
   if (job.started_us or '') ~= '' then observe(job.model, 'queue', (job.started_us - job.created_us) / 1000) end
   for name, value in pairs(cjson.decode((job.metrics or '') ~= '' and job.metrics or '{}')) do
