@@ -15,7 +15,7 @@ import rasterio
 from affine import Affine
 
 from penstock.client import Client
-from tests.support.catalogues import toy
+from tests.support.catalogues import TOY, toy
 from tests.support.otlp_sink import OtlpSink, otlp_sink
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
@@ -48,7 +48,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink, receiver: Re
         transform=Affine(10, 0, 500_000, 0, -10, 5_000_000),
     ) as scene:  # fmt: skip
         scene.write(np.arange(2 * 64 * 64, dtype=np.uint16).reshape(2, 64, 64) + 1)
-    config = f"models = [{json.dumps(str(toy(folder)))}]\nallowed_hosts = [{json.dumps(receiver.pair)}]\n"
+    catalogue = toy(folder)
+    slow = TOY.format(max_bytes=10_000_000).replace("toy", "slow").replace('["plaything"]', "[]")
+    with catalogue.open("a") as file:
+        file.write(slow.replace("halo_px = 0", "halo_px = 0\nstep_s = 2"))
+    config = f"models = [{json.dumps(str(catalogue))}]\nallowed_hosts = [{json.dumps(receiver.pair)}]\nlease_s = 4\n"
     variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "20",
     }  # fmt: skip
@@ -56,11 +60,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink, receiver: Re
         yield stack
 
 
-def submitted(stack: Stack, receiver: Receiver, **headers: str) -> str:
+def submitted(stack: Stack, receiver: Receiver, model: str = "toy", **headers: str) -> str:
     """Submit the scene and return the job's id; a webhook tells of its end."""
     with stack.client() as client:
         scene = client.upload(stack.data.parent / "scene.tif")
-    body = {"model": "toy", "input": {"scene": scene}, "webhook": {"url": f"http://{receiver.pair}/hook"}}
+    body = {"model": model, "input": {"scene": scene}, "webhook": {"url": f"http://{receiver.pair}/hook"}}
     response = httpx.post(f"{stack.url}/v1/jobs", json=body, headers=headers, timeout=JOB_S)
     assert response.status_code == 202, response.text
     return str(response.json()["id"])
@@ -120,6 +124,27 @@ def test_a_caller_that_keeps_no_trace_gets_none(stack: Stack, sink: OtlpSink, re
     assert sink.trace(other) == []
 
 
+@pytest.mark.breadth
+def test_an_attempt_whose_worker_was_killed_has_its_span_and_phases(
+    stack: Stack, sink: OtlpSink, receiver: Receiver
+) -> None:
+    trace_id = "c" * 32
+    job_id = submitted(stack, receiver, "slow", traceparent=f"00-{trace_id}-{CALLER}-01")
+    with stack.client() as client:
+        wait_for(lambda: client.job(job_id).phase == "inferring", "the job does not begin")
+        stack.kill("worker")
+        ended(client, job_id)
+        attempts = client.job(job_id).attempts
+    assert [each.outcome for each in attempts] == ["lost", "succeeded"]
+    assert [each.phases[-1].phase for each in attempts] == ["inferring", "uploading"]
+    wait_for(lambda: "job slow" in {s.name for s in sink.trace(trace_id)}, "no spans of the job arrived")
+    spans = {span.name: span for span in sink.trace(trace_id)}
+    for each in attempts:
+        span = spans[f"attempt {each.number}"]
+        assert (span.attributes["penstock.fence"], span.failed) == (each.fence, each.outcome == "lost")
+    assert [span.name for span in sink.trace(trace_id)].count("attempt 1") == 1
+
+
 def test_a_collector_that_refuses_hangs_or_is_away_delays_nothing_and_processes_end(
     stack: Stack, sink: OtlpSink, receiver: Receiver
 ) -> None:
@@ -132,8 +157,7 @@ def test_a_collector_that_refuses_hangs_or_is_away_delays_nothing_and_processes_
                 sink.server.socket.close()
             else:
                 sink.status = int(trouble)
-            for _ in range(3):
-                ended(client, submitted(stack, receiver))
+            ended(client, submitted(stack, receiver))
             if trouble != "away":
                 wait_for(lambda before=asked: sink.asked > before, "the collector was not even asked")
             begun = time.monotonic()
