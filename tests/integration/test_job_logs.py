@@ -13,7 +13,7 @@ import structlog
 
 from penstock import log
 from penstock.config import Settings
-from penstock.errors import JobGone
+from penstock.errors import JobGone, ProcessorFailed
 from penstock.jobs import Job, JobKey, State, Submission
 from penstock.listening import listening
 from penstock.models import Catalogue, Model
@@ -25,6 +25,7 @@ from penstock.storage.redis import records
 from penstock.storage.redis.job_logs import MAX_BYTES, MAX_LINES, JobLines, read_lines, store_lines
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.workers.app import open_worker
+from penstock.workers.attempts import Attempt, Heartbeat
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
 from penstock.workers.engine.runners import Runners
@@ -82,6 +83,29 @@ class TestStore:
         assert store.client.keys("*:logs") == []
         with pytest.raises(JobGone):
             store.run(read_lines(key))
+
+    def test_a_dead_attempt_leaves_what_its_heartbeats_stored_before_the_lines_of_the_next(
+        self, store: JobStore
+    ) -> None:
+        key = submit(store)
+        [held] = claim(store)
+        heartbeat = Heartbeat(store)
+        try:
+            first = Attempt(held)
+            with heartbeat.watching(first):
+                first.lines.hear_runner("info", "before the crash")
+                wait_for(lambda: texts(store.run(read_lines(key))) == ["before the crash"], "no heartbeat stored it")
+            first.lines.hear_runner("info", "never stored")
+            store.client.zadd("penstock:leases", {str(key): 0})
+            store.run(records.sweep())
+            second = Attempt(claim(store)[0])
+            second.lines.hear_runner("info", "again")
+            heartbeat.send_lines(first, last=True)
+            heartbeat.send_lines(second, last=True)
+        finally:
+            heartbeat.close()
+        found = store.run(read_lines(key))
+        assert [(line.attempt, line.text) for line in found.lines] == [(1, "before the crash"), (2, "again")]
 
 
 @dataclass(frozen=True)
@@ -202,3 +226,23 @@ def test_a_runner_is_heard_by_the_job_that_is_alone_in_its_batch_and_by_none_of_
         log.configure()
     assert batches == [1, 2]
     assert heard == {"alone": ["batch of 1"], "b": [], "c": []}
+
+
+def test_the_error_of_a_runner_is_told_to_the_job_whose_prompt_caused_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def step(_states: Sequence[FakeState]) -> None:
+        raise ValueError("no such kernel")
+
+    heard: list[str] = []
+    engine = BatchingEngine(Runners.installed())
+    model = TALKER.model_copy(update={"options": {"on_step": step}})
+    log.configure()
+    try:
+        engine.load(model, check=lambda: None)
+        with listening(lambda _level, text: heard.append(text)), pytest.raises(ProcessorFailed):
+            list(engine.run(model, iter([Prompt({"x": np.zeros(1, np.float32)})]), check=lambda: None))
+    finally:
+        engine.close()
+    [line] = heard
+    assert line.startswith("engine.foreign_error model=talker")
+    assert line.endswith(": ValueError: no such kernel")
+    assert "Traceback" in capsys.readouterr().err
