@@ -236,6 +236,22 @@ def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
     out.print(rows)
 
 
+@app.command()
+def logs(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what the processor and the runner of a job logged or printed."""
+    from penstock.log import plain
+
+    with connect(url) as client:
+        found = client.logs(job_id)
+    if as_json:
+        print_json(dict(found.raw))
+        return
+    for line in found.lines:
+        out.print(f"{clock(line.at)}  attempt {line.attempt}  {line.source:<9}  {line.level:<8}  {plain(line.text)}")
+    if found.cut:
+        err.print(f"{found.cut} lines were left out: a job keeps 1,000 lines and 64 KiB")
+
+
 @app.command("list")
 def list_jobs(
     status_is: Annotated[Status | None, typer.Option("--status", help="Only jobs with this status.")] = None,

@@ -52,6 +52,13 @@ function ops.events()
   return { redis.call('XRANGE', stream, '(' .. args.after, '+', 'COUNT', args.count) }
 end
 
+-- tenant id -> {{part of its lines (add.lua)...}} | 0 unknown | 1 gone
+function ops.logs()
+  local job, missing = find(args.tenant, args.id)
+  if not job then return missing end
+  return { redis.call('LRANGE', jobkey(args.tenant, args.id) .. ':logs', 0, -1) }
+end
+
 -- tenant id -> {{delivery...}} | 0 unknown | 1 gone
 function ops.deliveries()
   local job, missing = find(args.tenant, args.id)
