@@ -236,6 +236,7 @@ def main(settings: Settings, worker_id: str | None = None) -> int:
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     """Run a worker on a job store and close the store at the end; `others` are arguments of `open_worker`."""
     configure(settings.log_level)
+    log.info("worker.starting")
     app, hint = Celery("penstock"), HintSender(settings.redis_address).send
     with Signals() as signals, open_worker(settings, store, hint=hint, **others) as worker:
         app.conf.update(celery_settings(settings.redis_address, visibility_timeout_s=_visibility_timeout_s(settings)))

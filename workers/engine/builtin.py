@@ -27,7 +27,9 @@ _ONNX_FILES = ("*.json", "*.txt")
 
 
 def _spec(functions: Callable[[], tuple[RunnerFactory, RunnerCheck]], **fields: Any) -> RunnerSpec:
-    return RunnerSpec(lambda model: functions()[0](model), lambda model: functions()[1](model), **fields)
+    return RunnerSpec(
+        lambda model: functions()[0](model), lambda model: functions()[1](model), imports=functions, **fields
+    )  # fmt: skip
 
 
 def _diffusers() -> tuple[RunnerFactory, RunnerCheck]:
