@@ -149,8 +149,9 @@ def with_service(folder: Path, cases: Sequence[Case], repeats: int, *, standby: 
     with running(folder / "up", config=config, options=options) as stack, stack.client() as client:
         for _ in range(repeats + 1):
             for case in cases:
+                _await_rest(stack, client, standby=standby)
                 bare_s[case.model].append(_python_s(*case.bare))
-                rounds[case.model].append(_cold_job(stack, client, case, standby=standby))
+                rounds[case.model].append(_cold_job(stack, client, case))
     for case in cases:
         bare, found = median(bare_s[case.model][1:]), rounds[case.model][1:]
         yield f"\n| {case.title}, `--standby {standby}`: after the submission | median | / bare ({bare:.2f} s) |"
@@ -161,12 +162,16 @@ def with_service(folder: Path, cases: Sequence[Case], repeats: int, *, standby: 
                 yield f"| {phase} | {median(seconds):.2f} s | {median(seconds) / bare:.2f} |"
 
 
-def _cold_job(stack: Stack, client: Client, case: Case, *, standby: int) -> dict[str, float]:
-    """Submit a job when no worker lives; return the seconds from then to each event."""
-    log = stack.data / "logs" / "worker.log"
+def _await_rest(stack: Stack, client: Client, *, standby: int) -> None:
+    """Wait until no worker lives and the standby is ready."""
     wait_for(lambda: _no_worker(stack) and client.queue().workers == 0, "the worker does not leave")
     if standby:
         wait_for(lambda: _standby_ready(stack), "the standby does not become ready")
+
+
+def _cold_job(stack: Stack, client: Client, case: Case) -> dict[str, float]:
+    """Submit a job; return the seconds from then to each event."""
+    log = stack.data / "logs" / "worker.log"
     before = log.stat().st_size
     media = client.upload(case.file)
     begun = time.time()

@@ -180,7 +180,7 @@ def open_worker(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id
         )  # fmt: skip
         preparation = Preparation(
-            served, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
+            served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake
         )
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
@@ -220,7 +220,9 @@ def private_folders(settings: Settings) -> list[Path]:
     return [settings.data, settings.spool_dir, *([Path(unquote(store.path))] if store.scheme == "file" else [])]
 
 
-def _localiser(settings: Settings) -> Localise:
+def localiser(settings: Settings) -> Localise:
+    """Return the function that gives a model a local source, fetched if its second argument is True."""
+
     def fetched(model: Model, fetch: bool) -> Model:
         s3 = partial(open_store, settings=settings)
         return localise(model, cache=settings.model_cache_dir, s3=s3, fetch=fetch)
@@ -228,9 +230,10 @@ def _localiser(settings: Settings) -> Localise:
     return fetched
 
 
-def main(settings: Settings, worker_id: str | None = None) -> int:
+def main(settings: Settings, worker_id: str | None = None, *, processing: Processing | None = None) -> int:
     """Run a worker until SIGTERM or SIGINT, or until it leaves by itself; return the exit code."""
-    return run(settings, records.JobStore.open(settings.redis_address), worker_id=worker_id)
+    store = records.JobStore.open(settings.redis_address)
+    return run(settings, store, worker_id=worker_id, processing=processing)
 
 
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:

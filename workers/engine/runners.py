@@ -56,7 +56,7 @@ class Runners:
     def import_for(self, model: Model) -> None:
         """Import what the model's runner needs to load it, without touching a device; raise `ModelUnavailable`."""
         begun = time.monotonic()
-        self._call("loaded", lambda _: self._spec(model.runner).imports(), model)
+        self._call("loaded", self._spec(model.runner).imports, model)
         import_s = round(time.monotonic() - begun, 3)
         log.info("runner.imported", runner=model.runner, model=model.name, import_s=import_s)
 
