@@ -26,7 +26,7 @@ from penstock.queue import HintSender, celery_queue, celery_settings, visibility
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
-from penstock.storage.redis import records
+from penstock.storage.redis import catalogues, records
 from penstock.storage.spool import own_folder
 from penstock.workers.attempts import Heartbeat
 from penstock.workers.description import describing
@@ -180,8 +180,9 @@ def open_worker(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id
         )  # fmt: skip
         preparation = Preparation(
-            served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake
-        )
+            served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
+            awaited=lambda: store.run(catalogues.awaited(settings.queues)),
+        )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
         lookout = Lookout(store, settings.queues, slots.notice)

@@ -27,7 +27,7 @@ from penstock.up.scaling import Counts, Pool, Range
 from penstock.workers.leaving import Leave
 
 #: Seconds between two looks at the queues.
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.2
 #: Seconds after the start of a worker, or of the service, before the next standby starts: it takes the processor time
 #: that the worker needs for its first job.
 STANDBY_AFTER_S = 5.0
