@@ -100,6 +100,7 @@ bench: $(READY) ## Measure scenes, the job core and the engine on this machine
 	$(BIN)/python -m benchmarks.scene
 	$(BIN)/python -m benchmarks.job_queue
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.cold_start
 
 up: $(READY) ## Start everything on this machine; Ctrl-C ends it
 	@$(BIN)/penstock up

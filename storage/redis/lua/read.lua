@@ -152,6 +152,19 @@ function ops.catalogue()
   return all
 end
 
+-- queues -> {name, entry(JSON), ...} of the models in the catalogue for which jobs wait in one of the queues
+function ops.awaited()
+  local found, seen = {}, {}
+  for _, queue in ipairs(args.queues) do
+    for name in pairs(backlog_of(queue)) do
+      local entry = not seen[name] and redis.call('HGET', P .. 'catalogue', name)
+      seen[name] = true
+      if entry then found[#found + 1] = name; found[#found + 1] = entry end
+    end
+  end
+  return found
+end
+
 -- -> {name...} of models that left the catalogue
 function ops.left() return redis.call('HKEYS', P .. 'catalogue:left') end
 
