@@ -57,7 +57,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink, receiver: Re
         "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "20",
     }  # fmt: skip
     with running(folder / "up", config=config, **variables) as stack:
+        wait_for(lambda: {"toy", "slow"} <= _usable(stack), "the models are not checked")
         yield stack
+
+
+def _usable(stack: Stack) -> set[str]:
+    with stack.client() as client:
+        return {model.name for model in client.models() if model.problem is None}
 
 
 def submitted(stack: Stack, receiver: Receiver, model: str = "toy", **headers: str) -> str:
