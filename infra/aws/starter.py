@@ -73,7 +73,7 @@ def handler(event: dict[str, Any], _context: object) -> dict[str, int]:
             count = missing(wanted_workers(pool["queue"], key), started_workers(ecs, pool["family"]), pool["most"])
             start(ecs, pool, count, event["id"])
             counts[pool["name"]] = count
-        except Exception as error:  # noqa: BLE001  (it is raised below)
+        except Exception as error:
             errors.append(f"{pool['name']}: {error!r}")
     print(json.dumps({"started": counts, "errors": errors}))  # noqa: T201  (a Lambda's log is its output)
     if errors:
