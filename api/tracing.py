@@ -1,14 +1,22 @@
-"""W3C trace context: a valid `traceparent` is added to log lines and to the response; an invalid one is ignored."""
+"""W3C trace context: a valid `traceparent` is added to log lines and to the response; an invalid one is ignored.
+
+Requests with one, and those that submit a job, have a span.
+"""
 
 from __future__ import annotations
 
 import re
+import time
+import uuid
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.jobs import trace_of
+from penstock.job_spans import Context, Kind, Span, root_of, within
+from penstock.jobs import JobKey, trace_of
+from penstock.telemetry import NoSpans, Spans
 
 #: Version ff and ids of zeros are invalid. Versions after 00 may have further fields.
 _TRACEPARENT = re.compile(
@@ -25,15 +33,62 @@ def traceparent(headers: Headers) -> str | None:
     return None if found is None or (found["version"] == "00" and found["more"]) else found[0]
 
 
+def joins(request: Request, key: JobKey) -> None:
+    """Have the request's span join the trace of the job that the request submits."""
+    request.state.traced_job = key
+
+
+def _span(scope: Scope, given: str | None, status: int, begun_s: float, ended_s: float) -> Span | None:
+    """Return the span of a request; None for one that belongs to no trace."""
+    job: JobKey | None = scope.get("state", {}).get("traced_job")
+    if given is not None:
+        parent = Context.parse(given)
+    elif job is not None:
+        parent = root_of(job, None)
+    else:
+        return None
+    route = getattr(scope.get("route"), "path", None)
+    name = scope["method"] if route is None else f"{scope['method']} {route}"
+    about: dict[str, str | int | float | bool] = {"http.request.method": scope["method"]}
+    about |= {} if route is None else {"http.route": route}
+    about |= {"http.response.status_code": status} if status else {}
+    about |= {} if job is None else {"penstock.job": job.id, "penstock.tenant": job.tenant}
+    error = str(status) if status >= 500 else None
+    return Span(name, within(parent, "request", uuid.uuid4().hex), parent, begun_s, ended_s, about, error, Kind.SERVER)
+
+
 class Tracing:
     """ASGI middleware that adds the trace to a request's log lines and to its response."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, spans: Spans | None = None) -> None:
         self._app = app
+        self._spans = spans or NoSpans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        given = traceparent(Headers(scope=scope)) if scope["type"] == "http" else None
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = traceparent(Headers(scope=scope))
+        if not self._spans.wanted:
+            await self._traced(given, scope, receive, send)
+            return
+        status, begun_s = 0, time.time()
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._traced(given, scope, receive, send_counted)
+        finally:
+            span = _span(scope, given, status, begun_s, time.time())
+            if span is not None:
+                self._spans.send(span)
+
+    async def _traced(self, given: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         if given is None:
             await self._app(scope, receive, send)
             return

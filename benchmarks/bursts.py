@@ -132,11 +132,11 @@ def _report(stack: Stack, scene: Path) -> Iterator[str]:
             media, before = client.upload(scene), set(watch.lives)
             for number in range(1, BURSTS + 1):
                 begun_s = time.time()
-                ran = _burst(client, media)
+                ran = burst(client, media)
                 wait_for(lambda: _all_left(watch), "the workers do not leave")
                 lives = [life for pid, life in watch.lives.items() if pid not in before]
                 before, jobs = set(watch.lives), jobs + ran
-                cost, best, workers = _compared(lives, ran)
+                cost, best, workers = compared(lives, ran)
                 ours, theirs = ours + cost, theirs + best
                 yield f"burst {number}: {timeline(watch.alive, begun_s)}"
                 yield (
@@ -154,7 +154,7 @@ def _report(stack: Stack, scene: Path) -> Iterator[str]:
     yield f"worker-seconds: {ours:.0f}, oracle {theirs:.0f}: {ours / theirs:.2f} times (goal: at most 1.3)"
 
 
-def _burst(client: Client, media: str) -> list[Ran]:
+def burst(client: Client, media: str) -> list[Ran]:
     """Submit a burst, short jobs among long ones, and return its jobs when they have ended."""
     models = [model for model, _, number in BURST for _ in range(number)]
     order = np.random.default_rng(0).permutation(len(models))
@@ -168,7 +168,7 @@ def _ran(client: Client, job: Job) -> Ran:
     return Ran(str(started.data["worker"]), created, began, ended, job.attempt, job.succeeded)
 
 
-def _compared(lives: Sequence[Life], ran: Sequence[Ran]) -> tuple[float, float, int]:
+def compared(lives: Sequence[Life], ran: Sequence[Ran]) -> tuple[float, float, int]:
     """Return our worker-seconds, the oracle's, and the number of its workers.
 
     The oracle knows the length of each job beforehand, and starts as few workers as end the burst no later than ours

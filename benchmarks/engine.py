@@ -20,7 +20,6 @@ from statistics import median
 import numpy as np
 import structlog
 
-from benchmarks.cold_start import cold_start
 from benchmarks.small_images import small_images
 from penstock.models import Model
 from penstock.processors.base import Prompt
@@ -33,7 +32,7 @@ IMAGE = Prompt({"pixels": np.zeros((3, 8, 8), np.float32)}, cost=64)
 TILES, IMAGES = 529, 200
 #: Images per burst, as in the test of the mixed load; a batch holds eight.
 BURST, BATCH = 5, 8
-PARTS = ("overhead", "mixed", "images", "cold")
+PARTS = ("overhead", "mixed", "images")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,7 +46,6 @@ def main(arguments: Sequence[str]) -> None:
         "overhead": overhead,
         "mixed": lambda: mixed_load(chosen.batch_ms / 1000),
         "images": small_images,
-        "cold": cold_start,
     }
     say("| what | figure | goal |\n| --- | --- | --- |")
     for part in chosen.parts or PARTS:

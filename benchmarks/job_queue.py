@@ -24,7 +24,7 @@ from redis import Redis
 from benchmarks.http_submit import http_rates
 from benchmarks.rivals import DONE, MODEL, QUEUE, THREADS, celery_app
 from penstock.config import S3, load_settings
-from penstock.jobs import JobKey, Submission, Webhook
+from penstock.jobs import JobKey, Phase, Submission, Webhook
 from penstock.queue import HintSender
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
@@ -42,6 +42,8 @@ LIMITS = records.QueueLimits(max_queued=10**7, max_tenant_jobs=10**7, retention_
 HOOK = Webhook("http://nobody.invalid/")
 DEPTHS = (10, 1_000, 100_000)
 SAMPLES = 400
+#: The phases of a small job, with the microseconds to their start.
+PHASES = tuple((phase, 100_000 * number) for number, phase in enumerate(Phase) if phase is not Phase.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def main(arguments: list[str]) -> None:
     with fresh_valkey() as valkey:
         say(f"| warm submit -> start, p50 | {start_p50_ms(valkey):.1f} ms | |")
     costs(chosen.depths)
+    phases_cost()
     with fresh_valkey() as valkey:
         queued, finished = memory_bytes(valkey, 2000)
         say(f"| memory of a queued / finished job | {queued / 1000:.1f} / {finished / 1000:.1f} kB | |")
@@ -322,13 +325,34 @@ def costs(depths: Sequence[int]) -> None:
         store.close()
 
 
-def complete_one(store: JobStore) -> None:
+def phases_cost() -> None:
+    """Print the cost of the phases of an attempt, in turn with attempts without: time of the calls, and memory."""
+    plain, phased = DONE, replace(DONE, phases=PHASES)
+    with fresh_valkey() as valkey:
+        store = JobStore.open(valkey.url)
+        took: dict[int, list[float]] = {0: [], 1: []}
+        for number in range(4 * SAMPLES):
+            outcome = phased if number % 2 else plain
+            store.run(records.submit(job(), LIMITS))
+            took[number % 2].append(_once_ms(lambda done=outcome: complete_one(store, done)))
+        store.close()
+    without, with_phases = median(took[0]), median(took[1])
+    memory = []
+    for outcome in (plain, phased):
+        with fresh_valkey() as valkey:
+            memory.append(memory_bytes(valkey, 2000, outcome)[1])
+    times, bytes_ = with_phases / without, memory[1] / memory[0]
+    say(f"| claim + complete with the phases of an attempt, p50 | {with_phases:.2f} ms | {times:.2f} of one without |")
+    say(f"| memory of a finished job with phases | {memory[1] / 1000:.1f} kB | {bytes_:.2f} of one without |")
+
+
+def complete_one(store: JobStore, outcome: records.Outcome = DONE) -> None:
     """Claim the next job and complete it."""
     command = records.claim(
         QUEUE, slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=10**6, worker="w", models=[MODEL]
     )
     for claim in store.run(command):
-        store.run(records.complete(claim, DONE))
+        store.run(records.complete(claim, outcome))
 
 
 def fill(store: JobStore, count: int) -> None:
@@ -341,7 +365,9 @@ def fill(store: JobStore, count: int) -> None:
             pipe.execute()
 
 
-def memory_bytes(valkey: ValkeyProcess, count: int) -> tuple[float, float]:
+def memory_bytes(
+    valkey: ValkeyProcess, count: int, outcome: records.Outcome = DONE
+) -> tuple[float, float]:  # fmt: skip
     """Return the Redis memory of a queued job and of a finished job without webhook."""
     store = JobStore.open(valkey.url)
 
@@ -352,7 +378,7 @@ def memory_bytes(valkey: ValkeyProcess, count: int) -> tuple[float, float]:
     fill(store, count)
     queued = used() - before
     for _ in range(count):
-        complete_one(store)
+        complete_one(store, outcome)
     _wait_until(lambda: not list(store.client.scan_iter("penstock:claim:*", count=10_000)), within_s=60, pause_s=0.5)
     finished = used() - before
     store.close()

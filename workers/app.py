@@ -20,13 +20,14 @@ from celery.worker import state
 
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
+from penstock.listening import hear_prints
 from penstock.log import configure
 from penstock.models import Catalogue, Model, read_catalogue
 from penstock.queue import HintSender, celery_queue, celery_settings, visibility_timeout_s
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
-from penstock.storage.redis import records
+from penstock.storage.redis import catalogues, records
 from penstock.storage.spool import own_folder
 from penstock.workers.attempts import Heartbeat
 from penstock.workers.description import describing
@@ -180,8 +181,9 @@ def open_worker(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id
         )  # fmt: skip
         preparation = Preparation(
-            served, processing, engine, spool / "warm-up", localise=_localiser(settings), on_news=slots.wake
-        )
+            served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
+            awaited=lambda: store.run(catalogues.awaited(settings.queues)),
+        )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
         lookout = Lookout(store, settings.queues, slots.notice)
@@ -220,7 +222,9 @@ def private_folders(settings: Settings) -> list[Path]:
     return [settings.data, settings.spool_dir, *([Path(unquote(store.path))] if store.scheme == "file" else [])]
 
 
-def _localiser(settings: Settings) -> Localise:
+def localiser(settings: Settings) -> Localise:
+    """Return the function that gives a model a local source, fetched if its second argument is True."""
+
     def fetched(model: Model, fetch: bool) -> Model:
         s3 = partial(open_store, settings=settings)
         return localise(model, cache=settings.model_cache_dir, s3=s3, fetch=fetch)
@@ -228,14 +232,17 @@ def _localiser(settings: Settings) -> Localise:
     return fetched
 
 
-def main(settings: Settings, worker_id: str | None = None) -> int:
+def main(settings: Settings, worker_id: str | None = None, *, processing: Processing | None = None) -> int:
     """Run a worker until SIGTERM or SIGINT, or until it leaves by itself; return the exit code."""
-    return run(settings, records.JobStore.open(settings.redis_address), worker_id=worker_id)
+    store = records.JobStore.open(settings.redis_address)
+    return run(settings, store, worker_id=worker_id, processing=processing)
 
 
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     """Run a worker on a job store and close the store at the end; `others` are arguments of `open_worker`."""
     configure(settings.log_level)
+    hear_prints()
+    log.info("worker.starting")
     app, hint = Celery("penstock"), HintSender(settings.redis_address).send
     with Signals() as signals, open_worker(settings, store, hint=hint, **others) as worker:
         app.conf.update(celery_settings(settings.redis_address, visibility_timeout_s=_visibility_timeout_s(settings)))

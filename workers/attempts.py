@@ -14,8 +14,9 @@ import structlog
 
 from penstock.errors import Canceled, Drained, Fenced, Interruption, JobStoreError
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, Usage
-from penstock.storage.redis import records
+from penstock.storage.redis import job_logs, records
 from penstock.workers.artifacts import Preview
+from penstock.workers.job_log import AttemptLog
 
 #: Seconds between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
 BEAT_S = 1.0
@@ -44,7 +45,8 @@ class Attempt:
     def __init__(self, claim: Claim, *, on_news: Callable[[], None] = lambda: None) -> None:
         """Begin an attempt; `on_news` is called when the attempt enters a phase or streams text."""
         self.claim = claim
-        self._phase = Phase.LOADING
+        self._phases = [(Phase.LOADING, 0)]
+        self._begun_s = time.monotonic()
         self._on_news = on_news
         self.progress = Progress()
         #: Number of checkpoints that this attempt stored for the next one.
@@ -87,16 +89,23 @@ class Attempt:
         self._steps = 1
         self._preview: Preview | None = None
         self._previews_bytes = 0
+        #: The lines of the processor and the runner.
+        self.lines = AttemptLog()
 
     @property
     def phase(self) -> Phase:
         """The attempt's current phase."""
-        return self._phase
+        return self._phases[-1][0]
+
+    @property
+    def phases(self) -> records.PhaseStarts:
+        """The phases so far, each with the microseconds from the attempt's start to its own."""
+        return tuple(self._phases)
 
     def enter(self, phase: Phase) -> None:
         """Enter a phase, or stay in it."""
-        if phase is not self._phase:
-            self._phase = phase
+        if phase is not self.phase:
+            self._phases.append((phase, int((time.monotonic() - self._begun_s) * 1e6)))
             self._on_news()
 
     def check(self) -> None:
@@ -291,6 +300,20 @@ class Heartbeat:
                 if not self._send_text(attempt, *part):
                     return
 
+    def send_lines(self, attempt: Attempt, *, last: bool) -> None:
+        """Store the lines of the processor and the runner; the `last` time with the latest of all. May lose them."""
+        with attempt.sending:
+            while (part := attempt.lines.next_part(last=last)) is not None:
+                rows = [(line.at_s, line.source, line.level, line.text) for line in part.lines]
+                try:
+                    held = self._store.run(job_logs.store_lines(attempt.claim, part.number, rows, cut=part.cut))
+                except JobStoreError:
+                    log.warning("lines.not_stored", job=str(attempt.claim.key))
+                    return
+                attempt.lines.stored()
+                if not held:
+                    return
+
     def beat(self, attempt: Attempt) -> None:
         """Renew an attempt's lease now, and store its progress."""
         if not attempt.lost:
@@ -313,7 +336,7 @@ class Heartbeat:
         left = self._running()
         for attempt in left:
             try:
-                self._store.run(records.release(attempt.claim))
+                self._store.run(records.release(attempt.claim, attempt.phases))
             except JobStoreError:
                 log.warning("release.failed", job=str(attempt.claim.key))  # the lease ends by itself
         return len(left)
@@ -340,6 +363,7 @@ class Heartbeat:
                 self.beat(attempt)
                 if not attempt.lost:
                     self.send_news(attempt)
+                    self.send_lines(attempt, last=False)
 
     def _send_text(self, attempt: Attempt, at: int, text: str) -> bool:
         try:
@@ -372,5 +396,6 @@ class Heartbeat:
 def _state(attempt: Attempt) -> records.Command[str]:
     progress = replace(attempt.progress, message=STORE_AWAY) if attempt.waits else attempt.progress
     return records.heartbeat(
-        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s
-    )
+        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s,
+        phases=attempt.phases,
+    )  # fmt: skip

@@ -27,6 +27,7 @@ from penstock.intake.media import LocalMedia, fetch_media
 from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
+from penstock.listening import listening
 from penstock.models import media_references
 from penstock.processors.base import Output, Prompt
 from penstock.storage.journal import journal
@@ -84,6 +85,7 @@ class Pipeline:
             self.heartbeat.watching(attempt),
             structlog.contextvars.bound_contextvars(**ids),
             self.rooms.folder(claim) as folder,
+            closing(attempt.lines),
         ):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
             try:
@@ -104,7 +106,7 @@ class Pipeline:
         """End the job with the error alone, after its outcome could not be stored."""
         reason = ProcessorFailed(f"the job's result cannot be stored ({type(error).__name__})")
         try:
-            self._end(attempt, records.Outcome(State.FAILED, error=reason.report()))
+            self._end(attempt, records.Outcome(State.FAILED, error=reason.report(), phases=attempt.phases))
         except Exception:  # the lease expires by itself
             log.exception("attempt.not_ended")
 
@@ -119,7 +121,9 @@ class Pipeline:
                 log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
             outcome = outcome_of(known, attempt=attempt.claim.attempt, draw=random.random())  # noqa: S311
         usage = attempt.usage(outcome.artifacts)
-        return replace(outcome, metrics=attempt.metrics(), progress=attempt.progress, usage=usage)
+        return replace(
+            outcome, metrics=attempt.metrics(), progress=attempt.progress, usage=usage, phases=attempt.phases
+        )
 
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
         objects = self.waits.store(attempt)
@@ -140,8 +144,9 @@ class Pipeline:
             with attempt.timed("cold_start"):
                 self.engine.load(runnable.model, check=attempt.check)
             work = Work(
-                runnable.model, attempt.claim.submission.input, media, folder / "artifacts", tenant, folder.parent
-            )
+                runnable.model, attempt.claim.submission.input, media, folder / "artifacts", tenant, folder.parent,
+                attempt.lines.open_file(folder / "lines"),
+            )  # fmt: skip
             processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
         attempt.check()
         attempt.enter(Phase.UPLOADING)
@@ -220,6 +225,7 @@ class Pipeline:
         Only the response to this call shows whose result is visible. Without a response the artifacts stay, since the
         call may have arrived; the keeper deletes artifacts that no job names.
         """
+        self.heartbeat.send_lines(attempt, last=True)
         try:
             ended = self._commit(attempt, outcome)
         except Interruption as reason:
@@ -260,8 +266,9 @@ class Pipeline:
         log.info("attempt.abandoned", reason=reason.code)
         self._delete_artifacts(attempt.claim)
         if isinstance(reason, Drained):
+            self.heartbeat.send_lines(attempt, last=True)
             try:
-                self.journal.run(journal.release(attempt.claim))
+                self.journal.run(journal.release(attempt.claim, attempt.phases))
             except PenstockError:
                 log.warning("release.failed")  # the lease expires by itself
 
@@ -280,6 +287,7 @@ def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prom
                 prompt = next(prompts, None)
             if prompt is None:
                 return
+            attempt.enter(Phase.INFERRING)  # with the first prompt, which may have to wait for the device
             yield replace(prompt, tenant=attempt.claim.key.tenant)
     finally:
         close = getattr(prompts, "close", None)
@@ -290,12 +298,11 @@ def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prom
 def _counted_outputs(attempt: Attempt, outputs: Iterator[Output], done: int) -> Iterator[Output]:
     """Yield outputs, count them from `done` on, and measure the time spent waiting for them."""
     while True:
-        with attempt.timed("inference"):
+        with attempt.timed("inference"), listening(attempt.lines.hear_runner):
             output = next(outputs, None)
         if output is None:
             attempt.enter(Phase.POSTPROCESSING)
             return
-        attempt.enter(Phase.INFERRING)
         if not output.partial:
             done += 1
             attempt.advance(done)

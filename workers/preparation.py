@@ -1,16 +1,28 @@
-"""Preparing a worker's models: fetch their files, check their processors in other processes, warm them up."""
+"""Preparing a worker's models: fetch their files, check their processors in other processes, warm them up.
+
+Models for which jobs wait come first. Their weights are loaded while their processors are checked; and where an earlier
+worker has warmed the same model up, the first job takes the place of the dummy request.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
-from penstock.errors import Drained, Interruption, ModelUnavailable, ObjectStoreUnavailable, PenstockError
+from penstock.errors import (
+    Drained,
+    Interruption,
+    JobStoreError,
+    ModelUnavailable,
+    ObjectStoreUnavailable,
+    PenstockError,
+)
 from penstock.models import Catalogue, CatalogueEntry, Model
 from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
@@ -38,9 +50,13 @@ class Preparation:
 
     def __init__(
         self, served: ServedModels, processing: Processing, engine: Engine, folder: Path, *, localise: Localise,
-        on_news: Callable[[], None], fetch_again_s: float = FETCH_AGAIN_S,
+        on_news: Callable[[], None], awaited: Callable[[], Mapping[str, CatalogueEntry]] = dict,
+        fetch_again_s: float = FETCH_AGAIN_S,
     ) -> None:  # fmt: skip
-        """`folder` is scratch space for warm-ups; `on_news` is called when a model's entry changes."""
+        """`folder` is scratch space for warm-ups; `on_news` is called when a model's entry changes.
+
+        `awaited` returns the models for which jobs wait, with the latest entries of earlier workers.
+        """
         self._served = served
         self._processing = processing
         self._engine = engine
@@ -48,6 +64,10 @@ class Preparation:
         self._localise = localise
         self._on_news = on_news
         self._fetch_again_s = fetch_again_s
+        self._find_awaited = awaited
+        #: Models for which jobs waited at the start, with their earlier entries.
+        self._awaited: Mapping[str, CatalogueEntry] = {}
+        self._loads = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._ended = threading.Event()
         #: Models that must be fetched.
         self._later: list[Model] = []
@@ -73,9 +93,13 @@ class Preparation:
         """Stop, and wait until every step that can be stopped has ended."""
         self._ended.set()
         self._thread.join()
+        self._loads.shutdown(cancel_futures=True)
 
     def _fill(self) -> None:
-        self._prepare_all(self._first, fetch=False)
+        with suppress(JobStoreError):  # then they come in the order of the catalogue
+            self._awaited = self._find_awaited()
+        self._prepare_all([model for model in self._first if model.name in self._awaited], fetch=False)
+        self._prepare_all([model for model in self._first if model.name not in self._awaited], fetch=False)
         while self._later and not self._ended.is_set():
             waiting, self._later = self._later, []
             with self._served.fetch():
@@ -95,6 +119,7 @@ class Preparation:
         try:
             self._check()
             local = self._localise(model, fetch)
+            loading = self._load_meanwhile(local) if model.name in self._awaited else None
             entry = self._processing.entry(local, check=self._check)
         except Interruption:
             return None
@@ -109,10 +134,25 @@ class Preparation:
         if entry.problem is not None:
             log.warning("model.unavailable", model=model.name, problem=entry.problem)
             return None
-        if not model.warm_up:
+        if not model.warm_up or (loading is not None and self._replaces_warm_up(loading, entry)):
             self._ready(model.name)
             return None
         return local
+
+    def _load_meanwhile(self, model: Model) -> Future[float]:
+        return self._loads.submit(self._engine.load, model, check=self._check)
+
+    def _replaces_warm_up(self, loading: Future[float], entry: CatalogueEntry) -> bool:
+        """Wait until a model is loaded; return True if an earlier worker had warmed up the same model.
+
+        A model that cannot be loaded is left to the warm-up, which reports it.
+        """
+        earlier = self._awaited[entry.name]
+        is_same = _compared(entry) == _compared(earlier)
+        if not (is_same and earlier.ready and earlier.problem is None) or loading.exception() is not None:
+            return False
+        log.info("model.warm_up_replaced", model=entry.name)
+        return True
 
     def _report_missing(self, model: Model, error: PenstockError, *, fetch: bool) -> None:
         """Report that a model's files are missing; those of a remote source are tried again."""
@@ -147,3 +187,8 @@ class Preparation:
     def _check(self) -> None:
         if self._ended.is_set():
             raise Drained
+
+
+def _compared(entry: CatalogueEntry) -> Mapping[str, object]:
+    """Return what makes the entries of two workers those of one model."""
+    return entry.model_dump(mode="json", exclude={"ready", "problem", "note"})

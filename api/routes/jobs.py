@@ -25,7 +25,7 @@ from penstock.api.query import FILTERS, JobQuery
 from penstock.api.schemas.jobs import JobList, JobView
 from penstock.api.services import Api, Services
 from penstock.api.submissions import examine_large, submission
-from penstock.api.tracing import traceparent
+from penstock.api.tracing import joins, traceparent
 from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, NotReady, TooManyJobs, UnknownJob
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
@@ -267,6 +267,7 @@ async def submit(
     A repeatable request finds its existing job. Raises `IdempotencyMismatch` where the fingerprint of the existing job
     differs, and the errors of `submission` and of the job store.
     """
+    joins(request, key)
     examination = await examine_large(request, api, key.tenant, job_request)
     async with turn(request, api.concurrency, key.tenant):
         existing = await _existing(api, key) if repeatable else None

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.jobs import Artifact, Delivery, Job, JobEvent, Phase, Status
+from penstock.jobs import Artifact, AttemptTimes, Delivery, Job, JobEvent, Phase, Status
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.deliveries import DeliveryRecord
+from penstock.storage.redis.job_logs import JobLines
 
 #: Returns the public URI of an object key; None where objects have no URI outside the service.
 UriOf: TypeAlias = Callable[[str], str] | None
@@ -95,6 +96,41 @@ class ArtifactView(Outgoing):
     url_expires_at: datetime | None
 
 
+class PhaseView(Outgoing):
+    """A phase of an attempt."""
+
+    #: The phase.
+    phase: Phase
+    #: Time at which it began.
+    started_at: datetime
+    #: Time at which the next phase began or the attempt ended; null while the phase lasts.
+    ended_at: datetime | None
+
+
+class AttemptView(Outgoing):
+    """An attempt of a job, with its phases."""
+
+    #: The attempt's number, from 1.
+    number: int
+    fence: str = Field(
+        description="Unique in the job. An attempt that a stopping worker gave back begins again under its number, "
+        "with another fence."
+    )
+    #: The id of its worker.
+    worker: str
+    #: Time at which the attempt began.
+    started_at: datetime
+    ended_at: datetime | None = Field(
+        description="Null while the attempt runs; for a lost one the time it was noticed."
+    )
+    outcome: str | None = Field(
+        description="`succeeded`, `failed` or `canceled` for the attempt that ended the job; `retrying` after an error "
+        "that a retry may solve, `released` by a stopping worker, `lost` with its worker. Null while the attempt runs."
+    )
+    #: Its phases in order. Those of a lost attempt are as of its latest heartbeat.
+    phases: list[PhaseView]
+
+
 class JobLinksView(Outgoing):
     """Links of a job."""
 
@@ -106,6 +142,8 @@ class JobLinksView(Outgoing):
     cancel: str
     #: Its webhook deliveries.
     deliveries: str
+    #: The lines of its processor and runner.
+    logs: str
 
 
 class JobView(Outgoing):
@@ -145,9 +183,9 @@ class JobView(Outgoing):
         "without an estimate: no job of the model has succeeded yet, or the queue is paused or has no workers."
     )
     model_problem: str | None = Field(
-        description="The reason why no worker can run the job now: a problem of its model, or a queue that no worker "
-        "serves. The job waits until a worker can, or until its `queue_ttl` ends. Null for jobs that do not wait, and "
-        "without such a problem."
+        description="The reason why no worker can run the job now: a problem of its model, or a queue without a "
+        "worker that has it. The job waits until a worker can, or until its `queue_ttl` ends. Null for jobs that do "
+        "not wait, and without such a problem."
     )
     #: The progress.
     progress: ProgressView
@@ -168,6 +206,9 @@ class JobView(Outgoing):
     error: ErrorView | None
     #: Metrics of the latest attempt: times in milliseconds, `input_bytes`, `batches` and `batch_size`.
     metrics: dict[str, float]
+    attempts: list[AttemptView] = Field(
+        description="The latest attempts, oldest first: about 20. Empty before the first, and after a loss of Redis."
+    )
     #: The metadata from the request.
     metadata: dict[str, str]
     #: The state of its webhook deliveries; `pending` while a delivery is outstanding.
@@ -201,6 +242,29 @@ class EventList(Outgoing):
     """The events of a job, oldest first."""
 
     events: list[EventView]
+
+
+class LineView(Outgoing):
+    """A line that a processor or a runner logged or printed."""
+
+    #: Time by the worker's clock.
+    at: datetime
+    #: The number of the attempt.
+    attempt: int
+    #: The part that said it.
+    source: Literal["processor", "runner"]
+    #: The level; prints count as `info`, those to standard error as `warning`.
+    level: str
+    #: The line, without secrets; of a traceback its last line.
+    text: str
+
+
+class LineList(Outgoing):
+    """The lines of a job, the oldest first."""
+
+    lines: list[LineView]
+    #: The number of lines that were left out: of long attempts those in the middle, and of many the oldest.
+    cut: int
 
 
 class TryView(Outgoing):
@@ -276,6 +340,7 @@ def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
         artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
         error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
         metrics=_metrics(job),
+        attempts=[_attempt_view(each) for each in job.attempts],
         metadata=dict(wanted.metadata),
         delivery=job.delivery,
         retry_of=wanted.retry_of,
@@ -283,14 +348,50 @@ def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
         batch_line=wanted.batch_line,
         custom_id=wanted.custom_id,
         links=JobLinksView(
-            self=here, events=f"{here}/events", cancel=f"{here}/cancel", deliveries=f"{here}/deliveries"
+            self=here,
+            events=f"{here}/events",
+            cancel=f"{here}/cancel",
+            deliveries=f"{here}/deliveries",
+            logs=f"{here}/logs",
         ),
+    )
+
+
+def _attempt_view(attempt: AttemptTimes) -> AttemptView:
+    return AttemptView(
+        number=attempt.number,
+        fence=str(attempt.fence),
+        worker=attempt.worker,
+        started_at=utc_time(attempt.started_s),
+        ended_at=_optional_utc_time(attempt.ended_s),
+        outcome=attempt.outcome,
+        phases=[
+            PhaseView(phase=each.phase, started_at=utc_time(each.started_s), ended_at=_optional_utc_time(each.ended_s))
+            for each in attempt.phases
+        ],
     )
 
 
 def event_view(event: JobEvent) -> EventView:
     """Return the public view of an event."""
     return EventView(id=event.id, type=event.type, at=utc_time(event.at_s), data=dict(event.data))
+
+
+def line_list(found: JobLines) -> LineList:
+    """Return the public view of a job's lines."""
+    return LineList(
+        lines=[
+            LineView(
+                at=utc_time(line.at_s),
+                attempt=line.attempt,
+                source="runner" if line.source == "runner" else "processor",
+                level=line.level,
+                text=line.text,
+            )
+            for line in found.lines
+        ],
+        cut=found.cut,
+    )
 
 
 def delivery_view(row: DeliveryRecord) -> DeliveryView:

@@ -24,7 +24,7 @@ class _Part(NamedTuple):
     """A page, element or box, from its first byte to the next part's."""
 
     size_bytes: int
-    #: True where the next page must continue this one.
+    #: True where the next part must continue this one: a page, or the box that describes the following samples.
     continues: bool = False
 
 
@@ -39,12 +39,10 @@ def find_truncation(file: BinaryIO, name: str) -> str | None:
     part_name, read_part = _PARTS[name]
     size, at, part = os.fstat(file.fileno()).st_size, 0, _Part(0)
     for _ in range(_MAX_PARTS):
-        if at == size:
-            return f"its last {part_name} has no continuation" if part.continues else None
         file.seek(at)
-        following = read_part(file)
+        following = None if at == size else read_part(file)
         if following is None:
-            return None
+            return f"its last {part_name} has no continuation" if part.continues else None
         part = following
         at += part.size_bytes
         if at > size:
@@ -83,7 +81,7 @@ def _read_box(file: BinaryIO) -> _Part | None:
         size = int.from_bytes(head[8:])
     if not size or not head[4:8].isascii():
         return None  # a box of size 0 ends with the file
-    return _Part(_CUT_OFF if len(head) < 8 or size < 8 else size)
+    return _Part(_CUT_OFF if len(head) < 8 or size < 8 else size, continues=head[4:8] == b"moof")
 
 
 _PARTS: dict[str, tuple[str, _ReadPart]] = {

@@ -466,6 +466,15 @@ def api_key() -> str | None:
     return os.environ.get("PENSTOCK_API_KEY") or None
 
 
+def wants_spans() -> bool:
+    """Return True where the OTEL_* variables ask for spans by OTLP; the SDK of OpenTelemetry reads the rest of them."""
+    exporters = {name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",")} - {""}
+    named = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (exporters and "otlp" not in exporters):
+        return False
+    return bool(exporters) or any(os.environ.get(name) for name in named)
+
+
 def state_dir() -> Path:
     """Return the folder in which the command line stores the state of interrupted work (`XDG_STATE_HOME`)."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock"

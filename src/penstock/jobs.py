@@ -283,6 +283,35 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseTimes:
+    """A phase of an attempt, with its times in seconds since the epoch; `ended_s` is None while it lasts."""
+
+    phase: Phase
+    started_s: float
+    ended_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """The course of one attempt. Times are seconds since the epoch by Redis' clock.
+
+    A heartbeat stores the phases; an attempt whose worker died has those of its latest heartbeat, and lasts until
+    somebody noticed.
+    """
+
+    number: int
+    #: Unique in the job: an attempt that a stopping worker gave back begins again under its number, with another fence.
+    fence: int
+    worker: str
+    started_s: float
+    #: None while the attempt runs.
+    ended_s: float | None
+    #: The status of the job that the attempt ended; `retrying`, `released` or `lost` for any other; None while it runs.
+    outcome: str | None
+    phases: tuple[PhaseTimes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job's record at one moment. Times are seconds since the epoch by Redis' clock."""
 
@@ -311,6 +340,8 @@ class Job:
     metrics: Mapping[str, float] = field(default_factory=dict)
     delivery: Delivery = Delivery.NONE
     usage: Usage = Usage()
+    #: The latest attempts, oldest first.
+    attempts: tuple[AttemptTimes, ...] = ()
     #: Public state of a job whose state is OTHER; None for any other job.
     shown: Status | None = None
     #: Revision; it increases with every change of the record.

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from penstock.listening import pass_on
+
 HIDDEN = "[redacted]"
 
 _SECRET_NAME = re.compile(r"secret|password|passwd|authorization|signature|credential|api_?key|access_key|token", re.I)
@@ -58,6 +60,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         redact,
+        pass_on,
     ]
     structlog.configure(
         processors=[*shared, _renderer(out)],

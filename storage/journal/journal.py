@@ -102,9 +102,9 @@ def complete(claim: Claim, outcome: Outcome) -> Flow[Ended]:
     return (yield from _finish_attempt(claim, reply, succeeded=outcome.state is State.SUCCEEDED))
 
 
-def release(claim: Claim) -> Flow[Ended]:
+def release(claim: Claim, phases: records.PhaseStarts = ()) -> Flow[Ended]:
     """Return a job to its queue, for the same attempt again; cancel a job whose end was requested."""
-    reply = yield from _redis(records.release(claim))
+    reply = yield from _redis(records.release(claim, phases))
     return (yield from _finish_attempt(claim, reply, succeeded=False))
 
 

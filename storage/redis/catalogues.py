@@ -63,6 +63,19 @@ def left() -> Command[tuple[str, ...]]:
     return query("left", tuple)
 
 
+def awaited(queues: Sequence[str]) -> Command[dict[str, CatalogueEntry]]:
+    """Return the models for which jobs wait in some queues, by name, as a worker published them last.
+
+    An entry is ready if that worker had warmed the model up, also when it lives no more.
+    """
+    return query("awaited", _awaited, queues=queues)
+
+
+def _awaited(flat: list[Any]) -> dict[str, CatalogueEntry]:
+    found = {name: _entry(name, text) for name, text in zip(flat[::2], flat[1::2], strict=True)}
+    return {name: entry for name, entry in found.items() if entry is not None}
+
+
 def catalogue() -> Command[dict[str, CatalogueEntry]]:
     """Return the published models by name; models without a living worker are not ready."""
     return query("catalogue", _catalogue)

@@ -16,10 +16,23 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from penstock.errors import RecordTooNew
+from penstock.errors import RecordTooNew, WorkerLost
 from penstock.formats import READS, is_readable, known, version_of
-from penstock.jobs import Artifact, Claim, Delivery, Job, Phase, Progress, State, Status, Submission, Usage
+from penstock.jobs import (
+    Artifact,
+    AttemptTimes,
+    Claim,
+    Delivery,
+    Job,
+    Phase,
+    Progress,
+    State,
+    Status,
+    Submission,
+    Usage,
+)
 from penstock.reports import ErrorReport
+from penstock.storage.redis.attempt_times import attempt_times, past_attempt
 from penstock.storage.redis.fields import MICRO, dump, fields, seconds, submission_of, submission_to_json
 
 R = TypeVar("R")
@@ -121,6 +134,12 @@ class Record:
     past_done: int = _stored(_NUMBER, "claim", "`done` when the attempt began.", 0)
     past_total: int | None = _stored(_NUMBER, "claim", "`total` when the attempt began.", None)
     past_unit: str = _stored(_TEXT, "claim", "`unit` when the attempt began.", "")
+    phases: str = _stored(
+        _TEXT, "claim heartbeat complete release common", "Phases of the latest attempt (`attempt_times.py`).", ""
+    )
+    attempts: Sequence[Sequence[str]] | None = _stored(
+        _JSON, "complete common", "Earlier attempts (JSON, `attempt_times.py`).", None
+    )
     reported_us: int = _stored(_NUMBER, "claim heartbeat", "Time of the latest `job.progress` event.", 0)
     progress_told_us: int = _stored(_NUMBER, "outbox", "Time of the latest `job.progress` webhook.", 0)
     said: str = _stored(_TEXT, "add", "Characters of text that an attempt has streamed, as FENCE:CHARACTERS.", "")
@@ -153,6 +172,20 @@ class Record:
         if version == found.submission.version:
             return found
         return replace(found, submission=replace(found.submission, version=version))
+
+    @property
+    def course(self) -> tuple[AttemptTimes, ...]:
+        """The latest attempts, oldest first."""
+        past = tuple(past_attempt(row) for row in self.attempts or ())
+        if self.started_us is None or (past and past[-1].fence == self.fence):
+            return past
+        outcome = None if self.completed_us is None else (self.public or self.state).value
+        if self.error is not None and self.error.code == WorkerLost.code and outcome == State.FAILED:
+            outcome = "lost"
+        latest = attempt_times(
+            self.fence, self.attempt, self.worker, self.started_us, self.completed_us, outcome, self.phases
+        )
+        return (*past, latest)
 
     @property
     def usage(self) -> Usage:
@@ -227,6 +260,7 @@ def job_of(flat: Sequence[str]) -> Job:
         metrics=record.metrics or {},
         delivery=record.delivery,
         usage=record.usage,
+        attempts=record.course,
         shown=record.public,
         revision=record.revision,
     )

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from penstock import formats
 from penstock.batches import BatchKey
@@ -42,6 +42,7 @@ from penstock.jobs import (
     Usage,
 )
 from penstock.reports import ErrorReport
+from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
@@ -50,6 +51,8 @@ from penstock.storage.redis.views import view_of
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
 
 T = TypeVar("T")
+#: The phases of an attempt in order, each with the microseconds from the claim to its start.
+PhaseStarts: TypeAlias = Sequence[tuple[Phase, int]]
 
 #: Seconds by which one step of priority moves a job ahead: a normal job that waits longer is before a new high one.
 PRIORITY_HEAD_START_S = 600
@@ -145,6 +148,8 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     retry_delay_s: float = 0.0
     progress: Progress = field(default_factory=Progress)
+    #: The attempt's phases.
+    phases: PhaseStarts = ()
 
 
 def submit(
@@ -194,7 +199,7 @@ def claim(
 
 def confirm(key: JobKey, created_us: int) -> Command[Job]:
     """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation."""
-    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*_known(reply)))
+    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*known(reply)))
 
 
 def unreserve(key: JobKey) -> Command[bool]:
@@ -212,7 +217,7 @@ def commit(key: JobKey, outcome: str) -> Command[Job]:
     args: dict[str, Arg] = {
         **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": sorted(TABLE),
     }  # fmt: skip
-    return Command("commit", args, lambda reply: job_of(_known(reply)))
+    return Command("commit", args, lambda reply: job_of(known(reply)))
 
 
 def alive() -> Command[bool]:
@@ -257,18 +262,19 @@ def recovering(who: str, *, begin: bool) -> Command[bool]:
 
 
 def heartbeat(
-    claim: Claim, phase: Phase, progress: Progress, *, checkpoints: int = 0, waited_s: float = 0.0
-) -> Command[str]:
+    claim: Claim, phase: Phase, progress: Progress, *, checkpoints: int = 0, waited_s: float = 0.0,
+    phases: PhaseStarts = (),
+) -> Command[str]:  # fmt: skip
     """Renew an attempt's lease and store its progress; the reply is `go`, `cancel` or `lost`.
 
     `checkpoints` is the number of checkpoints that this attempt has stored. After the first one, a crash counts as the
     job's first. `waited_s` are the seconds that this attempt waited for the object store; the job's execution timeout
-    ends so much later.
+    ends so much later. `phases` are the attempt's phases so far.
     """
     args: dict[str, Arg] = {
         **_held(claim), **_progress(progress), "lease_us": us(claim.lease_s), "phase": phase.value,
         "message": progress.message, "timeout_error": encoded(error=ExecutionTimeout().report())["error"],
-        "checkpoints": checkpoints, "waited_us": us(waited_s),
+        "checkpoints": checkpoints, "waited_us": us(waited_s), "phases": phases_text(claim.fence, phases),
     }  # fmt: skip
     return Command("heartbeat", args, str)
 
@@ -301,14 +307,14 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
     )  # fmt: skip
     args: dict[str, Arg] = {
         **_held(claim), **_progress(outcome.progress), "outcome": name, "record": record,
-        "retry_delay_us": us(outcome.retry_delay_s),
+        "retry_delay_us": us(outcome.retry_delay_s), "phases": phases_text(claim.fence, outcome.phases),
     }  # fmt: skip
     return Command("complete", args, _replied)
 
 
-def release(claim: Claim) -> Command[Reply[str]]:
+def release(claim: Claim, phases: PhaseStarts = ()) -> Command[Reply[str]]:
     """Return a job to its queue; its next attempt has the same number. Replies as `complete`."""
-    return Command("release", _held(claim), _replied)
+    return Command("release", {**_held(claim), "phases": phases_text(claim.fence, phases)}, _replied)
 
 
 def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:
@@ -327,7 +333,7 @@ def expire(key: JobKey) -> Command[Reply[Job]]:
 
 def read(key: JobKey) -> Command[Job]:
     """Return a job's record with its place in the queue and an estimate; `UnknownJob` or `JobGone` without one."""
-    return query("job", lambda reply: view_of(*_known(reply)), **_names(key))
+    return query("job", lambda reply: view_of(*known(reply)), **_names(key))
 
 
 def delete(key: JobKey) -> Command[None]:
@@ -358,7 +364,7 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
 def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[JobEvent, ...]]:
     """Return a job's events after the entry `after`, oldest first, at most `count` entries."""
     return query(
-        "events", lambda reply: tuple(_event(*row) for row in _known(reply)[0]), **_names(key), after=after, count=count
+        "events", lambda reply: tuple(_event(*row) for row in known(reply)[0]), **_names(key), after=after, count=count
     )
 
 
@@ -448,7 +454,7 @@ def _replied(reply: list[Any]) -> Reply[str]:
 
 
 def _canceled(reply: Any) -> Reply[Job]:
-    record, proposal, *must_be_stored = _known(reply)
+    record, proposal, *must_be_stored = known(reply)
     return Reply(job_of(record), proposal, must_be_stored=must_be_stored == [1])
 
 
@@ -462,7 +468,7 @@ def _keys(names: Iterable[str]) -> tuple[JobKey, ...]:
     return tuple(map(JobKey.parse, names))
 
 
-def _known(reply: Any) -> Any:
+def known(reply: Any) -> Any:
     if reply == 0:
         raise UnknownJob
     if reply == 1:

@@ -70,6 +70,7 @@ ROUTES = {
     ("GET", "/v1/jobs/{job_id}/artifacts/{name:path}"): Row("read", 200),
     ("HEAD", "/v1/jobs/{job_id}/artifacts/{name:path}"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/deliveries"): Row("read", 200),
+    ("GET", "/v1/jobs/{job_id}/logs"): Row("read", 200),
     ("POST", "/v1/jobs"): Row("submit", 202, ECHO),
     ("PUT", "/v1/jobs/{job_id}"): Row("submit", 200, ECHO),  # the same request again
     ("DELETE", "/v1/jobs/{job_id}"): Row("submit", 204),

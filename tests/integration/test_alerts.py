@@ -36,6 +36,17 @@ def selectors() -> Iterator[tuple[str, list[str]]]:
         yield name, re.findall(r"(\w+)=~?\"", matchers)
 
 
+def test_prometheus_accepts_its_configuration_for_compose(promtool: str, tmp_path: Path) -> None:
+    for path in (ALERTS, ALERTS.with_name("prometheus.yml")):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "prometheus.key").write_text("key")
+    ended = subprocess.run(
+        [promtool, "check", "config", str(tmp_path / "prometheus.yml")], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "job_name: penstock" in (tmp_path / "prometheus.yml").read_text()
+
+
 @pytest.mark.parametrize("command", [["check", "rules", ALERTS.name], ["test", "rules", CASES.name]])
 def test_prometheus_accepts_the_alerts_and_their_cases(command: list[str], promtool: str) -> None:
     ran = subprocess.run([promtool, *command], cwd=ALERTS.parent, capture_output=True, text=True, timeout=60)

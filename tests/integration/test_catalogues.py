@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry
 from penstock.storage.redis import queues
-from penstock.storage.redis.catalogues import CHECKING, FETCHING, catalogue, publish
-from penstock.storage.redis.records import JobStore
+from penstock.storage.redis.catalogues import CHECKING, FETCHING, awaited, catalogue, publish
+from penstock.storage.redis.records import JobStore, QueueLimits, submit
 from tests.support.service import ECHO
 from tests.support.valkey import ValkeyProcess
 
@@ -46,6 +47,20 @@ def test_a_model_that_its_worker_tells_of_no_more_is_gone(store: JobStore) -> No
     tell(store, "w", entry("a"), entry("b"))
     tell(store, "w", entry("a"))
     assert told(store) == {"a": (True, None)}
+
+
+def test_models_for_which_jobs_wait_keep_the_entry_of_a_worker_that_left(store: JobStore) -> None:
+    tell(store, "w", entry("a"), entry("b"))
+    limits = QueueLimits(max_queued=9, max_tenant_jobs=9, retention_s=60, max_crashes=3)
+    store.run(submit(Submission(JobKey("default", "1"), "a", "default", {}, "f"), limits))
+    tell(store, "w", entry("c"), queues=["other"])
+    assert told(store)["a"] == (False, None)
+    assert store.run(awaited(["default", "other"])) == {"a": entry("a")}
+    assert store.run(awaited(["other"])) == {}
+    tell(store, "next", checking("a"), checking("b"))
+    assert store.run(awaited(["default"])) == {"a": entry("a")}
+    tell(store, "next", entry("a", ready=False), checking("b"))
+    assert store.run(awaited(["default"])) == {"a": entry("a", ready=False)}
 
 
 def test_a_model_with_a_problem_is_never_ready(store: JobStore) -> None:

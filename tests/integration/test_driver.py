@@ -21,7 +21,7 @@ from penstock.storage.redis.fleet import fleet, forget_start, pools, start_worke
 from penstock.storage.redis.records import JobStore, QueueLimits
 from penstock.storage.redis.scripts import Command, Runs
 from penstock.up.children import RECORD, WELL_AFTER_S, Child, Ledger, Supervisor, failing
-from penstock.up.driver import Driver
+from penstock.up.driver import STANDBY_AFTER_S, Driver
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Range
 from tests.support.polling import wait_for
@@ -57,7 +57,9 @@ class Process(KeptProcess):
 class Machine:
     """A driver with processes that do nothing."""
 
-    def __init__(self, store: Runs, folder: Path, workers: Range, **settings: object) -> None:
+    def __init__(
+        self, store: Runs, folder: Path, workers: Range, *, standby: Process | None = None, **settings: object
+    ) -> None:
         self.now, self.said, self.started = 1000.0, list[str](), list[Process]()
         self.settings = Settings(**{"data": folder, "slots": 1, "idle_exit_s": 5, **settings})  # type: ignore[arg-type]
         say = self.hear
@@ -67,7 +69,7 @@ class Machine:
             return self.started[-1]
 
         supervisor = Supervisor(say, clock=lambda: self.now)
-        self.driver = Driver(self.settings, store, supervisor, say, workers, worker, clock=lambda: self.now)
+        self.driver = Driver(self.settings, store, supervisor, say, workers, worker, standby, clock=lambda: self.now)
 
     def hear(self, who: str, what: str) -> None:
         self.said.append(f"{who}: {what}")
@@ -131,6 +133,77 @@ def test_workers_that_always_run_come_first(store: JobStore, tmp_path: Path) -> 
     report(store, "kept")
     machine.pass_time()
     assert [process.name for process in machine.started] == ["worker-2", "worker-3"]
+
+
+class Standby(Process):
+    """A standby that counts its starts."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 0, "")
+        self.name, self.starts = "standby", 0
+
+    def start(self) -> None:
+        super().start()
+        self.starts += 1
+
+    def end(self, code: int | None) -> None:
+        """End, with None as if its process were a worker now."""
+        self.lives, self.code = False, code  # type: ignore[assignment]
+
+
+def test_the_next_standby_starts_some_time_after_a_worker(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    standby = Standby(tmp_path)
+    machine = Machine(store, tmp_path, Range(0, 2), standby=standby)
+    machine.pass_time(1)
+    assert standby.starts == 0
+    machine.pass_time(STANDBY_AFTER_S)
+    assert standby.starts == 1
+    assert store.run(fleet(QUEUES)).together.claiming == 0
+    submit(store, "a")
+    machine.pass_time()
+    standby.end(None)
+    machine.pass_time(1)
+    machine.pass_time(STANDBY_AFTER_S - 1)
+    assert (len(machine.started), standby.starts) == (1, 1)
+    machine.pass_time()
+    assert standby.starts == 2
+    assert not [said for said in machine.said if said.startswith("standby")]
+
+
+def test_a_standby_that_keeps_ending_starts_ever_later(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    standby = Standby(tmp_path)
+    machine = Machine(store, tmp_path, Range(0, 2), standby=standby)
+    machine.pass_time(STANDBY_AFTER_S)
+    for failures, pause_s in enumerate((0.5, 1.0, 2.0), start=1):
+        assert standby.starts == failures
+        standby.end(-9)
+        machine.pass_time(0.01)
+        assert standby.failures == failures
+        machine.pass_time(pause_s - 0.1)
+        assert standby.starts == failures
+        machine.pass_time(0.1)
+    assert standby.starts == 4
+    submit(store, "a")
+    machine.pass_time()
+    assert len(machine.started) == 1  # workers do not wait for it
+
+
+def test_no_standby_starts_where_no_further_worker_may_run(store: JobStore, tmp_path: Path) -> None:
+    publish(store)
+    standby = Standby(tmp_path)
+    machine = Machine(store, tmp_path, Range(0, 1), standby=standby)
+    submit(store, "a")
+    for _ in range(3):
+        machine.pass_time(STANDBY_AFTER_S)
+    assert (len(machine.started), standby.starts) == (1, 0)
+    worker = machine.started[0]
+    report(store, worker.worker_id)
+    claim(store, worker.worker_id, "slot")  # no job waits
+    worker.lives, worker.code = False, 0
+    machine.pass_time()
+    assert (len(machine.started), standby.starts) == (1, 1)
 
 
 def test_two_machines_start_workers_for_one_need_once(valkey: ValkeyProcess, store: JobStore, tmp_path: Path) -> None:

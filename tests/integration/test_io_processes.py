@@ -335,6 +335,15 @@ def test_a_lost_template_or_fork_server_is_replaced(work: Work, tmp_path: Path, 
         pool.close()
 
 
+def test_processes_log_to_the_file_that_their_worker_named_last(work: Work, tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    with closing(IOPool(1, OPTIONS)) as pool, log.open("wb") as file:
+        pool.server.preload("raster-segmentation")  # which has a fork server of its own
+        pool.server.log_to(file.fileno())
+        error_of(pool, work, post="exit")
+        assert '"processor.failed"' in log.read_text()
+
+
 def test_more_jobs_than_processes_wait_their_turn(work: Work, tmp_path: Path) -> None:
     pool = IOPool(1, OPTIONS)
     sums: list[float] = []

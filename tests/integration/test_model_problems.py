@@ -68,6 +68,20 @@ async def test_a_model_that_another_worker_can_run_is_no_problem(service: Servic
     assert await problem_of(service, job) is None
 
 
+async def test_a_published_model_that_no_worker_of_its_queue_has_is_said_to_be_one(service: Service) -> None:
+    job = await service.submit()
+    leave = queues.leave("default", "w")
+    await service.jobs.run(leave)
+    await service.jobs.client.delete("penstock:catalogue:ranks", "penstock:catalogue")
+    assert await problem_of(service, job) == "no worker serves this queue"
+    await service.jobs.run(queues.seen("default", "v", 1, alive_s=600))
+    assert await problem_of(service, job) is None, "it may be of a release that does not say which models live"
+    await publish(service, ECHO.model_copy(update={"name": "other", "aliases": ()}), worker="v")
+    assert await problem_of(service, job) == "none of the workers of this queue has its model"
+    await publish(service, ECHO, worker="v")
+    assert await problem_of(service, job) is None
+
+
 async def test_a_model_that_left_the_catalogue_is_said_to_be_served_no_more_until_it_is_back(service: Service) -> None:
     job = await service.submit()
     before = datetime.now(UTC)

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.jobs import State
+from penstock.storage.redis.job_logs import store_lines
 from penstock.storage.redis.records import Outcome
 from tests.support.api_server import listening
 from tests.support.command_line import Shell
@@ -110,6 +111,25 @@ async def test_a_trace_tells_of_every_attempt_its_batches_and_its_files(service:
     assert rows[5]["data"] == {"name": "map.tif", "size_bytes": 5, "sha256": artifact.sha256}
     seen = (await penstock("trace", job["id"])).out
     assert all(word in seen for word in (artifact.sha256, str(claims[1].fence), "batch_size 1.5", "lease_lost"))
+
+
+async def test_the_lines_of_a_job_are_shown_as_plain_text(service: Service, penstock: Shell) -> None:
+    job = await service.submit()
+    claim = await service.claim()
+    rows = [(1.5, "processor", "warning", "no \x1b[31mtransform"), (2.5, "runner", "info", "warm")]
+    await service.jobs.run(store_lines(claim, 1, rows, cut=3))
+
+    told = (await penstock("logs", job["id"], "--json")).document()
+    assert told["cut"] == 3
+    assert told["lines"][0] == {
+        "at": "1970-01-01T00:00:01.500000Z", "attempt": 1, "source": "processor", "level": "warning",
+        "text": "no \x1b[31mtransform",
+    }  # fmt: skip
+    seen = await penstock("logs", job["id"])
+    assert "attempt 1  processor  warning   no \\x1b[31mtransform" in seen.out
+    assert "attempt 1  runner     info      warm" in seen.out
+    assert "3 lines were left out" in seen.err
+    assert (await penstock("logs", "01890000-0000-7000-8000-000000000000")).code == 3
 
 
 async def test_a_trace_says_that_redis_lost_what_was_before(service: Service, penstock: Shell) -> None:

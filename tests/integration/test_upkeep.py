@@ -79,6 +79,22 @@ async def test_what_is_named_is_looked_at_where_there_is_no_data_folder(valkey: 
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_service_elsewhere_is_asked_over_its_api_alone(service: Service, tmp_path: Path) -> None:
+    await service.jobs.run(queues.seen("default", "w", 1, alive_s=20))
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    async with listening(service) as server:
+        done = await Shell({"PENSTOCK_URL": server.url}, folder)("doctor", "--json")
+
+    findings = found(done)
+    assert {name for name, finding in findings.items() if not finding["ok"]} == {"model broken"}
+    assert findings["stores"]["doubtful"]
+    assert findings["worker"]["detail"].startswith("1 at queue default")
+    assert {"api", "access", "model echo"} < set(findings)
+    assert not {"redis", "object store", "visibility timeout"} & set(findings)
+    assert list(folder.iterdir()) == []
+
+
 async def test_the_parts_of_two_services_are_told_apart(service: Service, tmp_path: Path) -> None:
     await keep(service)
     other = start_valkey(tmp_path / "other")

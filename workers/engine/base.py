@@ -105,6 +105,8 @@ class RunnerSpec:
     load: RunnerFactory
     #: None: a model is checked by loading it.
     check: RunnerCheck | None = None
+    #: Imports what `load` needs for a model, without its weights and without touching a device.
+    imports: Callable[[Model], object] = lambda _model: None
     #: Estimates the bytes of memory that a model will take, from its files and without raising; 0: unknown.
     expected_bytes: Callable[[Model], int] = files_bytes
     #: Glob patterns of the files that a model needs of its repository on the hub.

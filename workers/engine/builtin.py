@@ -27,6 +27,7 @@ _ONNX_FILES = ("*.json", "*.txt")
 
 
 def _spec(functions: Callable[[], tuple[RunnerFactory, RunnerCheck]], **fields: Any) -> RunnerSpec:
+    fields = {"imports": lambda _model: functions(), **fields}
     return RunnerSpec(lambda model: functions()[0](model), lambda model: functions()[1](model), **fields)
 
 
@@ -88,6 +89,18 @@ def _torch() -> tuple[RunnerFactory, RunnerCheck]:
     with requires("worker"):
         from penstock.workers.engine.torch.runner import check_torch, load_torch
     return load_torch, check_torch
+
+
+def _import_torch(model: Model) -> None:
+    with requires("worker"):
+        from penstock.workers.engine.torch.runner import import_network
+    import_network(model)
+
+
+def _import_transformers(model: Model) -> None:
+    with requires("transformers"):
+        from penstock.workers.engine.transformers.loading import import_network
+    import_network(model)
 
 
 def _transformers() -> tuple[RunnerFactory, RunnerCheck]:
@@ -197,9 +210,9 @@ ONNX = _spec(
 RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
 #: The published checkpoints of Prithvi are files of torch's own format.
 TERRATORCH = _spec(_terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt"), exchanges=_SCENES)
-TORCH = _spec(_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)
+TORCH = _spec(_torch, imports=_import_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)
 TRANSFORMERS = _spec(
-    _transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,
+    _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,
     exchanges_of=transformers.offers_of,
 )  # fmt: skip
 VLLM = _spec(_vllm, exchanges=_VLLM)

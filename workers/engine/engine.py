@@ -18,6 +18,7 @@ from typing import assert_never
 import structlog
 
 from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.listening import listener, listening
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, Continue, Done, OnBatch, Step
@@ -196,7 +197,9 @@ class BatchingEngine:
     def _open(self, resident: Resident, cost: float, on_batch: OnBatch | None = None) -> Run:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
         ready, room = threading.Condition(self._lock), threading.Condition(self._lock)
-        run = Run(resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch)
+        run = Run(
+            resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch, listener=listener()
+        )
         with self._lock:
             run.turn = (self._batches, -1)
             if error := self._end_error():
@@ -224,7 +227,8 @@ class BatchingEngine:
             prompt = next(prompts, None)
             if prompt is None:
                 return
-            item = Item.of(run, prompt, run.resident.runner.admit(prompt))
+            with listening(run.listener):
+                item = Item.of(run, prompt, run.resident.runner.admit(prompt))
             with self._lock:
                 run.add(item)
                 self._work.notify_all()
@@ -381,7 +385,10 @@ class BatchingEngine:
 
 
 def _step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
-    steps = resident.runner.step([item.state for item in items])
+    runs = {item.run for item in items}
+    # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
+    with listening(items[0].run.listener if len(runs) == 1 else None):
+        steps = resident.runner.step([item.state for item in items])
     if len(steps) != len(items) or not all(map(_well_formed, steps)):
         raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
     return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -49,7 +50,15 @@ class Runners:
 
     def load(self, model: Model) -> Runner:
         """Load a model's weights and return its runner; raise `ModelUnavailable`."""
+        self.import_for(model)
         return self._call("loaded", self._spec(model.runner).load, model)
+
+    def import_for(self, model: Model) -> None:
+        """Import what the model's runner needs to load it, without touching a device; raise `ModelUnavailable`."""
+        begun = time.monotonic()
+        self._call("loaded", self._spec(model.runner).imports, model)
+        import_s = round(time.monotonic() - begun, 3)
+        log.info("runner.imported", runner=model.runner, model=model.name, import_s=import_s)
 
     def check(self, model: Model) -> None:
         """Check a model's files and options, without its weights where the runner can; raise `ModelUnavailable`."""

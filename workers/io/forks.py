@@ -124,6 +124,16 @@ class ForkServer:
             template.channel.send("model", model=dict(model))
         return template
 
+    def preload(self, processor: str) -> None:
+        """Import what a processor of Penstock needs, so that its first template is there soon; `ServiceError`."""
+        if self.parts:  # waits until it is ready
+            self._server_of(processor)
+
+    def log_to(self, descriptor: int) -> None:
+        """Have the fork servers, and all processes that they fork from now on, log to a file; `ServiceError`."""
+        for server in (self._asking, *self._servers.values()):
+            server.log_to(descriptor)
+
     def _server_of(self, processor: str) -> Asking:
         """Return the fork server of the processor's package; this one for plugins."""
         package = self._packages.get(processor)
@@ -185,6 +195,10 @@ class Asking:
         except ServiceError:
             return None, False
         return answer["status"], answer["killed"]
+
+    def log_to(self, descriptor: int) -> None:
+        """Have the process, and those that it forks from now on, log to a file."""
+        self._ask("log", descriptor)
 
     def close(self) -> None:
         """Shut the connection down, which ends the process."""

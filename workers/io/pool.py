@@ -151,7 +151,10 @@ class IOPool:
         channel = Channel(ours, process.memory)
         with closing(RemotePrompts(process, channel, limits)) as prompts:
             with its:
-                send_request(process, limits, "job", work.model, descriptor=its.fileno(), **work_to_json(work))
+                send_request(
+                    process, limits, "job", work.model, descriptor=its.fileno(), **work_to_json(work),
+                    lines=None if work.lines is None else str(work.lines),
+                )  # fmt: skip
             yield prompts
 
     def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> Message:

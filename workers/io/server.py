@@ -58,7 +58,7 @@ def main(descriptor: int, log_descriptor: int) -> None:
         worker.send("ready", network=network, parts=sorted(parts), packages=packages)
         private = tuple(map(Path, config["private"]))
         sizes = int(config["memory_bytes"]), int(config["file_bytes"])
-        template = Template(registry, *sizes, private, parts, bool(config["programs"]))
+        template = Template(registry, *sizes, private, parts, bool(config["programs"]), log_descriptor)
         serve(worker, template, _modules(registry, packages))
     except Disconnected:
         return  # the worker has ended
@@ -91,6 +91,10 @@ def _serve(worker: Channel, children: Children, template: Template, modules: Map
 
                 worker.send("forked", pid=children.fork(run))
                 os.close(descriptor)
+            case "log", int(descriptor):
+                os.dup2(descriptor, template.log_descriptor)
+                os.close(descriptor)
+                worker.send("logs")
             case "end", _:
                 status, killed = children.end(message.header["pid"], message.header["grace_s"])
                 worker.send("ended", status=status, killed=killed)

@@ -45,6 +45,8 @@ class Template:
     parts: frozenset[str]
     #: True where forks may start processes.
     programs: bool
+    #: Descriptor of the log.
+    log_descriptor: int
 
     def serve(self, descriptor: int) -> None:
         """Answer the worker's requests about one model until it closes the connection."""

@@ -9,7 +9,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import structlog
 
 from penstock.errors import PenstockError
 from penstock.intake.media import safe_name
+from penstock.listening import hear_prints, listening
 from penstock.models import Model
 from penstock.processors.base import IOProcessor, Output, Prompt
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
 from penstock.workers.io.work_json import work_from_json
+from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, parse
 
 #: Bytes of growth after a job from which unused memory is returned to the system.
@@ -57,7 +60,10 @@ class IOWorker:
         try:
             while True:
                 message = self._channel.receive()
-                with structlog.contextvars.bound_contextvars(**message.header["log"]):
+                with (
+                    structlog.contextvars.bound_contextvars(**message.header["log"]),
+                    _told_to(message.header.get("lines")),
+                ):
                     self._do(message)
                 del message  # else its arrays would live until the next job
                 self._channel.send("idle", grown_bytes=self._grown_bytes())
@@ -90,7 +96,10 @@ class IOWorker:
         prepared = processor.pre_process(parse(processor, work), Files(work.media, self._found))
         plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
         self._channel.send("prepared", **plan)
-        feeding = threading.Thread(target=self._feed, args=(prompts, prepared.prompts), name="prompts")
+        # In this context, so that the lines of the prompts have the ids of the job and go to its file.
+        feeding = threading.Thread(
+            target=copy_context().run, args=(self._feed, prompts, prepared.prompts), name="prompts"
+        )
         feeding.start()
         afterwards.callback(feeding.join)
         result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
@@ -176,6 +185,17 @@ class RemoteSink:
     def checkpoint(self, name: str, path: Path) -> None:
         """Have the worker save a file as a checkpoint."""
         ask(self._channel, "saved", "checkpoint", name=name, path=str(path))
+
+
+@contextmanager
+def _told_to(path: str | None) -> Iterator[None]:
+    """Append this context's log lines and prints to a file as well, while the block runs."""
+    hear_prints()
+    with ExitStack() as stack:
+        with suppress(OSError):  # a job without lines is better than none
+            if path is not None:
+                stack.enter_context(listening(stack.enter_context(closing(LineFile(path)))))
+        yield
 
 
 def _keep_temporary_files_in(folder: Path) -> None:

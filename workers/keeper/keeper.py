@@ -29,10 +29,12 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.sqs import open_queue
+from penstock.telemetry import open_spans
 from penstock.workers.keeper.batch_completion import Completion
 from penstock.workers.keeper.batch_expansion import Expansion
 from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
 from penstock.workers.keeper.drops import open_drops
+from penstock.workers.keeper.job_traces import JobTraces
 from penstock.workers.keeper.purge import retire, retire_batches
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers_when_due
@@ -55,6 +57,7 @@ CHANGES = 500
 MODELS_EVERY_S = 5.0
 BATCHES_EVERY_S = 1.0
 DROPS_EVERY_S = 0.5
+SPANS_EVERY_S = 1.0
 QUEUE_AGAIN_S = 2.0
 
 log = structlog.get_logger(__name__)
@@ -216,7 +219,8 @@ def main(settings: Settings) -> int:
 def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> None:
     """Run all duties on these stores until SIGTERM or SIGINT. Must be called from the main thread."""
     guard = GuardedClient(settings)
-    deliverer = Deliverer(store, objects, guard, base_url=settings.base_url)
+    spans = open_spans("keeper")
+    deliverer = Deliverer(store, objects, guard, base_url=settings.base_url, spans=spans)
     hints = HintSender(settings.redis_address)
     require_own_outputs(settings.drops)
     drops = open_drops(settings, store, objects)
@@ -237,6 +241,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Duty("retire-batches", RETIRE_EVERY_S, lambda: retire_batches(store, objects)),
         Duty("models", MODELS_EVERY_S, lambda: store_models(store, objects, models)),
         Duty("retention", TIDY_EVERY_S, lambda: delete_leftovers_when_due(store, objects, settings)),
+        *([Duty("spans", SPANS_EVERY_S, JobTraces(store, spans).step)] if spans.wanted else []),
         *(Duty(f"drop-{drop.rule.name}", settings.drop_poll_s, drop.step_when_due) for drop in drops),
         *([Duty("drops", DROPS_EVERY_S, watch.check_waiting)] if drops else []),
         *(
@@ -249,3 +254,4 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Keeper(store, duties).run(stop_requested=signals.once)
         watch.close()
         deliverer.close()
+        spans.close()

@@ -23,6 +23,7 @@ from standardwebhooks import Webhook as Signer
 from penstock import ogc
 from penstock.errors import PenstockError, UnknownEndpoint, Unreached
 from penstock.intake.guard import GuardedClient
+from penstock.job_spans import Context, Kind, Span, root_of, within
 from penstock.jobs import TERMINAL, Delivery, Job, Progress, State
 from penstock.log import redact_text
 from penstock.storage.journal import endpoint_changes, endpoints
@@ -32,6 +33,7 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import tenant_webhook_secret
 from penstock.storage.redis import deliveries, records
 from penstock.storage.redis.deliveries import Attempt, DeliveryRecord, Task
+from penstock.telemetry import NoSpans, Spans
 
 #: Seconds before each try; three days in all.
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
@@ -136,12 +138,14 @@ class Deliverer:
     """Sends due deliveries."""
 
     def __init__(
-        self, store: records.Runs, objects: ObjectStore, guard: GuardedClient, *, base_url: str
+        self, store: records.Runs, objects: ObjectStore, guard: GuardedClient, *, base_url: str,
+        spans: Spans | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._objects = objects
         self._guard = guard
         self._base_url = base_url
+        self._spans = spans or NoSpans()
         self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="webhook")
         self._tries: set[Future[None]] = set()
         self._closing = Event()
@@ -195,18 +199,30 @@ class Deliverer:
         if body is None:
             return  # the job and its deliveries were deleted
         at, began = time.time(), time.monotonic()
-        headers = signed_headers(delivery.id, body, self._secrets(task, at), at=at) | _trace_headers(task.job)
+        place = _place(task)
+        headers = signed_headers(delivery.id, body, self._secrets(task, at), at=at) | self._trace_headers(
+            task.job, place
+        )
         answer = self._post(delivery.url, body.encode(), headers, at)
         verdict = verdict_on(
             answer.status, delivery.tries, retry_after_s=answer.retry_after_s, draw=random.random(),  # noqa: S311
             not_retried=delivery.event in NOT_RETRIED,
         )  # fmt: skip
         latency_ms = round((time.monotonic() - began) * 1000, 1)
+        if task.job is not None and place is not None:
+            self._spans.send(_span(task, task.job, place, at, latency_ms, answer))
         attempt = Attempt(delivery.tries, at, answer.status, answer.note, latency_ms, answer.body)
         if answer.status == 410 and delivery.endpoint is not None:
             self._disable(EndpointKey(delivery.key.tenant, delivery.endpoint), delivery.url)
         self._store.run(deliveries.settle(delivery, verdict.outcome, attempt, delay_s=verdict.delay_s))
         log.info("delivery.tried", delivery=delivery.id, status=answer.status, outcome=verdict.outcome.value)
+
+    def _trace_headers(self, job: Job | None, place: Context | None) -> dict[str, str]:
+        """Return the `traceparent` of the try's span, or, without spans, of the request that created the job."""
+        if self._spans.wanted and place is not None:
+            return {"traceparent": place.traceparent(sampled=self._spans.sampled(place))}
+        given = None if job is None else job.submission.traceparent
+        return {} if given is None else {"traceparent": given}
 
     def _body(self, task: Task) -> str | None:
         """Return the body of every try. It is stored before the first try: another keeper sends the same body."""
@@ -256,10 +272,26 @@ def _as_of(delivery: DeliveryRecord, job: Job) -> Job:
     return replace(job, state=State.RUNNING, attempt=delivery.attempt or job.attempt, started_s=delivery.created_s)
 
 
-def _trace_headers(job: Job | None) -> dict[str, str]:
-    """Return the `traceparent` of the request that created the job, unchanged: Penstock creates no spans."""
-    given = None if job is None else job.submission.traceparent
-    return {} if given is None else {"traceparent": given}
+def _place(task: Task) -> Context | None:
+    """Return the place of the span of a try in the trace of its job; None for an event without a job."""
+    if task.job is None:
+        return None
+    root = root_of(task.job.key, task.job.submission.traceparent)
+    return within(root, "webhook", task.delivery.id, str(task.delivery.tries))
+
+
+def _span(task: Task, job: Job, place: Context, at: float, latency_ms: float, answer: _Answer) -> Span:
+    root = root_of(job.key, job.submission.traceparent)
+    delivery = task.delivery
+    about: dict[str, str | int | float | bool] = {
+        "penstock.job": job.key.id, "penstock.tenant": job.key.tenant, "penstock.delivery": delivery.id,
+        "penstock.event": delivery.event, "penstock.try": delivery.tries, "http.request.method": "POST",
+    }  # fmt: skip
+    if answer.status is not None:
+        about["http.response.status_code"] = answer.status
+    delivered = answer.status is not None and 200 <= answer.status < 300
+    error = None if delivered else answer.note.partition(":")[0]
+    return Span(f"webhook {delivery.event}", place, root, at, at + latency_ms / 1000, about, error, Kind.CLIENT)
 
 
 def _beginning(body: bytes) -> str:

@@ -36,7 +36,7 @@ from penstock.api.query import CURSOR, NAME_CHARS, JobQuery
 from penstock.api.routes import jobs
 from penstock.api.services import Api, Services
 from penstock.api.submissions import Examination, examine_large, submission
-from penstock.api.tracing import traceparent
+from penstock.api.tracing import joins, traceparent
 from penstock.documents import is_small_value
 from penstock.errors import InputError, InvalidRequest
 from penstock.intake.submissions import Origin, check_receiver, servable
@@ -143,6 +143,7 @@ async def execute_process(
     """Execute a process: return its results, or 201 and the job where it takes longer than the wait."""
     body = await read_model(request, api, ExecuteRequest)
     key = JobKey(tenant, str(uuid_utils.uuid7()))
+    joins(request, key)
     origin = Origin(traceparent(request.headers))
     prepared = await _prepare_large(request, api, tenant, process_id, body.value)
     async with turn(request, api.concurrency, tenant):

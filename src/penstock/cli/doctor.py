@@ -50,7 +50,15 @@ _SURVEY = (
 
 
 def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterator[Finding]:
-    """Yield the findings on the settings' Redis and object store, on the service at `url`, and on this machine."""
+    """Yield the findings on the settings' Redis and object store, on the service at `url`, and on this machine.
+
+    Where the settings name neither store, the service runs elsewhere, and only its API is asked.
+    """
+    if is_elsewhere(settings):
+        detail = f"not checked: there is no data folder {settings.data}, and no Redis or object store is set"
+        yield Finding("stores", ok=True, detail=detail, remedy="run `penstock doctor` where they are", doubtful=True)
+        yield from _service(url, None, api_key, frozenset())
+        return
     address = settings.redis_url or recorded_url(settings.data / "valkey")
     yield from _redis(settings, address)
     found = None if address is None else _identity(address)
@@ -71,8 +79,13 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
         yield _data_folder(settings)
     yield from _processes(settings)
     pooled: frozenset[str] = _read(store_address, pools(), frozenset())
-    yield from _service(settings, url, found, api_key, pooled)
+    yield from _service(url, found, api_key, pooled, settings)
     yield _io_processes()
+
+
+def is_elsewhere(settings: Settings) -> bool:
+    """Return True where the settings name no part of a service."""
+    return settings.redis_url is None and settings.object_store is None and not settings.data.is_dir()
 
 
 def _redis(settings: Settings, address: str | None) -> Iterator[Finding]:
@@ -197,8 +210,9 @@ def _processes(settings: Settings) -> Iterator[Finding]:
 
 
 def _service(
-    settings: Settings, url: str, found: Identity | None, api_key: str | None, pooled: frozenset[str]
+    url: str, found: Identity | None, api_key: str | None, pooled: frozenset[str], settings: Settings | None = None
 ) -> Iterator[Finding]:
+    """Report what the API answers; with the settings of its machine, compare it with them."""
     try:
         with Client(url, api_key=api_key, patience_s=0) as client:
             mark = client.job_store()
@@ -215,7 +229,8 @@ def _service(
         yield Finding("one service", ok=False, detail=detail, remedy="correct PENSTOCK_URL, or redis_url and --data")
     served = any(queue.workers for queue in queues)
     yield from (_worker(queue, served=served, pooled=queue.name in pooled) for queue in queues)
-    yield from _hints(settings, models)
+    if settings is not None:
+        yield from _hints(settings, models)
     yield from _models(models)
 
 

@@ -15,6 +15,7 @@ from penstock.cli.deliveries import deliveries_app
 from penstock.cli.display import clock, count, err, out, print_json, show_event, show_job, table, words
 from penstock.cli.drops import drops
 from penstock.cli.files import download, save, upload, wait
+from penstock.cli.install import install_app
 from penstock.cli.keys import keys_app
 from penstock.cli.models import models_app
 from penstock.cli.options import (
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 app.add_typer(batch_app, name="batch")
 app.add_typer(keys_app, name="keys")
+app.add_typer(install_app, name="install")
 app.add_typer(models_app, name="models")
 app.add_typer(queues_app, name="queues")
 app.add_typer(dead_letters_app, name="dead-letters")
@@ -232,6 +234,22 @@ def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
         after = "" if entry.after_s is None else f"{entry.after_s:.2f} s"
         rows.add_row(clock(entry.at) or "to come", after, entry.event, words(entry.data))
     out.print(rows)
+
+
+@app.command()
+def logs(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what the processor and the runner of a job logged or printed."""
+    from penstock.log import plain
+
+    with connect(url) as client:
+        found = client.logs(job_id)
+    if as_json:
+        print_json(dict(found.raw))
+        return
+    for line in found.lines:
+        out.print(f"{clock(line.at)}  attempt {line.attempt}  {line.source:<9}  {line.level:<8}  {plain(line.text)}")
+    if found.cut:
+        err.print(f"{found.cut} lines were left out: a job keeps 1,000 lines and 64 KiB")
 
 
 @app.command("list")

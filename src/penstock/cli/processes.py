@@ -31,6 +31,9 @@ def up(
         ),
     ] = None,
     apis: Annotated[int, typer.Option("--api", min=1, max=64, help="API processes, which share one address.")] = 1,
+    standby: Annotated[
+        int, typer.Option(min=0, max=1, help="Processes that have imported everything and wait to become a worker.")
+    ] = 0,
     supervisor: Supervisor = 0,
 ) -> None:
     """Run everything on this machine: Valkey, the object store, API, workers and keeper. Ctrl-C ends it."""
@@ -46,7 +49,11 @@ def up(
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
     configure("warning")
     number = None if workers is None else Range.parse(workers)
-    raise typer.Exit(run(settings, lambda who, what: out.print(f"{who:<7} {what}"), workers=number, apis=apis))
+
+    def say(who: str, what: str) -> None:
+        out.print(f"{who:<7} {what}")
+
+    raise typer.Exit(run(settings, say, workers=number, apis=apis, standby=standby > 0))
 
 
 def api(
@@ -76,6 +83,9 @@ def worker(
         typer.Option("--drain", metavar="SECONDS", min=0, help="Time for running jobs at SIGTERM [5]."),
     ] = None,
     worker_id: Annotated[str | None, typer.Option("--id", hidden=True, help="Id of this worker.")] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", hidden=True, help="Import everything, and wait for orders on standard input.")
+    ] = False,
     supervisor: Supervisor = 0,
 ) -> None:
     """Run a worker alone (settings: PENSTOCK_*, penstock.toml) until SIGTERM, or until it leaves by itself.
@@ -85,6 +95,10 @@ def worker(
     """
     given = {"idle_exit_s": idle_exit_s, "max_worker_jobs": max_jobs, "drain_s": drain_s}
     settings = _process(supervisor, **given)
+    if standby:
+        from penstock.workers.standby import main as stand_by
+
+        raise typer.Exit(stand_by(settings))
     from penstock.storage.checks import await_durable_redis
     from penstock.workers.app import main as run
 

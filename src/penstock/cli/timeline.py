@@ -31,7 +31,7 @@ class Entry:
 
 def timeline(job: Job, events: Sequence[Event], deliveries: Sequence[WebhookDelivery]) -> list[Entry]:
     """Return all known events of a job in order; future ones are last."""
-    rows = [_request(job), *_gaps(job, events), *_course(job, events), *_phases(events)]
+    rows = [_request(job), *_gaps(job, events), *_course(job, events), *_phases(job, events)]
     rows += [*_waits(job), *_webhooks(deliveries)]
     # Events have milliseconds and records microseconds: within one millisecond the order above is right.
     rows.sort(key=lambda row: (row[0] is None, _cut(row[0] or job.created_at)))
@@ -88,8 +88,22 @@ def _end(job: Job, at: datetime | None, data: dict[str, Any]) -> Iterator[_Row]:
         yield at, "artifact visible", named
 
 
-def _phases(events: Sequence[Event]) -> Iterator[_Row]:
-    """Yield the phases of each attempt with their durations, from its heartbeats."""
+def _phases(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
+    """Yield the phases of each attempt: from the record, or, for a job of an earlier release, from its heartbeats."""
+    reached = {
+        (event.data.get("attempt"), event.data.get("phase")): _reached(event)
+        for event in events
+        if event.type == "job.progress"
+    }
+    if not any(attempt.phases for attempt in job.attempts):
+        yield from _told_phases(events)
+    for attempt in job.attempts:
+        for each in attempt.phases:
+            took = {} if each.ended_at is None else {"took_s": _between(each.started_at, each.ended_at)}
+            yield each.started_at, f"phase {each.phase}", {**took, **reached.get((attempt.number, each.phase), {})}
+
+
+def _told_phases(events: Sequence[Event]) -> Iterator[_Row]:
     begun: Event | None = None
     latest: Event | None = None
     for event in events:
@@ -112,9 +126,12 @@ def _phase(begun: Event, latest: Event, end: Event | None) -> _Row:
     data: dict[str, Any] = {}
     if end is not None and begun.at is not None and end.at is not None:
         data["took_s"] = _between(begun.at, end.at)
-    if (total := latest.data.get("total")) is not None:
-        data["done"] = f"{latest.data.get('done')}/{total} {latest.data.get('unit')}"
-    return begun.at, f"phase {begun.data.get('phase')}", data
+    return begun.at, f"phase {begun.data.get('phase')}", data | _reached(latest)
+
+
+def _reached(event: Event) -> dict[str, Any]:
+    total = event.data.get("total")
+    return {} if total is None else {"done": f"{event.data.get('done')}/{total} {event.data.get('unit')}"}
 
 
 def _waits(job: Job) -> Iterator[_Row]:

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -> None:
-    """Check the settings' Redis and object store, the API, keeper, workers and models. Exit code 1 on a failure."""
+    """Check the settings' Redis and object store, the API, keeper, workers and models. Exit code 1 on a failure.
+
+    Without a data folder and settings, check the API at --url or PENSTOCK_URL, its queues and models.
+    """
     from dataclasses import asdict
 
-    from penstock.cli.doctor import examine
+    from penstock.cli.doctor import examine, is_elsewhere
     from penstock.config import api_key
 
     settings = load(data)
-    if settings.redis_url is None:
+    if is_elsewhere(settings) and url == DEFAULT_URL:
         require_data(settings)
     findings = list(examine(settings, url, api_key()))
     if as_json:

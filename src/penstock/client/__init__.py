@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         DeliveryPage,
         Event,
         Job,
+        JobLog,
         ModelInfo,
         Page,
         PenstockAPIError,
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
-    "EndpointOptions", "Event", "Job", "JobOptions", "LineOutcome", "ModelInfo", "Page", "PenstockAPIError", "Queue",
-    "StillRunning", "Try", "Unreachable", "WebhookDelivery", "WebhookEndpoint", "Worker",
+    "EndpointOptions", "Event", "Job", "JobLog", "JobOptions", "LineOutcome", "ModelInfo", "Page", "PenstockAPIError",
+    "Queue", "StillRunning", "Try", "Unreachable", "WebhookDelivery", "WebhookEndpoint", "Worker",
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.

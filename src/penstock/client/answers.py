@@ -59,6 +59,28 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of an attempt; `ended_at` is None while it lasts."""
+
+    phase: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a job. `outcome` is None while it runs."""
+
+    number: int
+    fence: str
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job. `raw` is the service's whole answer."""
 
@@ -83,6 +105,8 @@ class Job:
     metrics: Mapping[str, float]
     metadata: Mapping[str, str]
     delivery: str
+    #: The latest attempts, oldest first; empty from a service that does not tell them.
+    attempts: tuple[Attempt, ...]
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -108,6 +132,27 @@ class StillRunning(ClientError, TimeoutError):
         self.job = job
         why = f": {job.waits_because}" if job.model_problem else ""
         super().__init__(f"job {job.id} is {job.status.value} after {waited_s:g} s; it goes on{why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that a job's processor or runner logged or printed."""
+
+    at: datetime
+    attempt: int
+    #: `processor` or `runner`.
+    source: str
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The lines of a job, the oldest first, and the number of those that were left out."""
+
+    lines: tuple[Line, ...]
+    cut: int
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +319,34 @@ def read_job(data: Mapping[str, Any]) -> Job:
         metrics=data.get("metrics") or {},
         metadata=data.get("metadata") or {},
         delivery=str(data.get("delivery") or "none"),
+        attempts=tuple(_attempt(each) for each in _list(data, "attempts")),
         raw=data,
     )
+
+
+def _attempt(data: Mapping[str, Any]) -> Attempt:
+    phases = tuple(
+        Phase(str(each["phase"]), datetime.fromisoformat(each["started_at"]), _time(each.get("ended_at")))
+        for each in _list(data, "phases")
+    )
+    return Attempt(
+        number=int(data["number"]),
+        fence=str(data.get("fence", "")),
+        worker=str(data.get("worker", "")),
+        started_at=datetime.fromisoformat(data["started_at"]),
+        ended_at=_time(data.get("ended_at")),
+        outcome=data.get("outcome"),
+        phases=phases,
+    )
+
+
+def read_log(data: Mapping[str, Any]) -> JobLog:
+    """Read the lines of a job."""
+    lines = tuple(
+        Line(datetime.fromisoformat(line["at"]), int(line["attempt"]), line["source"], line["level"], str(line["text"]))
+        for line in _list(data, "lines")
+    )
+    return JobLog(lines, int(data.get("cut") or 0), data)
 
 
 def waits_because(model_problem: str | None) -> str:

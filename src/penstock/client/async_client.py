@@ -21,6 +21,7 @@ from penstock.client.answers import (
     DeliveryPage,
     Event,
     Job,
+    JobLog,
     ModelInfo,
     Page,
     PenstockAPIError,
@@ -160,6 +161,10 @@ class AsyncClient:
     async def deliveries(self, job_id: str) -> list[WebhookDelivery]:
         """Return the webhook deliveries of a job with all attempts."""
         return await self._run(self._do.deliveries(job_id))
+
+    async def logs(self, job_id: str) -> JobLog:
+        """Return the lines that a job's processor and runner logged or printed, the oldest first."""
+        return await self._run(self._do.logs(job_id))
 
     async def redeliver(self, job_id: str, delivery_id: str) -> WebhookDelivery:
         """Send an event now, with the same id and bytes: again, or before its next attempt is due."""

@@ -17,6 +17,7 @@ from penstock.client.answers import (
     ClientError,
     Event,
     Job,
+    JobLog,
     ModelInfo,
     Page,
     PenstockAPIError,
@@ -26,6 +27,7 @@ from penstock.client.answers import (
     read_delivery,
     read_event,
     read_job,
+    read_log,
     read_model,
     read_page,
     read_queue,
@@ -105,6 +107,9 @@ class Operations:
     def deliveries(self, job_id: str) -> Flow[list[WebhookDelivery]]:
         answer = yield from self.fetch("GET", f"{_job(job_id)}/deliveries")
         return [read_delivery(delivery) for delivery in answer["deliveries"]]
+
+    def logs(self, job_id: str) -> Flow[JobLog]:
+        return read_log((yield from self.fetch("GET", f"{_job(job_id)}/logs")))
 
     def redeliver(self, job_id: str, delivery_id: str) -> Flow[WebhookDelivery]:
         path = f"{_job(job_id)}/deliveries/{protocol.segment(delivery_id)}/redeliver"

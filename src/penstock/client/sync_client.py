@@ -22,6 +22,7 @@ from penstock.client.answers import (
     DeliveryPage,
     Event,
     Job,
+    JobLog,
     ModelInfo,
     Page,
     PenstockAPIError,
@@ -161,6 +162,10 @@ class Client:
     def deliveries(self, job_id: str) -> list[WebhookDelivery]:
         """Return the webhook deliveries of a job with all attempts."""
         return self._run(self._do.deliveries(job_id))
+
+    def logs(self, job_id: str) -> JobLog:
+        """Return the lines that a job's processor and runner logged or printed, the oldest first."""
+        return self._run(self._do.logs(job_id))
 
     def redeliver(self, job_id: str, delivery_id: str) -> WebhookDelivery:
         """Send an event now, with the same id and bytes: again, or before its next attempt is due."""

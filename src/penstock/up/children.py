@@ -43,16 +43,20 @@ Say = Callable[[str, str], None]
 class Child(KeptProcess):
     """A child process in a session of its own, so that Ctrl-C in the terminal does not reach it."""
 
+    _stdin = subprocess.DEVNULL
+
     def __init__(
         self, name: str, command: Sequence[str], *, env: Mapping[str, str], log: Path, ledger: Ledger, stop_s: float,
         stage: str | None = None, descriptors: Sequence[int] = (),
+        warm: Callable[[], psutil.Popen | None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`descriptors` are files that the process inherits."""
+        """`descriptors` are files that the process inherits. `warm` returns a process that stands in for a new one."""
         self.name = name
         self.log = log
         self.stop_s = stop_s
         self.stage = stage
         self._descriptors = tuple(descriptors)
+        self._warm = warm
         self._command = list(command)
         self._env = dict(env)
         self._ledger = ledger
@@ -61,8 +65,8 @@ class Child(KeptProcess):
         """Start the process."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
-            self._process = psutil.Popen(
-                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            self._process = self._warm() or psutil.Popen(
+                self._command, env=self._env, stdin=self._stdin, stdout=out, stderr=out, start_new_session=True,
                 pass_fds=self._descriptors,
             )  # fmt: skip
         self._ledger.note(self.name, self._process)
@@ -98,6 +102,11 @@ class Ledger:
         with contextlib.suppress(psutil.NoSuchProcess):
             kept = {key: value for key, value in self._rows.get(name, {}).items() if key in ("failures", "why")}
             self._rows[name] = {"pid": process.pid, "started_s": process.create_time(), **kept}
+        self._write()
+
+    def drop(self, name: str) -> None:
+        """Remove a process from the record: it has another name now."""
+        self._rows.pop(name, None)
         self._write()
 
     def note_failures(self, name: str, failures: int, why: str) -> None:

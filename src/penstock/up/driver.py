@@ -21,13 +21,16 @@ from penstock.scaling import Load, ScalingBounds, wanted_workers
 from penstock.storage.redis.fleet import Crew, fleet, forget_start, keep_pool, start_workers
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.scripts import Runs
-from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record
+from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record, pause_s
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Counts, Pool, Range
 from penstock.workers.leaving import Leave
 
 #: Seconds between two looks at the queues.
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.2
+#: Seconds after the start of a worker, or of the service, before the next standby starts: it takes the processor time
+#: that the worker needs for its first job.
+STANDBY_AFTER_S = 5.0
 #: Reasons of workers that left by themselves.
 REASONS = {
     Leave.IDLE.value: "it had no job for a while",
@@ -52,6 +55,8 @@ class Driver:
     workers: Range
     #: Returns the nth worker on this machine, not started yet, from its number, its id and its idle time in seconds.
     worker: Callable[[int, str, float], KeptProcess]
+    #: The process that waits to become the next worker, not started yet; None = every worker gets a new process.
+    standby: KeptProcess | None = None
     clock: Callable[[], float] = time.monotonic
     _pool: Pool = field(init=False)
     #: Numbers of the driver's living workers.
@@ -65,10 +70,17 @@ class Driver:
     _unused: list[str] = field(default_factory=list)
     #: Jobs that wait, where one has waited for longer than a worker stays idle.
     _unserved: int = 0
+    #: True while the standby is supervised.
+    _stands_by: bool = False
+    #: Time of the standby's next start.
+    _standby_due_s: float = 0.0
+    #: Standbys that ended right after their start, one after the other.
+    _standby_failures: int = 0
 
     def __post_init__(self) -> None:
         """Let the workers that always run come first."""
         self._pool = Pool(self.workers.most, due_s=self.clock() + (START_S if self.workers.least else 0))
+        self._standby_due_s = self.clock() + STANDBY_AFTER_S
 
     @property
     def idle_exit_s(self) -> float:
@@ -82,6 +94,7 @@ class Driver:
             with contextlib.suppress(JobStoreError):  # the others report it
                 self._look()
             self._due_s = self.clock() + LOOK_EVERY_S
+        self._keep_standby()
 
     def _look(self) -> None:
         queues = self.settings.queues
@@ -132,6 +145,35 @@ class Driver:
             return
         self._numbers.add(number)
         self.say(kept.name, f"process {kept.pid} started; log in {kept.log}")
+
+    def _keep_standby(self) -> None:
+        """Start the standby when it is due, unless as many workers live as may run here."""
+        full = self.workers.least + len(self._numbers) >= self.workers.most
+        if self.standby is None or self._stands_by or full or self.clock() < self._standby_due_s:
+            return
+        try:
+            self.supervisor.start(self.standby, on_end=self._standby_ended)
+        except (PenstockError, OSError) as error:
+            self._standby_failed(f"does not start: {error}")
+            return
+        self._stands_by = True
+
+    def _standby_ended(self, end: End) -> None:
+        self._stands_by = False
+        if end.code is None:  # it is a worker now
+            self._standby_failures, self._standby_due_s = 0, self.clock() + STANDBY_AFTER_S
+            return
+        if end.lived_s > WELL_AFTER_S:
+            self._standby_failures = 0
+        self._standby_failed(f"ended; last log line: {end.last_line}")
+
+    def _standby_failed(self, why: str) -> None:
+        assert self.standby is not None  # noqa: S101  (it was started)
+        pause = pause_s(self._standby_failures)
+        self._standby_failures += 1
+        self._standby_due_s = self.clock() + pause
+        self.say(self.standby.name, f"{why} (next start in {pause:.1f} s)")
+        self.standby.note_failures(self._standby_failures, why)
 
     def _ended(self, kept: KeptProcess, number: int, worker_id: str, end: End) -> None:
         self._numbers.discard(number)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from pydantic import BaseModel, SecretStr
 
 from penstock.config import Settings, require_safe_access
@@ -43,7 +44,9 @@ from penstock.up.children import RECORD, Child, Ledger, Say, Supervisor
 from penstock.up.devices import VISIBLE, Share, share_of, visible_devices
 from penstock.up.driver import Driver
 from penstock.up.scaling import ONE_WORKER, Range
+from penstock.up.standby import Standby
 from penstock.up.valkey import Valkey
+from penstock.workers.orders import Orders
 
 #: Seconds beyond `drain_s` that a worker needs to return its jobs and to end.
 WORKER_STOP_S = 20.0
@@ -113,16 +116,20 @@ def up(
     *,
     workers: Range | None = None,
     apis: int = 1,
+    standby: bool = False,
     roles: Callable[[Settings], Iterable[Role]] | None = None,
 ) -> int:
     """Run everything until SIGINT or SIGTERM and return the exit code; `say` receives messages as (name, sentence).
 
     `workers.least` workers always run; up to `workers.most`, further ones start when jobs want them, and leave by
-    themselves. None = one for each device. `roles` replaces `our_roles`.
+    themselves. None = one for each device. With `standby`, a process waits to become the next of these. `roles`
+    replaces `our_roles`.
 
     Raises `ConfigError` before anything is started if the settings cannot work.
     """
     check(settings)
+    if standby and (workers is None or workers.most == workers.least):
+        raise ConfigError("--standby is for workers that come and go: set a range such as --workers 0..4")
     data = settings.data.resolve()
     with _only_one(data), Signals() as signals, contextlib.ExitStack() as stack:
         ledger = Ledger(data / RECORD)
@@ -155,7 +162,9 @@ def up(
             tick = supervisor.tick
             if workers.most > workers.least:
                 share = partial(share_of, devices=devices, most=workers.most)
-                driver = Driver(settings, store, supervisor, say, workers, _worker_starter(settings, ledger, share))
+                kept = _standby(settings, ledger) if standby else None
+                starter = _worker_starter(settings, ledger, share, kept)
+                driver = Driver(settings, store, supervisor, say, workers, starter, kept)
                 tick = driver.tick
             _keep(settings, store, tick, signals, say)
         finally:
@@ -195,24 +204,45 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def child_of(role: Role, settings: Settings, ledger: Ledger) -> Child:
-    """Return the process of a role, not started yet."""
-    env = {**os.environ, **environment(settings), **role.variables}
-    if not role.signs:
-        env.pop("PENSTOCK_SECRET", None)
+def child_of(
+    role: Role, settings: Settings, ledger: Ledger, warm: Callable[[], psutil.Popen | None] = lambda: None
+) -> Child:
+    """Return the process of a role, not started yet; `warm` returns one that stands in for a new one."""
     return Child(
-        role.name, role.command, env=env, log=settings.data / "logs" / f"{role.name}.log", ledger=ledger,
-        stop_s=role.stop_s, stage=role.stage, descriptors=role.descriptors,
+        role.name, role.command, env=_environment_of(role, settings), log=log_of(role.name, settings), ledger=ledger,
+        stop_s=role.stop_s, stage=role.stage, descriptors=role.descriptors, warm=warm,
     )  # fmt: skip
 
 
+def _environment_of(role: Role, settings: Settings) -> dict[str, str]:
+    env = {**os.environ, **environment(settings), **role.variables}
+    if not role.signs:
+        env.pop("PENSTOCK_SECRET", None)
+    return env
+
+
+def log_of(name: str, settings: Settings) -> Path:
+    """Return the file of a process's log."""
+    return settings.data / "logs" / f"{name}.log"
+
+
+def _standby(settings: Settings, ledger: Ledger) -> Standby:
+    """Return the standby, not started yet; its orders name its device, and with how many workers it shares it."""
+    role = Role("standby", (*RUN, "worker", "--supervisor", str(os.getpid()), "--standby"), "worker")
+    env, log = _environment_of(role, settings), log_of(role.name, settings)
+    return Standby(role.name, role.command, env=env, log=log, ledger=ledger, stop_s=role.stop_s, stage=role.stage)
+
+
 def _worker_starter(
-    settings: Settings, ledger: Ledger, share: Callable[[int], Share]
+    settings: Settings, ledger: Ledger, share: Callable[[int], Share], standby: Standby | None
 ) -> Callable[[int, str, float], Child]:
     def worker(number: int, worker_id: str, idle_exit_s: float) -> Child:
         options = ("--id", worker_id, "--idle-exit", f"{idle_exit_s:g}")
         role = worker_role(settings, number, *options, share=share(number))
-        return child_of(role, settings, ledger)
+        if standby is None:
+            return child_of(role, settings, ledger)
+        orders = Orders(worker_id, idle_exit_s, str(log_of(role.name, settings)), role.variables)
+        return child_of(role, settings, ledger, partial(standby.hand_over, orders))
 
     return worker
 

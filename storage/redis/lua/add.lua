@@ -36,4 +36,33 @@ function ops.preview()
   return 1
 end
 
+-- tenant id fence number attempt lines cut data max_bytes max_lines -> 1 | 0 not held. A part of the attempt's lines, as
+-- JSON that is stored as it is; a repeated call stores it once. The oldest parts of the job go where there are too many
+-- bytes or lines, and the lines in them count as cut.
+function ops.lines()
+  local job = held(args.tenant, args.id, args.fence)
+  if not job then return 0 end
+  local key, pattern = jobkey(args.tenant, args.id) .. ':logs', '^(%d+):(%d+):(%d+):(%d+):(%d+)|'
+  local fence, number = string.match(redis.call('LINDEX', key, -1) or '', pattern)
+  if fence == args.fence and tonumber(number) >= tonumber(args.number) then return 1 end
+  local head = table.concat({ args.fence, args.number, args.attempt, args.lines, args.cut }, ':')
+  redis.call('RPUSH', key, head .. '|' .. args.data)
+  -- `forget` deletes the list; that of an earlier release does not know it.
+  redis.call('PEXPIRE', key, int((job.retention_us + job.execution_us) / 1000 + 7 * 86400000))
+  local parts, bytes, lines, left = redis.call('LRANGE', key, 0, -1), 0, 0, 0
+  for i = #parts, 1, -1 do
+    local _, _, _, n, cut = string.match(parts[i], pattern)
+    bytes, lines = bytes + #parts[i], lines + n
+    if i < #parts and (bytes > tonumber(args.max_bytes) or lines > tonumber(args.max_lines)) then
+      left = left + n + cut
+      redis.call('LPOP', key)
+    end
+  end
+  if left > 0 then
+    local of, nth, attempt, n, cut, data = string.match(redis.call('LINDEX', key, 0), pattern .. '(.*)$')
+    redis.call('LSET', key, 0, table.concat({ of, nth, attempt, n, int(cut + left) }, ':') .. '|' .. data)
+  end
+  return 1
+end
+
 return ops[args.op]()

@@ -36,6 +36,7 @@ local function take(tenant, id)
     done = job.done or '0', total = job.total or '', unit = job.unit or 'prompts', own_done = '0',
     past_done = job.done or '0', past_total = job.total or '', past_unit = job.unit or 'prompts',
     message = '', due_us = '', reported_us = '0', ended_by = '', checkpoints = '0', waited_us = '0',
+    phases = '',
   })
   emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = args.worker, fence = fence })
   if not given_back then announce(job, 'job.started', now) end  -- once per attempt

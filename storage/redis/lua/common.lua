@@ -2,6 +2,7 @@
 --
 -- penstock:tenant:T:job:ID             hash    the record: the truth about a job
 -- penstock:tenant:T:job:ID:events      stream  the job's events (SSE, trace), at most about 1000 entries
+-- penstock:tenant:T:job:ID:logs        list    FENCE:NUMBER:ATTEMPT:LINES:CUT|JSON, parts of its lines (add.lua)
 -- penstock:tenant:T:job:ID:deliveries  list    ids of its webhook deliveries
 -- penstock:tenant:T:delivery:ID        hash    one webhook delivery (outbox.lua has the model of webhooks)
 -- penstock:tenant:T:jobs               zset    job id by creation time (listing)
@@ -59,6 +60,8 @@
 --                                              latest listing, "queue ADDRESS" -> its problem (JSON)
 -- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
 -- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups by jobs that ended: encoder, result; hit, miss
+-- penstock:spans:wanted                string  a keeper exports spans (spans.lua), expires
+-- penstock:spans:ended                 zset    T/ID whose spans are still to be exported, by the time of their end
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
 --
 -- penstock:run:reads                   string  "RUN FORMAT": the newest format that could be read in that comparison
@@ -203,17 +206,24 @@ local function places(job)
   return { place, own }
 end
 
--- Return the reason why jobs of a queue wait for somebody to start a worker, or false.
-local function unserved(queue, now)
-  if redis.call('ZCOUNT', qkey(queue, 'seen'), '(' .. int(now), '+inf') > 0 then return false end
+-- Return the reason why no worker that lives, and none that a driver would start, takes jobs of a model; or false. Workers
+-- of older releases do not write `catalogue:living`.
+local function unserved(queue, model, now)
+  if redis.call('ZCOUNT', qkey(queue, 'seen'), '(' .. int(now), '+inf') > 0 then
+    local living = P .. 'catalogue:living'
+    return redis.call('EXISTS', living) == 1 and redis.call('HEXISTS', living, model) == 0
+      and 'none of the workers of this queue has its model'
+  end
   return redis.call('EXISTS', qkey(queue, 'pool')) == 0 and 'no worker serves this queue'
 end
+
+-- Return the reason why a job waits although it could run, as `problem_of`.
+local function obstacle(job, now) return waits(job) and (problem_of(job.model) or unserved(job.queue, job.model, now)) end
 
 -- Return a record with the basis of its estimate: {record, now_us, places or false, pace, problem or false}.
 local function view(job)
   local now = now_us()
-  local problem = waits(job) and (problem_of(job.model) or unserved(job.queue, now))
-  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), problem }
+  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), obstacle(job, now) }
 end
 
 -- Return a key of a batch. A job that is no member has no batch, or ''.
@@ -339,9 +349,10 @@ local function count_lookups(model, cache, outcomes, n)
   if outcome and n > 0 then redis.call('HINCRBY', P .. 'counts:cache', model .. ' ' .. cache .. ' ' .. outcome, int(n)) end
 end
 
--- Count a job's end for monitoring, unless it is the old end of a job that is created again.
+-- Count a job's end for monitoring and list it for its spans, unless it is the old end of a job that is created again.
 local function count_end(job, state, at)
   if now_us() - at > 300000000 then return end
+  if redis.call('EXISTS', P .. 'spans:wanted') == 1 then redis.call('ZADD', P .. 'spans:ended', int(at), job.name) end
   redis.call('HINCRBY', P .. 'counts:ended', job.model .. ' ' .. state, 1)
   if (job.started_us or '') ~= '' then observe(job.model, 'queue', (job.started_us - job.created_us) / 1000) end
   for name, value in pairs(cjson.decode((job.metrics or '') ~= '' and job.metrics or '{}')) do
@@ -388,9 +399,21 @@ local function finish(job, state, fields, now)
   return '{"version":1,"record":' .. cjson.encode(record) .. ',"deliveries":' .. json_list(undelivered(job)) .. '}'
 end
 
--- Put a job back into its queue, at its old place.
-local function requeue(job, fields, event, data, now)
+-- Return `attempts` of a record with a row for the latest attempt, which ended without ending the job.
+local KEPT_ATTEMPTS = 20
+local function past_attempts(job, outcome, now)
+  local rows = (job.attempts or '') ~= '' and cjson.decode(job.attempts) or {}
+  rows[#rows + 1] = { job.fence, job.attempt, job.worker, job.started_us, int(now), outcome, job.phases or '' }
+  while #rows > KEPT_ATTEMPTS do table.remove(rows, 1) end
+  return cjson.encode(rows)
+end
+
+-- Put a job back into its queue, at its old place. `outcome` is that of the attempt which ends with it, if one does.
+local function requeue(job, fields, event, data, now, outcome)
   unlease(job)
+  if outcome then
+    fields.attempts, fields.phases = past_attempts(job, outcome, now), ''
+  end
   redis.call('ZREM', P .. 'delayed', job.name)
   fields.state = 'queued'
   fields.phase = 'waiting'

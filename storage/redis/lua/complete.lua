@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- tenant id fence outcome(succeeded|failed|canceled|retry) record {name: text} retry_delay_us done total(optional) unit
+-- phases
 -- -> {ok | already | fenced, proposal or false}
 -- `record` has the fields of the attempt's result, of which those of the outcome are written.
 local job, why = held(args.tenant, args.id, args.fence)
@@ -7,7 +8,7 @@ if not job then return { why, false } end
 local now = now_us()
 local outcome, result = args.outcome, args.record
 local fields = progress(job, args.done, args.total or '', args.unit)
-fields.ended_by, fields.metrics = args.fence, result.metrics
+fields.ended_by, fields.metrics, fields.phases = args.fence, result.metrics, args.phases
 -- Add what this attempt used to what earlier attempts did.
 local function sum(before, used) return used and int((tonumber(before or '') or 0) + used) or nil end
 fields.device_us, fields.pixels = sum(job.device_us, result.device_us), sum(job.pixels, result.pixels)
@@ -21,6 +22,8 @@ if outcome == 'retry' then
   else
     local due = now + args.retry_delay_us
     unlease(job)
+    job.phases = args.phases
+    fields.attempts, fields.phases = past_attempts(job, 'retrying', now), ''
     fields.state, fields.phase, fields.error, fields.due_us = 'delayed', 'waiting', result.error or '', int(due)
     write(job, fields)
     redis.call('ZADD', P .. 'delayed', int(due), job.name)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- tenant id fence lease_us phase done total unit message timeout_error checkpoints waited_us
+-- tenant id fence lease_us phase done total unit message timeout_error checkpoints waited_us phases
 -- (total, message, waited_us: optional)
 -- -> go | cancel | lost
 local message = args.message or ''
@@ -22,6 +22,7 @@ local fields = progress(job, args.done, args.total or '', args.unit)
 local advanced = tonumber(fields.done or '0') > tonumber(job.done or '0')
 local phase_changed = job.phase ~= args.phase
 fields.lease_us, fields.phase, fields.message, fields.checkpoints = int(now + args.lease_us), args.phase, message, args.checkpoints
+fields.phases = args.phases
 local report = phase_changed or ((advanced or job.message ~= message)
   and now - tonumber(job.reported_us or '0') >= 900000)
 if report then fields.reported_us = int(now) end

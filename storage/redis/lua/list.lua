@@ -34,8 +34,8 @@ end
 local function row(job)
   local name = job.queue .. '/' .. job.model
   paces[name] = paces[name] or pace(job.queue, job.model, now)
-  if problems[job.model] == nil then problems[job.model] = problem_of(job.model) end
-  return { flatten(job), places(job), paces[name], waits(job) and problems[job.model] }
+  if waits(job) and problems[name] == nil then problems[name] = obstacle(job, now) end
+  return { flatten(job), places(job), paces[name], waits(job) and problems[name] }
 end
 
 local found, seen, bytes, offset, place = {}, 0, 0, 0, ''

@@ -52,6 +52,13 @@ function ops.events()
   return { redis.call('XRANGE', stream, '(' .. args.after, '+', 'COUNT', args.count) }
 end
 
+-- tenant id -> {{part of its lines (add.lua)...}} | 0 unknown | 1 gone
+function ops.logs()
+  local job, missing = find(args.tenant, args.id)
+  if not job then return missing end
+  return { redis.call('LRANGE', jobkey(args.tenant, args.id) .. ':logs', 0, -1) }
+end
+
 -- tenant id -> {{delivery...}} | 0 unknown | 1 gone
 function ops.deliveries()
   local job, missing = find(args.tenant, args.id)
@@ -143,6 +150,19 @@ function ops.catalogue()
     all[#all + 1], all[#all + 2], all[#all + 3] = name, flat[i + 1], state
   end
   return all
+end
+
+-- queues -> {name, entry(JSON), ...} of the models in the catalogue for which jobs wait in one of the queues
+function ops.awaited()
+  local found, seen = {}, {}
+  for _, queue in ipairs(args.queues) do
+    for name in pairs(backlog_of(queue)) do
+      local entry = not seen[name] and redis.call('HGET', P .. 'catalogue', name)
+      seen[name] = true
+      if entry then found[#found + 1] = name; found[#found + 1] = entry end
+    end
+  end
+  return found
 end
 
 -- -> {name...} of models that left the catalogue

@@ -28,8 +28,8 @@ local function each(index, state, act)
   end
 end
 
-local function back(job, fields, data)
-  requeue(job, fields, 'job.requeued', data, now)
+local function back(job, fields, data, outcome)
+  requeue(job, fields, 'job.requeued', data, now, outcome)
   queues[job.queue] = true
 end
 
@@ -50,7 +50,7 @@ each('leases', { running = true }, function(job)
   elseif tonumber(crashes) >= tonumber(job.max_crashes) then
     ends(job, 'failed', { crashes = crashes, error = args.lost_error }, 2)
   else
-    back(job, { crashes = crashes }, { reason = 'lease_lost', crashes = tonumber(crashes), late_ms = math.floor((now - job.lease_us) / 1000) })
+    back(job, { crashes = crashes }, { reason = 'lease_lost', crashes = tonumber(crashes), late_ms = math.floor((now - job.lease_us) / 1000) }, 'lost')
     count(1)
   end
 end)

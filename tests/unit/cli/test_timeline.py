@@ -78,6 +78,27 @@ def test_phases_last_until_the_next_one_or_the_attempt_s_end() -> None:
     ]
 
 
+def test_phases_of_the_record_stand_with_their_own_times_and_the_progress_of_their_heartbeats() -> None:
+    def told(name: str, begun: float, ended: float | None) -> dict[str, Any]:
+        return {
+            "phase": name, "started_at": at(begun).isoformat(), "ended_at": ended and at(ended).isoformat(),
+        }  # fmt: skip
+
+    first = {"number": 1, "fence": "7", "worker": "w", "started_at": at(1).isoformat(), "ended_at": at(3).isoformat(),
+             "outcome": "lost", "phases": [told("fetching", 1, 3)]}  # fmt: skip
+    second = {"number": 2, "fence": "9", "worker": "w", "started_at": at(4).isoformat(), "ended_at": None,
+              "outcome": None, "phases": [told("fetching", 4, 4.25), told("inferring", 4.25, None)]}  # fmt: skip
+    events = [CREATED, event(6, "job.progress", phase="inferring", done=1, total=4, unit="tiles", attempt=2)]
+
+    found = [row for row in rows(events, attempts=[first, second]) if row[0].startswith("phase")]
+
+    assert found == [
+        ("phase fetching", 1, {"took_s": 2}),
+        ("phase fetching", 4, {"took_s": 0.25}),
+        ("phase inferring", 4.25, {"done": "1/4 tiles"}),
+    ]
+
+
 def test_each_try_of_a_webhook_stands_once_where_it_happened_and_what_is_to_come_last() -> None:
     tries = [{"number": n, "at": at(10 * n).isoformat(), "status": 500, "note": "HTTP 500"} for n in (1, 2)]
     ended = {**SENT, "id": "e", "state": "pending", "log": tries, "next_attempt_at": at(90).isoformat()}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.errors import ModelUnavailable
-from penstock.models import Catalogue, Model
+from penstock.models import Catalogue, CatalogueEntry, Model
 from penstock.processors.registry import Registry
 from penstock.storage.redis.catalogues import CHECKING
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.preparation import Preparation
-from penstock.workers.processing import InThread
+from penstock.workers.processing import InThread, Work
 from penstock.workers.served_models import ServedModels
 from tests.support.probe_processor import Probe
 
@@ -55,6 +56,22 @@ class Door:
         return Probe(model)
 
 
+class Asked(InThread):
+    """Processors in this thread, which note the models that were checked and those that made a dummy."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.checked, self.dummies = list[str](), list[str]()
+
+    def entry(self, model: Model, *, check: Callable[[], None] = lambda: None) -> CatalogueEntry:
+        self.checked.append(model.name)
+        return super().entry(model, check=check)
+
+    def dummy(self, model: Model, folder: Path) -> Work:
+        self.dummies.append(model.name)
+        return super().dummy(model, folder)
+
+
 class Stock:
     """Served models while they are prepared."""
 
@@ -64,10 +81,12 @@ class Stock:
         #: `preparing` at each news.
         self.preparing: list[bool] = []
         self.door = Door()
-        processing = InThread(Registry().register("probe", Probe).register("door", self.door))
+        self.processing = Asked(Registry().register("probe", Probe).register("door", self.door))
+        #: Earlier entries of the models for which jobs wait.
+        self.awaited: dict[str, CatalogueEntry] = {}
         self.preparation = Preparation(
-            self.served, processing, self.engine, folder, localise=hub.localise, on_news=self._note,
-            fetch_again_s=0.01,
+            self.served, self.processing, self.engine, folder, localise=hub.localise, on_news=self._note,
+            awaited=lambda: self.awaited, fetch_again_s=0.01,
         )  # fmt: skip
 
     def _note(self) -> None:
@@ -100,7 +119,8 @@ def hub() -> Hub:
 def open_stock(tmp_path: Path, hub: Hub) -> Iterator[Callable[..., Stock]]:
     stock = Stock(tmp_path / "warm-up", hub)
 
-    def begin(*models: Model) -> Stock:
+    def begin(*models: Model, awaited: Sequence[CatalogueEntry] = ()) -> Stock:
+        stock.awaited = {entry.name: entry for entry in awaited}
         stock.preparation.begin(Catalogue({model.name: model for model in models}))
         return stock
 
@@ -173,3 +193,38 @@ def test_a_processor_that_hangs_is_told_of_at_once_and_keeps_no_other_from_it(op
     assert stock.problem("hanging") == CHECKING
     stock.door.opened.set()
     stock.wait_ready("hanging", "here")
+
+
+def earlier(model: Model, **changes: Any) -> CatalogueEntry:
+    """Return the entry of an earlier worker, as it comes out of Redis."""
+    entry = InThread(Registry().register("probe", Probe)).entry(model)
+    return CatalogueEntry.model_validate_json(entry.model_copy(update={"ready": True, **changes}).model_dump_json())
+
+
+def test_a_waiting_job_replaces_the_warm_up_of_a_model_that_an_earlier_worker_warmed_up(
+    open_stock: Callable[..., Stock],
+) -> None:
+    other = MODEL.model_copy(update={"name": "other"})
+    stock = open_stock(other, MODEL, awaited=[earlier(MODEL)])
+    stock.wait_ready("here", "other")
+    assert stock.processing.checked == ["here", "other"]
+    assert stock.processing.dummies == ["other"]
+    assert stock.engine.loaded() == {"here", "other"}
+
+
+@pytest.mark.parametrize("changes", [{"ready": False}, {"revision": "0"}, {"problem": "no weights"}])
+def test_a_model_that_no_earlier_worker_warmed_up_is_warmed_up(
+    open_stock: Callable[..., Stock], changes: dict[str, Any]
+) -> None:
+    stock = open_stock(MODEL, awaited=[earlier(MODEL, **changes)])
+    stock.wait_ready("here")
+    assert stock.processing.dummies == ["here"]
+
+
+def test_a_model_that_cannot_be_loaded_any_more_has_a_problem_although_jobs_wait(
+    open_stock: Callable[..., Stock],
+) -> None:
+    lost = MODEL.model_copy(update={"name": "lost", "runner": "no-such-runner"})
+    stock = open_stock(lost, awaited=[earlier(lost, problem=None)])
+    stock.wait(lambda: "no-such-runner" in (stock.problem("lost") or ""))
+    assert stock.served.ready() == set()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,6 +100,13 @@ def load_torch(model: Model) -> Runner:
     return TorchRunner(_filled(model, known), TorchDevice.of(model), max_batch=model.max_batch)
 
 
+def import_network(model: Model) -> None:
+    """Import what a known network needs that is named in the model's options."""
+    known = NETWORKS.get(str(model.options.get("network")))
+    if known is not None:
+        known.imports()
+
+
 def check_torch(model: Model) -> None:
     """Check the files that `load_torch` would load, without reading weights; raise `ModelUnavailable`."""
     root = locate(model)
@@ -123,6 +131,8 @@ class KnownNetwork:
     read: Callable[[bytes], Network]
     #: Makes the network without weights.
     new: Callable[[], Network]
+    #: Imports what both need.
+    imports: Callable[[], object]
 
 
 def _known(model: Model, name: object) -> KnownNetwork:
@@ -151,17 +161,24 @@ def _lacks_weights(model: Model) -> ModelUnavailable:
     return ModelUnavailable(f"model {model.name!r} lacks the file {WEIGHTS}")
 
 
-def _read_csmask(weights: bytes) -> Network:
+def _csmask() -> Any:
     with requires("demo"):
-        from penstock.workers.engine.torch.csmask import load_csmask
-    return load_csmask(weights)
+        from penstock.workers.engine.torch import csmask
+    return csmask
+
+
+def _read_csmask(weights: bytes) -> Network:
+    network: Network = _csmask().load_csmask(weights)
+    return network
 
 
 def _new_csmask() -> Network:
-    with requires("demo"):
-        from penstock.workers.engine.torch.csmask import CsmaskUNet, network_of
-    return network_of(CsmaskUNet())
+    csmask = _csmask()
+    network: Network = csmask.network_of(csmask.CsmaskUNet())
+    return network
 
 
 #: Known networks, by the name in a model's options.
-NETWORKS: Mapping[str, KnownNetwork] = MappingProxyType({"csmask-unet": KnownNetwork(_read_csmask, _new_csmask)})
+NETWORKS: Mapping[str, KnownNetwork] = MappingProxyType(
+    {"csmask-unet": KnownNetwork(_read_csmask, _new_csmask, _csmask)}
+)

@@ -89,6 +89,12 @@ class HubDirectory:
             )
 
 
+def read_config(model: Model) -> Any:
+    """Return the library's config of a model; raise `ModelUnavailable`."""
+    with _load_errors():
+        return _config(directory_of(model))
+
+
 def text_config(path: Path) -> Any:
     """Return the library's config of the text decoder, with its defaults; raise `ModelUnavailable`."""
     with _load_errors():

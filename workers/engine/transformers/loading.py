@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import load_conversation
-from penstock.workers.engine.transformers.directory import HubDirectory, library, text_config
+from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
 from penstock.workers.engine.transformers.photos import (
@@ -51,6 +51,12 @@ def load_transformers(model: Model) -> Runner:
     with naming(model):
         directory = _directory(model)
         return _load_continuous(directory) if is_continuous(model) else LOADERS[directory.task](directory)
+
+
+def import_network(model: Model) -> None:
+    """Import the library's classes for a model's network, which takes seconds; loading it reports what is wrong."""
+    with suppress(Exception):
+        _ = library().MODEL_MAPPING[type(read_config(model))]
 
 
 def check_transformers(model: Model) -> None:

@@ -1,0 +1,142 @@
+"""Listeners: receive the log lines, warnings and prints of one context, such as a job's, while they are written.
+
+Only the context in which `listening` was entered is heard: a thread that was started inside has a context of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, TextIO, TypeAlias
+
+from structlog.typing import EventDict, WrappedLogger
+
+#: Receives the level and the text of each line.
+Listener: TypeAlias = Callable[[str, str], None]
+
+#: Characters of one line; the rest is left out.
+MAX_LINE_CHARS = 2_000
+#: Fields of a log line that are no part of its text: the ids of the job, and places in the code.
+_LEFT_OUT = frozenset({"event", "level", "at", "job", "trace_id", "logger", "exception", "stack", "traceback"})
+
+
+class _Ear:
+    """A listener, and the begun line of each stream."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._begun: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def hear(self, level: str, text: str) -> None:
+        """Pass a line on; a listener that fails is not worth an error."""
+        token = _ear.set(None)  # a listener that logs does not hear itself
+        try:
+            with suppress(Exception):
+                self._listener(level, shortened(text))
+        finally:
+            _ear.reset(token)
+
+    def print(self, level: str, text: str) -> None:
+        """Pass on the lines that end in a printed text, as a terminal shows them: after the last carriage return."""
+        with self._lock:
+            *lines, begun = (self._begun.pop(level, "") + text).split("\n")
+            if begun:
+                self._begun[level] = begun[-MAX_LINE_CHARS:]
+        self._hear_lines(level, lines)
+
+    def end(self) -> None:
+        """Pass on the lines that have no end."""
+        for level, begun in self._begun.items():
+            self._hear_lines(level, [begun])
+
+    def _hear_lines(self, level: str, lines: Iterable[str]) -> None:
+        for line in lines:
+            shown = line.rstrip("\r").rpartition("\r")[2]
+            if shown.strip():
+                self.hear(level, shown)
+
+
+_ear: ContextVar[_Ear | None] = ContextVar("ear", default=None)
+
+
+@contextmanager
+def listening(listener: Listener | None) -> Iterator[None]:
+    """Pass the lines of this context to a listener while the block runs; None = nobody listens."""
+    ear = None if listener is None else _Ear(listener)
+    token = _ear.set(ear)
+    try:
+        yield
+    finally:
+        _ear.reset(token)
+        if ear is not None:
+            ear.end()
+
+
+def listener() -> Listener | None:
+    """Return the listener of this context, for work that another thread does for it."""
+    ear = _ear.get()
+    return None if ear is None else ear.hear
+
+
+def pass_on(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Pass a log line to the listener of its context. A processor of structlog, after secrets are removed."""
+    ear = _ear.get()
+    if ear is not None:
+        ear.hear(str(event.get("level", "info")), text_of(event))
+    return event
+
+
+def text_of(event: EventDict) -> str:
+    """Return a log line as text: its name, its fields, and the last line of its exception.
+
+    The rest of a traceback shows the installation, and stays in the service's own log.
+    """
+    fields = [
+        f"{name}={value}"
+        for name, value in event.items()
+        if value is not None and name not in _LEFT_OUT and not name.startswith("_")
+    ]
+    text = " ".join([str(event.get("event", "")), *fields])
+    traceback = event.get("exception") or event.get("traceback") or ""
+    trace = [line for line in str(traceback).splitlines() if line.strip()]
+    return f"{text}: {trace[-1].strip()}" if trace else text
+
+
+def shortened(text: str) -> str:
+    """Return a line of at most `MAX_LINE_CHARS` characters."""
+    return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]}…"
+
+
+class HeardStream:
+    """A stream whose lines also go to the listener of the context that prints them."""
+
+    def __init__(self, stream: TextIO, level: str) -> None:
+        self._stream = stream
+        self._level = level
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        ear = _ear.get()
+        if ear is not None:
+            ear.print(self._level, text)
+        return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write some texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def hear_prints() -> None:
+    """Have this process's standard output and error be heard. Only for Penstock's own processes."""
+    for name, level in (("stdout", "info"), ("stderr", "warning")):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, HeardStream):
+            setattr(sys, name, HeardStream(stream, level))

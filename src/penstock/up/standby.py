@@ -1,0 +1,30 @@
+"""The standby of `penstock up`: a process that waits to become a worker."""
+
+from __future__ import annotations
+
+import subprocess
+
+import psutil
+
+from penstock.up.children import Child
+from penstock.workers.orders import Orders
+
+
+class Standby(Child):
+    """A process that has imported what workers need and waits for orders on a pipe. It is no worker until then."""
+
+    _stdin = subprocess.PIPE
+
+    def hand_over(self, orders: Orders) -> psutil.Popen | None:
+        """Give the process its orders and return it; None if there is none that lives. It belongs to the caller."""
+        process = self._process
+        if not isinstance(process, psutil.Popen) or not self.alive() or process.stdin is None:
+            return None
+        try:
+            process.stdin.write(orders.line())
+            process.stdin.close()
+        except OSError:  # it has just ended
+            return None
+        self._process = None
+        self._ledger.drop(self.name)
+        return process

@@ -1,0 +1,123 @@
+"""infra/compose.yaml runs with the images that were built, and with a Valkey of ours in place of the official image."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from penstock.client import Client, ClientError
+from penstock.processors.geo.sample import write_sample
+from tests.support.polling import wait_for
+from tests.support.stack import free_port
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "infra" / "compose.yaml"
+SERVICES = yaml.safe_load(COMPOSE.read_text())["services"]
+PODMAN_COMPOSE = str(Path(sys.executable).with_name("podman-compose"))
+VALKEY_IMAGE = "localhost/penstock-valkey"
+
+#: Runs podman-compose with these words and this standard input, and returns its standard output.
+Compose = Callable[..., bytes]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_service_is_confined(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("name", ["worker", "worker-gpu"])
+def test_a_worker_has_thirty_seconds_more_than_it_gives_its_jobs(name: str) -> None:
+    command = SERVICES[name]["command"]
+    drain_s = int(command[command.index("--drain") + 1])
+    assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= drain_s + 30
+
+
+def test_published_ports_are_on_loopback() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def compose(images: dict[str, str], port: int, tmp_path: Path) -> Iterator[Compose]:
+    """Start the services; gives a function that runs podman-compose with them, and removes them."""
+    del images
+    dockerfile = Path(__file__).with_name("valkey.Dockerfile")
+    build = ["buildah", "bud", "--isolation", "chroot", "--layers", "--file", str(dockerfile), "--tag", VALKEY_IMAGE]
+    subprocess.run([*build, str(tmp_path)], check=True, capture_output=True, timeout=300)
+    limits = {"nofile": {"soft": 1024, "hard": 4096}, "nproc": {"soft": 1024, "hard": 4096}}
+    override = tmp_path / "override.yaml"
+    # The limits of containers may not exceed those of this machine.
+    override.write_text(yaml.safe_dump({"services": {name: {"ulimits": limits} for name in SERVICES}}))
+    env = tmp_path / "env"
+    env.write_text(
+        "COMPOSE_PROFILES=cpu\nPENSTOCK_SECRET=of-this-test-only\nVALKEY_PASSWORD=of-this-test-only\n"
+        f"PENSTOCK_PUBLIC_URL=http://127.0.0.1:{port}\nPENSTOCK_PORT={port}\nVALKEY_IMAGE={VALKEY_IMAGE}\n"
+        "PENSTOCK_API_IMAGE=localhost/penstock-api\nPENSTOCK_WORKER_IMAGE=localhost/penstock-worker\n"
+    )
+    words = [
+        PODMAN_COMPOSE, "--project-name", f"compose-test-{os.getpid()}", "--file", str(COMPOSE),
+        "--file", str(override), "--env-file", str(env), "--profile", "cpu",
+    ]  # fmt: skip
+
+    def run(*more: str, given: bytes = b"") -> bytes:
+        ended = subprocess.run([*words, *more], input=given, capture_output=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr.decode(errors="replace")
+        return ended.stdout
+
+    try:
+        run("up", "--detach", "--no-build")
+        yield run
+    finally:
+        subprocess.run([*words, "down", "--volumes", "--timeout", "50"], capture_output=True, timeout=300)
+
+
+@pytest.mark.timeout(1800)
+def test_a_job_runs_on_the_services_of_compose_and_outlives_the_loss_of_their_volumes(
+    compose: Compose, port: int, tmp_path: Path
+) -> None:
+    created = compose("exec", "-T", "api", "penstock", "keys", "create", "--scopes", "read,submit,monitor")
+    key = created.decode().split()[-1]
+    write_sample(tmp_path / "scene.tif", size_px=256)
+    with Client(f"http://127.0.0.1:{port}", api_key=key, patience_s=90) as client:
+        wait_for(lambda: serves(client), "the worker does not serve csmask")
+        job = client.wait(client.submit("csmask", files={"scene": tmp_path / "scene.tif"}).id)
+        client.download(job, tmp_path / "before")
+        assert job.succeeded, job.error
+
+        # The commands of docs/howto/server.md.
+        checked = compose("exec", "-T", "--env", f"PENSTOCK_API_KEY={key}", "api", "penstock", "doctor", "--json")
+        assert {"redis appendfsync", "object store"} <= {finding["name"] for finding in json.loads(checked)}, checked
+        backup = compose("exec", "-T", "api", "tar", "--create", "--directory", "/data", "objects")
+        compose("down", "--volumes", "--timeout", "50")
+        restore = ("--entrypoint", "tar", "api", "--extract", "--directory", "/data")
+        compose("run", "--rm", "--no-deps", "-T", *restore, given=backup)
+        compose("up", "--detach", "--no-build")
+        wait_for(lambda: serves(client), "the restored service does not serve csmask")
+        found = client.job(job.id)
+        client.download(found, tmp_path / "after")
+    assert found.succeeded
+    before, after = (tmp_path / folder / "classes.tif" for folder in ("before", "after"))
+    assert before.read_bytes() == after.read_bytes()
+
+
+def serves(client: Client) -> bool:
+    try:
+        return any(model.name == "csmask" and model.problem is None for model in client.models())
+    except ClientError:
+        return False

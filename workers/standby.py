@@ -1,0 +1,93 @@
+"""A standby: a process that has imported what a worker needs, and becomes a worker when it gets its orders.
+
+Until then it connects to no store, loads no model and touches no device: the orders name the device. It ends with the
+supervisor, whose end of its standard input closes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from penstock.config import Settings, load_settings
+from penstock.errors import PenstockError
+from penstock.models import read_catalogue
+from penstock.storage.checks import await_durable_redis
+from penstock.workers import app
+from penstock.workers.engine.runners import Runners
+from penstock.workers.io.pool import IOPool
+from penstock.workers.orders import Orders
+
+#: Modules that a worker imports when it starts to listen, besides those of its models.
+MODULES = ("celery.worker.consumer", "celery.concurrency.thread", "kombu.transport.redis")
+#: Files of NVIDIA's devices.
+_DEVICES = "/dev/nvidia"
+
+log = structlog.get_logger(__name__)
+
+
+def main(settings: Settings) -> int:
+    """Import, wait for orders, and run a worker; return the exit code."""
+    processing = app.io_pool(settings)
+    prepare(settings, processing)
+    if found := opened_devices():
+        log.error("standby.opened_devices", problem="importing a model's libraries opened a device", devices=found)
+        processing.close()
+        return 1
+    log.info("standby.ready", pid=os.getpid())
+    orders = Orders.read(sys.stdin.buffer)
+    if orders is None:
+        processing.close()
+        return 0
+    obey(orders, processing)
+    settings = load_settings(idle_exit_s=orders.idle_exit_s)
+    await_durable_redis(settings)
+    return app.main(settings, orders.worker, processing=processing)
+
+
+def prepare(settings: Settings, processing: IOPool) -> None:
+    """Import the libraries of all models' runners here, and those of their processors in the fork servers.
+
+    A model that cannot be used is none of the standby's business: the worker reports it.
+    """
+    models, localise = list(read_catalogue(*settings.models).values()), app.localiser(settings)
+    for model in models:
+        with suppress(PenstockError):
+            Runners.installed().import_for(localise(model, False))
+    for module in MODULES:
+        importlib.import_module(module)
+    for processor in {model.processor for model in models}:
+        with suppress(PenstockError):
+            processing.server.preload(processor)
+
+
+def obey(orders: Orders, processing: IOPool) -> None:
+    """Set this process, and its fork servers, up as those of a worker that was started with these orders."""
+    os.environ.update(orders.variables)
+    for name, flags, descriptors in (
+        (os.devnull, os.O_RDONLY, (0,)),
+        (orders.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, (1, 2)),
+    ):
+        opened = os.open(name, flags, 0o600)
+        for descriptor in descriptors:
+            os.dup2(opened, descriptor)
+        os.close(opened)
+    log.info("standby.ordered", worker=orders.worker)
+    with suppress(PenstockError):  # a fork server that has ended is replaced by one that logs here
+        processing.server.log_to(2)
+
+
+def opened_devices(descriptors: Path = Path("/proc/self/fd")) -> list[str]:
+    """Return the files of devices that this process has open: CUDA reads its variables when it opens one."""
+    if not descriptors.is_dir():
+        return []
+    opened = set()
+    for descriptor in descriptors.iterdir():
+        with suppress(OSError):
+            opened.add(str(descriptor.readlink()))
+    return sorted(path for path in opened if path.startswith(_DEVICES))
