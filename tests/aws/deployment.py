@@ -1,13 +1,14 @@
 """The template deployed into moto, which plays AWS in this process.
 
-moto leaves out resources of types that it does not know, without an error. `skipped` lists them, and `adapted` names them
-where others need their attributes. It also computes `Fn::Cidr`, which moto does not know.
+moto leaves out resources of types that it does not know, without an error. `skipped` lists them, and `adapted` puts names
+in place of their attributes. It also computes `Fn::Cidr`, which moto does not know.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ import boto3
 from cfnlint.decode import cfn_yaml
 from moto import mock_aws
 from moto.cloudformation.parsing import get_model_map
+
+#: A name in `Fn::Sub`.
+_NAME_IN_TEXT = re.compile(r"\$\{([A-Za-z0-9.]+)\}")
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "aws" / "penstock.yaml"
 REGION, ACCOUNT, STACK = "eu-central-1", "123456789012", "penstock"
@@ -40,6 +44,10 @@ def skipped(resources: Mapping[str, Any]) -> dict[str, str]:
     return {name: each["Type"] for name, each in resources.items() if each["Type"] not in get_model_map()}
 
 
+def _name(found: re.Match[str], absent: Mapping[str, str]) -> str:
+    return f"absent:{found[1]}" if found[1].partition(".")[0] in absent else found[0]
+
+
 def adapted(value: Any, absent: Mapping[str, str], cidr: str = "10.42.0.0/16") -> Any:
     """Return the template with networks for `Fn::Cidr`, and names for attributes of absent resources. Pure."""
     if isinstance(value, list):
@@ -50,6 +58,8 @@ def adapted(value: Any, absent: Mapping[str, str], cidr: str = "10.42.0.0/16") -
         _, count, bits = value["Fn::Cidr"]
         networks = ipaddress.ip_network(cidr).subnets(new_prefix=32 - int(bits))
         return [str(next(networks)) for _ in range(int(count))]
+    if "Fn::Sub" in value:
+        return {"Fn::Sub": _NAME_IN_TEXT.sub(lambda found: _name(found, absent), value["Fn::Sub"])}
     if value.get("Ref") in absent:
         return f"absent:{value['Ref']}"
     if "Fn::GetAtt" in value and value["Fn::GetAtt"][0] in absent:

@@ -105,9 +105,9 @@ async def _start(service: Service, monkeypatch: pytest.MonkeyPatch, event: str) 
 
 async def _queue_jobs(service: Service, count: int) -> None:
     for _ in range(count):
-        submission = Submission(model="echo", queue="default", input={"text": "hi"})
-        command = records.submit(JobKey("default", uuid.uuid4().hex), submission, LIMITS)
-        await service.jobs.run(command)
+        key = JobKey("default", uuid.uuid4().hex)
+        submission = Submission(key=key, model="echo", queue="default", input={"text": "hi"}, fingerprint="a")
+        await service.jobs.run(records.submit(submission, LIMITS))
 
 
 def _tasks(cloud: Any) -> list[str]:

@@ -17,8 +17,6 @@ from tests.aws.permissions import REASONS, faults, statements
 #: Types that moto does not deploy; cfn-lint checks their properties. docs/howto/aws.md lists them.
 NOT_DEPLOYED = {
     "AWS::CloudWatch::Alarm",
-    "AWS::EC2::EIP",
-    "AWS::EC2::NatGateway",
     "AWS::ECS::CapacityProvider",
     "AWS::ECS::ClusterCapacityProviderAssociations",
     "AWS::Lambda::EventInvokeConfig",

@@ -56,7 +56,7 @@ def test_it_is_durable_and_a_second_server_waits_for_the_first(tmp_path: Path) -
     first = _launch(folder, first_port, {})
     second = None
     try:
-        wait_for(lambda: _answers(urls[0]))
+        wait_for(lambda: _answers(urls[0]), "the first Valkey does not answer")
         require_durable_redis(Settings(redis_url=urls[0]))
         assert not _answers(f"redis://127.0.0.1:{first_port}/0"), "without the password"
         with Redis.from_url(urls[0]) as client:
@@ -65,7 +65,7 @@ def test_it_is_durable_and_a_second_server_waits_for_the_first(tmp_path: Path) -
         assert not _answers(urls[1])
         first.kill()
         first.wait(10)
-        wait_for(lambda: _answers(urls[1]))
+        wait_for(lambda: _answers(urls[1]), "the second Valkey does not take over")
         with Redis.from_url(urls[1]) as client:
             assert client.get("key") == b"value"
     finally:
@@ -82,7 +82,7 @@ def test_penstock_refuses_it_without_the_log(tmp_path: Path) -> None:
     url = f"redis://:secret@127.0.0.1:{port}/0"
     server = _launch(folder, port, {"appendfsync always": "appendfsync everysec"})
     try:
-        wait_for(lambda: _answers(url))
+        wait_for(lambda: _answers(url), "Valkey does not answer")
         with pytest.raises(ConfigError, match="appendfsync"):
             require_durable_redis(Settings(redis_url=url))
     finally:
