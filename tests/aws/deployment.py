@@ -1,7 +1,7 @@
 """The template deployed into moto, which plays AWS in this process.
 
-moto leaves out resources of types that it does not know, without an error. `skipped` lists them, and `adapted` puts names
-in place of their attributes. It also computes `Fn::Cidr`, which moto does not know.
+moto leaves out resources of types that it does not know, without an error. `skipped` lists them, and `adapted` puts
+names in place of their attributes. It also computes `Fn::Cidr`, which moto does not know.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             requiresCompatibilities=["FARGATE"],
             cpu="1024",
             memory="8192",
-            containerDefinitions=[{"name": "worker", "image": "worker"}],
+            containerDefinitions=[{"name": "worker", "image": "worker", "cpu": 1024, "memory": 8192}],
         )["taskDefinition"]["taskDefinitionArn"]
         subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
         pool = {"queue": "default", "family": FAMILY, "task": task, "provider": "FARGATE", "most": 13}

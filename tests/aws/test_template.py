@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.aws.deployment import EVERYTHING, REQUIRED, TEMPLATE, deployed, skipped, template
+from tests.aws.deployment import EVERYTHING, REQUIRED, TEMPLATE, Deployment, deployed, skipped, template
 from tests.aws.permissions import REASONS, faults, statements
 
 #: Types that moto does not deploy; cfn-lint checks their properties. docs/howto/aws.md lists them.
@@ -85,7 +85,6 @@ def test_a_full_deployment_has_its_services_and_task_definitions() -> None:
             (container,) = task["containerDefinitions"]
             assert container["command"] == command
             assert container["user"] == "10001:10001"
-            assert task["executionRoleArn"] != task["taskRoleArn"]
         gpu = ecs.describe_task_definition(taskDefinition=stack.resources["GpuWorker"])["taskDefinition"]
         assert gpu["containerDefinitions"][0]["resourceRequirements"] == [{"type": "GPU", "value": "1"}]
 
@@ -114,10 +113,39 @@ def test_settings_of_the_tasks_are_settings_of_penstock(monkeypatch: pytest.Monk
                 assert settings.s3_input_buckets == (stack.resources["Scenes"],)
 
 
+def test_tasks_do_not_run_with_the_role_that_reads_secrets() -> None:
+    tasks = [each for each in template()["Resources"].values() if each["Type"] == "AWS::ECS::TaskDefinition"]
+    roles = [(each["Properties"]["ExecutionRoleArn"], each["Properties"]["TaskRoleArn"]) for each in tasks]
+    assert {execution["Fn::GetAtt"][0] for execution, _ in roles} == {"ExecutionRole"}
+    assert sorted(task["Fn::GetAtt"][0] for _, task in roles) == [
+        "ApiRole", "KeeperRole", "ValkeyRole", "WorkerRole", "WorkerRole"
+    ]  # fmt: skip
+
+
+def _notifications(stack: Deployment, queue: str) -> dict[str, Any]:
+    """Return the bucket's notifications in the form of S3's API; moto's CloudFormation leaves them out."""
+    arn = stack.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"][
+        "QueueArn"
+    ]
+    given = template()["Resources"]["Scenes"]["Properties"]["NotificationConfiguration"]["QueueConfigurations"]
+    assert [each["Queue"] for each in given] == [{"Fn::GetAtt": ["Events", "Arn"]}] * len(given)
+    return {
+        "QueueConfigurations": [
+            {
+                "QueueArn": arn,
+                "Events": [each["Event"]],
+                "Filter": {"Key": {"FilterRules": each["Filter"]["S3Key"]["Rules"]}},
+            }
+            for each in given
+        ]
+    }
+
+
 def test_a_dropped_scene_sends_an_event_to_the_queue_of_the_keeper() -> None:
     with deployed(EVERYTHING) as stack:
         s3, sqs = stack.client("s3"), stack.client("sqs")
         bucket, queue = stack.resources["Scenes"], stack.resources["Events"]
+        s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=_notifications(stack, queue))
         sqs.purge_queue(QueueUrl=queue)
         s3.put_object(Bucket=bucket, Key="out/a.tif", Body=b"")
         s3.put_object(Bucket=bucket, Key="in/a.tif", Body=b"II*")
@@ -137,8 +165,8 @@ def test_buckets_are_private_and_encrypted() -> None:
     with deployed(EVERYTHING) as stack:
         s3 = stack.client("s3")
         for name in ("Objects", "Scenes"):
-            blocked = s3.get_public_access_block(Bucket=stack.resources[name])["PublicAccessBlockConfiguration"]
-            assert set(blocked.values()) == {True}
+            blocked = template()["Resources"][name]["Properties"]["PublicAccessBlockConfiguration"]
+            assert (len(blocked), set(blocked.values())) == (4, {True})
             assert s3.get_bucket_encryption(Bucket=stack.resources[name])
 
 
