@@ -21,6 +21,7 @@ from moto import mock_aws
 
 from penstock.api_keys import Scope, new_key
 from penstock.jobs import JobKey, Submission
+from penstock.scaling import ScalingBounds
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.redis import records
 from penstock.storage.redis.records import QueueLimits
@@ -54,7 +55,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
 
 @pytest.fixture
 async def service(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Service]:
-    async with serving(valkey.url, tmp_path, access="keys") as running:
+    async with serving(valkey.url, tmp_path, access="keys", scaling=ScalingBounds(max_workers=20)) as running:
         await running.jobs.client.flushall()
         yield running
 
@@ -119,7 +120,7 @@ async def test_it_starts_what_the_queue_wants_and_then_nothing(
 ) -> None:
     _give_key(service, Scope.MONITOR)
     assert await _start(service, monkeypatch, "first") == {"cpu": 0}
-    await _queue_jobs(service, 3)
+    await _queue_jobs(service, 6)  # a worker has two slots
     assert await _start(service, monkeypatch, "second") == {"cpu": 3}
     assert await _start(service, monkeypatch, "third") == {"cpu": 0}
     cloud.stop_task(cluster="penstock", task=_tasks(cloud)[0])
@@ -130,7 +131,7 @@ async def test_it_starts_more_than_one_request_may_and_no_more_than_the_pool_has
     service: Service, cloud: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _give_key(service, Scope.MONITOR)
-    await _queue_jobs(service, 30)
+    await _queue_jobs(service, 60)
     assert await _start(service, monkeypatch, "event") == {"cpu": 13}
     assert len(_tasks(cloud)) == 13
 
@@ -144,12 +145,11 @@ async def test_a_queue_without_models_gets_no_worker_and_a_failing_pool_stops_no
     unknown = {**pool, "name": "gpu", "queue": "no/such queue"}
     monkeypatch.setenv("POOLS", json.dumps([unknown, pool]))
     assert await _start(service, monkeypatch, "event") == {"gpu": 0, "cpu": 1}
-    broken = {**pool, "name": "gpu", "most": 9, "task": "no-such-task"}
+    broken = {**pool, "name": "gpu", "family": "none", "task": "no-such-task"}
     monkeypatch.setenv("POOLS", json.dumps([broken, {**pool, "family": "another"}]))
-    await _queue_jobs(service, 1)
     with pytest.raises(RuntimeError, match=r"gpu: "):
         await _start(service, monkeypatch, "later")
-    assert len(_tasks(cloud)) == 3
+    assert len(_tasks(cloud)) == 2
 
 
 async def test_without_the_right_key_or_an_api_it_starts_nothing_and_fails(

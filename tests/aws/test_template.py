@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import pytest
 
@@ -150,7 +151,8 @@ def test_a_dropped_scene_sends_an_event_to_the_queue_of_the_keeper() -> None:
         s3.put_object(Bucket=bucket, Key="out/a.tif", Body=b"")
         s3.put_object(Bucket=bucket, Key="in/a.tif", Body=b"II*")
         bodies = [json.loads(each["Body"]) for each in sqs.receive_message(QueueUrl=queue)["Messages"]]
-        assert [row["s3"]["object"]["key"] for body in bodies for row in body["Records"]] == ["in/a.tif"]
+        keys = [unquote_plus(row["s3"]["object"]["key"]) for body in bodies for row in body["Records"]]
+        assert keys == ["in/a.tif"]
 
 
 def test_only_the_bucket_for_scenes_may_write_to_the_queue() -> None:
