@@ -20,7 +20,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 # The part of `make test-breadth` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test docs check
+.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test aws-test docs check
 .PHONY: chaos bench openapi client fuzz up release
 
 help: ## List what there is to make
@@ -42,11 +42,11 @@ demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir
 
 # Run the tests of an expression of markers, with further options of pytest, in JOBS processes, and then those that are
 # marked `alone`, beside nothing else.
-# `make check` runs tests/house, `make helm-test` tests/helm.
+# `make check` runs tests/house, `make helm-test` tests/helm, `make aws-test` tests/aws.
 # Status 5 of pytest: no test fits.
 define run_tests
 failed=0; \
-$(BIN)/pytest --ignore tests/house --ignore tests/helm -m "not alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
+$(BIN)/pytest --ignore tests/house --ignore tests/helm --ignore tests/aws -m "not alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder || failed=1; \
 $(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(sort $(shell grep -rl 'mark\.alone' tests --include='test_*.py')) || [ $$? -eq 5 ] || failed=1; \
 exit $$failed
 endef
@@ -87,6 +87,9 @@ $(HELM_TOOLS)/.ready: infra/helm/tools.sh
 
 helm-test: $(READY) $(HELM_TOOLS)/.ready ## Check the Helm chart: lint, schemas, security, and the commands of its pages
 	$(BIN)/pytest tests/helm
+
+aws-test: $(READY) ## Check the template for AWS: cfn-lint, a deployment into moto, permissions, the starter of workers
+	PENSTOCK_AWS_TEST=1 $(BIN)/pytest tests/aws
 
 docs: $(READY) ## Build the documentation into site/ (look at it: python -m http.server -d site)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
