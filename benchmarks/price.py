@@ -164,7 +164,7 @@ def service(kinds: Sequence[str], durability: str, store: str) -> Iterator[tuple
             variables["PENSTOCK_OBJECT_STORE"] = f"s3://{ceph.bucket()}"
         up = stack.enter_context(running(folder / "data", config=config, **variables))
         with up.client() as client:
-            wait_for(lambda: set(kinds) <= _served(client), "the models are not served")
+            wait_for(lambda: {*kinds, "csmask"} <= _served(client), "the models are not served")
             yield up, {kind: _body(kind, client, folder) for kind in kinds}
 
 
@@ -204,7 +204,10 @@ async def send(port: int, body: dict[str, Any], jobs: int) -> None:
     async def keep_posting() -> None:
         connection = Connection(port)
         for _ in numbers:
-            status, _, answer = await connection.ask(request_of(port, "/v1/jobs", "", data))
+            request = request_of(port, "/v1/jobs", "", data)
+            while (asked := await connection.ask(request))[0] == 503:  # too busy beside other work
+                await asyncio.sleep(0.1)
+            status, _, answer = asked
             if status not in (200, 202):
                 raise RuntimeError(answer.decode())
         connection.close()

@@ -27,7 +27,7 @@ from penstock.queue import HintSender, celery_queue, celery_settings, visibility
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
-from penstock.storage.redis import catalogues, records
+from penstock.storage.redis import bells, catalogues, records
 from penstock.storage.spool import own_folder
 from penstock.workers.attempts import Heartbeat
 from penstock.workers.description import describing
@@ -178,7 +178,8 @@ def open_worker(
         )
         described = describing(settings, served, engine)
         slots = Slots(
-            settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id
+            settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
+            listen=partial(bells.listen, store),
         )  # fmt: skip
         preparation = Preparation(
             served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,

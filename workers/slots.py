@@ -13,7 +13,7 @@ from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
 from penstock.signals import POLL_EVERY_S
-from penstock.storage.redis import catalogues, queues, records, workers
+from penstock.storage.redis import bells, catalogues, queues, records, workers
 from penstock.workers.leaving import Activity, Leave, reason_to_leave
 from penstock.workers.served_models import ServedModels
 
@@ -23,6 +23,13 @@ SEEN_POLLS = 3
 SEEN_MARGIN_S = 2.0
 #: Seconds that a worker needs to end after its drain time.
 END_S = 30.0
+#: Seconds for which a slot that has ended a job listens for the next one. In that time no hint goes through the broker.
+LISTEN_S = 2.0
+#: Seconds of one wait for a ring: a worker that drains waits for it.
+RING_S = 0.5
+
+#: Waits for a ring for a slot (its name, seconds); returns the queue with a job for it, or None.
+Listen = Callable[[str, float], str | None]
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +48,12 @@ class Slots:
         *,
         store_away: Callable[[], bool] = lambda: False,
         worker: str | None = None,
+        listen: Listen | None = None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
-        While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one.
+        While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one. Without
+        `listen`, slots end when no job waits.
         """
         self.worker = worker or uuid.uuid4().hex
         self._settings = settings
@@ -54,6 +63,9 @@ class Slots:
         self._describe = describe
         self._hint = hint
         self._store_away = store_away
+        self._listen = listen
+        #: The slots that listen.
+        self._listening: set[str] = set()
         self._free = threading.BoundedSemaphore(settings.slots)
         #: Held while claiming: a job on its last chance must run alone in this worker, and a worker that leaves claims
         #: nothing more.
@@ -77,13 +89,20 @@ class Slots:
         self._poller.start()
 
     def work(self, queue: str) -> int:
-        """Run jobs of a queue until none waits or the worker drains; return their number (0 if no slot is free)."""
+        """Run jobs until none waits or the worker drains; return their number (0 if no slot is free).
+
+        The first is one of `queue`. A slot that has run a job listens for more in all queues that this worker serves.
+        """
         if not self._free.acquire(blocking=False):
             return 0
         try:
             done = 0
-            while not self._draining.is_set() and (claims := self._claim(queue)):
-                done += self._run_all(claims)
+            following: str | None = queue
+            while following is not None and (claims := self._claim(following, listens=done > 0)) is not None:
+                if claims:
+                    done += self._run_all(claims)
+                else:
+                    following = self._wait_for_ring() if done else None
             return done
         finally:
             self._claimed_at = time.monotonic()
@@ -97,10 +116,12 @@ class Slots:
         return time.monotonic() - self._claimed_at
 
     def notice(self, queue: str) -> None:
-        """Claim waiting jobs of a queue from a thread of their own, if a slot is free."""
+        """Claim waiting jobs of a queue from a thread of their own, if a slot is free; else wake one that listens."""
         if self._free.acquire(blocking=False):
             self._free.release()
             self._work_aside(queue)
+        elif (slot := next(iter(self._listening.copy()), None)) is not None:
+            self._store.run(bells.ring(slot, queue))
 
     def wake(self) -> None:
         """Poll now: another model has become ready."""
@@ -175,13 +196,34 @@ class Slots:
                 self._news.set()
         return len(claims)
 
-    def _claim(self, queue: str) -> tuple[Claim, ...]:
-        """Claim a job, unless the object store is away or the worker leaves.
+    def _wait_for_ring(self) -> str | None:
+        """Wait until this slot is rung for; return the queue with a job, None after `LISTEN_S` or when draining."""
+        if self._listen is None:
+            return None
+        slot, ends = self._slot(), time.monotonic() + LISTEN_S
+        self._listening.add(slot)
+        try:
+            while not self._draining.is_set() and time.monotonic() < ends:
+                if (queue := self._listen(slot, RING_S)) is not None:
+                    return queue
+            return self._store.run(bells.stop_listening(slot, self._settings.queues))
+        except JobStoreError:
+            return None
+        finally:
+            self._listening.discard(slot)
+
+    def _slot(self) -> str:
+        return f"{self.worker}:{threading.get_ident()}"
+
+    def _claim(self, queue: str, *, listens: bool) -> tuple[Claim, ...] | None:
+        """Claim a job; without one, begin to listen. None if the object store is away or the worker leaves.
 
         Claim none beside a job on its last chance: if that job crashes the worker, it harms no other.
         """
         with self._claiming:
-            claims = () if self._claims_nothing() else self._claim_one(queue, dry=self._running == 0)
+            if self._claims_nothing():
+                return None
+            claims = self._claim_one(queue, dry=self._running == 0, listens=listens)
             self._running += len(claims)
             self._claimed += len(claims)
             self._alone = self._alone or any(claim.last_chance for claim in claims)
@@ -194,10 +236,10 @@ class Slots:
         limit = self._settings.max_worker_jobs
         return self._alone or self._draining.is_set() or 0 < limit <= self._claimed or self._store_away()
 
-    def _claim_one(self, queue: str, *, dry: bool) -> tuple[Claim, ...]:
+    def _claim_one(self, queue: str, *, dry: bool, listens: bool) -> tuple[Claim, ...]:
         command = records.claim(
             queue,
-            slot=f"{self.worker}:{threading.get_ident()}",
+            slot=self._slot(),
             nonce=uuid.uuid4().hex,
             n=1,
             lease_s=self._settings.lease_s,
@@ -206,6 +248,8 @@ class Slots:
             models=self._served.ready(),
             dry=dry,
             running_caps=self._settings.running_caps,
+            listens=self._settings.queues if self._listen is not None else (),
+            listen_s=LISTEN_S if listens else 0.0,
         )
         try:
             return self._store.run(command)

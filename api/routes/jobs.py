@@ -153,7 +153,7 @@ async def retry_job(
     """
     new = retry_key(key) if idempotency_key is None else new_key(key.tenant, idempotency_key)
     submitted = await api.journal.run(journal.retry(key, new, api.limits))
-    api.hints.send(submitted.job.submission.queue)
+    send_hint(api, submitted)
     log_submitted(submitted)
     _set_headers(response, api, submitted)
     return api.view(submitted.job)
@@ -297,9 +297,15 @@ async def submit_checked(api: Services, checked: Submission) -> Submitted:
     except TooManyJobs as error:
         api.refusals.record(checked.key.tenant, error)
         raise
-    api.hints.send(checked.queue)
+    send_hint(api, submitted)
     log_submitted(submitted)
     return submitted
+
+
+def send_hint(api: Services, submitted: Submitted) -> None:
+    """Send a hint for a submitted job, unless its worker was woken or a hint waits already."""
+    if submitted.hint:
+        api.hints.send(submitted.job.submission.queue)
 
 
 def log_submitted(submitted: Submitted) -> None:

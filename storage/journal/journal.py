@@ -268,14 +268,15 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
     manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
     stored = yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
     if stored is None:
-        return replace(done, job=(yield from _redis(records.confirm(submission.key, manifest.created_us))))
+        confirmed = yield from _redis(records.confirm(submission.key, manifest.created_us))
+        return replace(done, job=confirmed.job, hint=confirmed.hint)
     if stored.submission.fingerprint != submission.fingerprint:  # another request's job, which Redis had lost
         yield from _redis(records.unreserve(submission.key))
         yield from revive(submission.key)
         raise IdempotencyMismatch(f"job {submission.key.id} was made before, by a request with another body")
     job = yield from adopt(submission.key)  # the same request's job, which had ended before Redis lost it
     if job is None:  # the same request's open job, or our own put, whose reply was lost
-        job = yield from _redis(records.confirm(submission.key, stored.created_us))
+        job = (yield from _redis(records.confirm(submission.key, stored.created_us))).job
     return Submitted(job, created=done.created and stored == manifest)
 
 

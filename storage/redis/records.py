@@ -106,6 +106,16 @@ class Submitted:
 
     job: Job
     created: bool
+    #: False where no hint is needed, because one waits already or the job's worker is being woken.
+    hint: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A job that may be claimed; `hint` as in `Submitted`."""
+
+    job: Job
+    hint: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +192,26 @@ def submit(
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
     models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
+    listens: Sequence[str] = (), listen_s: float = 0.0,
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
     The same slot and nonce get the same jobs again, so that a lost reply loses no job. A worker that runs other jobs is
     not `dry`, and gets no job on its last chance, because such a job runs alone. `running_caps` has the limits of
-    tenants whose limit is not `max_tenant_running`.
+    tenants whose limit is not `max_tenant_running`. A slot that gets no job listens for jobs of the queues `listens`,
+    if any, for `listen_s` (see `bells.py`).
     """
     args: dict[str, Arg] = {
         "queue": queue, "slot": slot, "nonce": nonce, "n": n, "lease_us": us(lease_s), "worker": worker, "dry": dry,
         "max_tenant_running": max_tenant_running, "models": sorted(models), "caps": running_caps,
-        "version": formats.RUNS,
+        "version": formats.RUNS, "listens": list(listens), "listen_us": us(listen_s),
     }  # fmt: skip
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
-def confirm(key: JobKey, created_us: int) -> Command[Job]:
+def confirm(key: JobKey, created_us: int) -> Command[Confirmed]:
     """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation."""
-    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*known(reply)))
+    return Command("confirm", {**_names(key), "created_us": created_us}, _confirmed)
 
 
 def unreserve(key: JobKey) -> Command[bool]:
@@ -427,7 +439,7 @@ def _held(claim: Claim) -> dict[str, Arg]:
 def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
         case "created" | "exists" as how:
-            return Submitted(view_of(*reply[1]), created=how == "created")
+            return Submitted(view_of(*reply[1]), created=how == "created", hint=bool(reply[2]))
         case "mismatch":
             raise IdempotencyMismatch(f"job {submission.key.id} was created before, by a request with another body")
         case "gone":
@@ -442,6 +454,11 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
         case _:
             patience_s = _patience_s(int(reply[1]), *reply[2:])
             raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
+
+
+def _confirmed(reply: Any) -> Confirmed:
+    view, hint = known(reply)
+    return Confirmed(view_of(*view), bool(hint))
 
 
 def _patience_s(jobs: int, speed_us: str | None, slots: int) -> float:

@@ -1,6 +1,7 @@
 #!lua
 -- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
--- -> JSON list of claims. `more` in a claim: other jobs wait in the queue.
+-- listens {queue...} listen_us -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be
+-- sent for them. A slot that gets no job listens for jobs of `listens`, if any, for `listen_us`.
 -- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
 -- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
 -- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
@@ -12,6 +13,7 @@ local again = redis.call('GET', memo)
 if again then return again end
 if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
 local now = now_us()
+for _, each in ipairs(args.listens) do redis.call('ZREM', qkey(each, 'listening'), args.slot) end
 local served = {}
 for _, name in ipairs(args.models) do served[name] = true end
 
@@ -108,7 +110,17 @@ while moved and #claims < n and not alone do
     end
   end
 end
-local more = redis.call('ZCARD', qkey(queue, 'waiting')) > 0
+local more = false
+if #claims > 0 then
+  local lane = redis.call('ZRANGE', qkey(queue, 'lanes'), 0, 0)[1]
+  more = lane and call_for(queue, (split(lane))) == 1 or false
+else
+  redis.call('DEL', P .. 'bell:' .. args.slot)
+  for _, each in ipairs(tonumber(args.listen_us) > 0 and args.listens or {}) do
+    redis.call('ZADD', qkey(each, 'listening'), int(now + args.listen_us), args.slot)
+    redis.call('PEXPIREAT', qkey(each, 'listening'), int((now + args.listen_us) / 1000 + 60000))
+  end
+end
 for _, claim in ipairs(claims) do claim.more = more end
 local reply = json_list(claims)
 if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end

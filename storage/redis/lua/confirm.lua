@@ -1,9 +1,10 @@
 #!lua
--- tenant id created_us -> view | 0 unknown | 1 gone. The manifest of a reservation is stored: the job may now be claimed.
+-- tenant id created_us -> {view, hint} | 0 unknown | 1 gone. `hint` is 1 where a hint must be sent for the job.
+-- The manifest of a reservation is stored: the job may now be claimed.
 -- Its place in the queue is that of the creation time in the manifest.
 local job = load(args.tenant, args.id)
 if not job then return redis.call('EXISTS', tkey(args.tenant, 'gone:' .. args.id)) end
-if job.state ~= 'reserved' then return view(job) end
+if job.state ~= 'reserved' then return { view(job), 1 } end
 redis.call('ZREM', P .. 'reserved', job.name)
 redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
 enlist(job, args.created_us)
@@ -15,4 +16,5 @@ enqueue(job)
 expire_at(job, now + job.ttl_us)
 announce(job, 'job.queued', job.created_us)
 emit(job, 'job.created', { model = job.model, queue = job.queue })
-return view(job)
+local hint = call_for(job.queue, job.model)
+return { view(job), hint }

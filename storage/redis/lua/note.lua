@@ -107,4 +107,16 @@ function ops.note_pass()
   return 1
 end
 
+-- slot queues -> the queue of a ring that came meanwhile | false. The slot listens no more.
+function ops.stop_listening()
+  for _, queue in ipairs(args.queues) do redis.call('ZREM', qkey(queue, 'listening'), args.slot) end
+  return redis.call('LPOP', P .. 'bell:' .. args.slot)
+end
+
+-- slot queue -> 1. A worker wakes a slot of its own.
+function ops.ring()
+  redis.call('RPUSH', P .. 'bell:' .. args.slot, args.queue)
+  return redis.call('PEXPIRE', P .. 'bell:' .. args.slot, RING_MS)
+end
+
 return ops[args.op]()

@@ -1,6 +1,7 @@
 #!lua
 -- tenant id record {name: text} priority_us max_tenant_jobs max_queued
--- -> {created|exists, view} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots} | {draining} | {closed}
+-- -> {created|exists, view, hint} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots} | {draining} | {closed}
+-- `hint` is 1 where a hint must be sent for the job, which is never so for a reservation.
 -- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
 -- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
 local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
@@ -9,7 +10,7 @@ local existing = load(tenant, id)
 if existing then
   if existing.fingerprint ~= record.fingerprint then return { 'mismatch' } end
   if over(existing, now_us()) then return { 'gone' } end
-  return { 'exists', view(existing) }
+  return { 'exists', view(existing), 1 }
 end
 if redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) == 1 then return { 'gone' } end
 local limited = tonumber(args.max_tenant_jobs) >= 0
@@ -35,10 +36,11 @@ if job.durable == '1' then
   write(job, { state = 'reserved' })
   redis.call('ZADD', P .. 'reserved', int(now), job.name)
   redis.call('SADD', qkey(queue, 'reserved'), job.name)
-  return { 'created', view(job) }
+  return { 'created', view(job), 0 }
 end
 expire_at(job, now + job.ttl_us)
 enqueue(job)
 announce(job, 'job.queued', now)
 emit(job, 'job.created', { model = model, queue = queue })
-return { 'created', view(job) }
+local hint = call_for(queue, model)
+return { 'created', view(job), hint }
