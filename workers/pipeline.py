@@ -210,8 +210,9 @@ class Pipeline:
             prompts = _timed_prompts(attempt, session.prompts)
             begun = time.monotonic()
             outputs = self.engine.run(
-                work.model, prompts, check=attempt.check, cost=session.cost, on_batch=attempt.batched
-            )
+                work.model, prompts, check=attempt.check, cost=session.cost, on_batch=attempt.batched,
+                ready=session.ready,
+            )  # fmt: skip
             outputs = stack.enter_context(closing(outputs))
             processed = session.finish(_counted_outputs(attempt, outputs, session.done))
         self.heartbeat.send_news(attempt)

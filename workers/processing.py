@@ -95,6 +95,11 @@ class Session(Protocol):
         ...
 
     @property
+    def ready(self) -> bool:
+        """True where all prompts are in memory, so that drawing them takes no time; they are few then."""
+        ...
+
+    @property
     def prompts(self) -> Iterator[Prompt]:
         """The prompts. Any single thread may read them while another one waits in `finish`; has `close()`."""
         ...
@@ -197,6 +202,11 @@ class ThreadSession:
     def repeatable(self) -> bool:
         """See `Prepared.repeatable`."""
         return self.prepared.repeatable
+
+    @property
+    def ready(self) -> bool:
+        """See `Session.ready`."""
+        return False
 
     @property
     def prompts(self) -> Iterator[Prompt]:

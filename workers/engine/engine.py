@@ -110,6 +110,7 @@ class BatchingEngine:
         check: Check,
         cost: int | None = None,
         on_batch: OnBatch | None = None,
+        ready: bool = False,
     ) -> Generator[Output]:
         """Yield one output per prompt, in order; see `Engine.run`.
 
@@ -119,23 +120,37 @@ class BatchingEngine:
         check = self._guarded(check)
         with self._using(model, check) as resident:
             run = self._open(resident, inf if cost is None else cost, on_batch)
-            begun = threading.Event()
-            feeder = threading.Thread(
-                target=self._feed, args=(run, prompts, begun), daemon=True, name=f"feed-{model.name}"
-            )
             try:
-                feeder.start()
-                yield from run.take(check)
+                with self._feeding(run, prompts, ready=ready):
+                    yield from run.take(check)
             except ProcessorFailed as error:
                 _log_cause(model, error)
                 raise
+
+    @contextmanager
+    def _feeding(self, run: Run, prompts: Iterator[Prompt], *, ready: bool) -> Iterator[None]:
+        """Draw a run's prompts, in a thread of their own unless they are `ready`; the run ends with the block."""
+        if ready:
+            try:
+                self._feed(run, prompts, threading.Event())
+                yield
             finally:
                 with self._lock:
                     self._remove(run)
-                # Ctrl-C may interrupt `start` although the feeder began: wait, so that nobody closes prompts in use.
-                begun.wait(BEGIN_S)
-                if feeder.is_alive():
-                    feeder.join()
+            return
+        begun = threading.Event()
+        name = f"feed-{run.resident.model.name}"
+        feeder = threading.Thread(target=self._feed, args=(run, prompts, begun), daemon=True, name=name)
+        try:
+            feeder.start()
+            yield
+        finally:
+            with self._lock:
+                self._remove(run)
+            # Ctrl-C may interrupt `start` although the feeder began: wait, so that nobody closes prompts in use.
+            begun.wait(BEGIN_S)
+            if feeder.is_alive():
+                feeder.join()
 
     def fill(self, model: Model, prompt: Prompt, *, check: Check) -> int:
         """Return how many copies of a prompt fit into a batch, by running them; see `Engine.fill`."""

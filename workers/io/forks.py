@@ -290,6 +290,8 @@ class Template(Forked):
 
     def __init__(self, parent: Asking, pid: int, channel: Channel, memory_bytes: int, parts: frozenset[str]) -> None:
         super().__init__(parent, pid, channel)
+        #: True where it has loaded the processor, so that its forks need not.
+        self.loaded = False
         #: Time of the last fork.
         self.used_at = time.monotonic()
         self._memory_bytes = memory_bytes
@@ -309,7 +311,7 @@ class Template(Forked):
         self.used_at = time.monotonic()
         pid, end = self._asking.fork(room=str(room), reads=[str(path) for path in reads])
         process = IOProcess(self._asking, pid, end, Memory(self._memory_bytes), self._parts)
-        process.room, process.reads = room, frozenset(reads)
+        process.room, process.reads, process.loaded = room, frozenset(reads), self.loaded
         return process
 
 
@@ -324,6 +326,8 @@ class IOProcess(Forked):
         #: The folder whose files it can change, and the files besides that it can read.
         self.room = Path()
         self.reads: frozenset[Path] = frozenset()
+        #: True once it has loaded the processor.
+        self.loaded = False
         #: True while the process waits for its next job: then it may be used again.
         self.idle = True
         #: True when the process's job is over and it only has to clean up.

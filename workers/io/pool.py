@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,15 @@ from penstock.workers.io.channel import TICK_S, Channel, Message
 from penstock.workers.io.forks import ForkOptions, ForkServer, IOProcess, Template
 from penstock.workers.io.session import (
     LOADING,
+    READING,
     RemotePrompts,
     RemoteSession,
     WaitLimits,
     ask_template,
+    only_prompts,
     receive,
     receive_plan,
+    send_answer,
     send_request,
     settle,
 )
@@ -52,6 +55,8 @@ KEPT_SHARE = 0.25
 ENTRY_S = 120.0
 #: Seconds for loading a processor that was found usable, at most: `io_timeout_s` is about its work on a job.
 LOAD_S = 120.0
+#: Models whose JSON is kept.
+MAX_KEYS = 1000
 #: Open files of the worker, at most: every prompt on its way holds a descriptor.
 MAX_FILES = 65_536
 
@@ -75,6 +80,8 @@ class IOPool:
         self._used: set[IOProcess] = set()
         self._living = 0
         self._closed = False
+        #: Models with their JSON, by identity.
+        self._keys: dict[int, tuple[Model, str]] = {}
         #: The template of each model, by the model as JSON.
         self._templates: dict[str, _Place] = {}
         self._server = ForkServer(options)
@@ -97,10 +104,15 @@ class IOPool:
         limits = WaitLimits(work.model.io_timeout_s, check)
         # Created first: the process may begin its second half at once, and write there.
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
-        with self._using(work, limits) as process, self._conversation(process, work, limits) as prompts:
-            if receive(process, process.channel, limits, LOADING).kind != "loaded":
-                raise ProcessorFailed("the processor's process sent an invalid message before its plan")
+        with self._using(work, limits) as process, ExitStack() as conversation:
+            lines = None if work.lines is None else str(work.lines)
+            send_request(process, limits, "job", **work_to_json(work), lines=lines)
+            if not process.loaded:
+                if receive(process, process.channel, limits, LOADING).kind != "loaded":
+                    raise ProcessorFailed("the processor's process sent an invalid message before its plan")
+                process.loaded = True
             prepared = receive_plan(process, limits, checkpoints)
+            prompts = only_prompts(prepared) or conversation.enter_context(_conversation(process, limits))
             yield RemoteSession(process, prompts, limits, prepared, sink, work.folder, say)
 
     def dummy(self, model: Model, folder: Path) -> Work:
@@ -144,19 +156,6 @@ class IOPool:
                 place.template.channel.close()
         self._server.close()
 
-    @contextmanager
-    def _conversation(self, process: IOProcess, work: Work, limits: WaitLimits) -> Iterator[RemotePrompts]:
-        """Send a job to a process and yield its prompts."""
-        ours, its = socket.socketpair()
-        channel = Channel(ours, process.memory)
-        with closing(RemotePrompts(process, channel, limits)) as prompts:
-            with its:
-                send_request(
-                    process, limits, "job", work.model, descriptor=its.fileno(), **work_to_json(work),
-                    lines=None if work.lines is None else str(work.lines),
-                )  # fmt: skip
-            yield prompts
-
     def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> Message:
         """Ask a template of its own, which ends afterwards; it counts as a process."""
         while not self._may_start():
@@ -184,7 +183,7 @@ class IOPool:
         room = (work.room or work.folder).resolve()
         media = frozenset(file.path.resolve() for file in work.media.values())
         reads = frozenset(path for path in media if not path.is_relative_to(room))
-        serves = work.tenant, work.model.model_dump_json()
+        serves = work.tenant, self._key(work.model)
         while (process := self._next(serves, room, reads, limits.check)) is not None:
             if process.alive:
                 return process
@@ -198,6 +197,15 @@ class IOPool:
         with self._lock:
             self._used.add(process)
         return process
+
+    def _key(self, model: Model) -> str:
+        """Return a model as JSON. Kept by identity: jobs of a model share one object."""
+        known = self._keys.get(id(model))
+        if known is None or known[0] is not model:
+            if len(self._keys) >= MAX_KEYS:
+                self._keys.clear()
+            known = self._keys[id(model)] = (model, model.model_dump_json())
+        return known[1]
 
     def _fork(self, model: Model, key: str, room: Path, reads: list[Path], limits: WaitLimits) -> IOProcess:
         try:
@@ -230,6 +238,7 @@ class IOPool:
             try:
                 threads = ask_template(template, limits, "load", now=now).header["threads"]
                 if threads == 1 or not now:
+                    template.loaded = now
                     return template
             except BaseException:
                 template.close()
@@ -365,6 +374,17 @@ class IOPool:
                 if sandbox.threads(process.pid) > sandbox.MAX_THREADS:
                     process.doom = f"started more than {sandbox.MAX_THREADS} threads"
                     process.end()
+
+
+@contextmanager
+def _conversation(process: IOProcess, limits: WaitLimits) -> Iterator[RemotePrompts]:
+    """Begin to draw the prompts of a job, on a socket of their own."""
+    ours, its = socket.socketpair()
+    channel = Channel(ours, process.memory)
+    with closing(RemotePrompts(process, channel, limits)) as prompts:
+        with its:
+            send_answer(process, limits, READING, "prompts", descriptor=its.fileno())
+        yield prompts
 
 
 class _Place:

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
-from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
@@ -63,10 +62,10 @@ class WaitLimits:
         return tick
 
 
-def send_request(process: IOProcess, limits: WaitLimits, kind: str, model: Model, **fields: Any) -> None:
-    """Send a process a request about a model; its log lines carry the job's ids as the worker's own do."""
+def send_request(process: IOProcess, limits: WaitLimits, kind: str, **fields: Any) -> None:
+    """Send a process a request; its log lines carry the job's ids as the worker's own do."""
     try:
-        process.channel.send(kind, tick=limits.tick(), model=model.model_dump(mode="json"), log=_log_ids(), **fields)
+        process.channel.send(kind, tick=limits.tick(), log=_log_ids(), **fields)
     except Disconnected:
         raise process.death(LOADING) from None
 
@@ -97,7 +96,12 @@ def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str
         process.end()
         raise
     if channel is process.channel and message.kind in _FINAL_KINDS:
-        process.settling = True
+        # A process with nothing to clean up is idle at once.
+        match message.header.get("grown_bytes"):
+            case int(grown_bytes):
+                process.grown_bytes, process.idle = grown_bytes, True
+            case _:
+                process.settling = True
     if message.kind == "failed":
         raise reports.from_json(message.header)
     return message
@@ -115,6 +119,19 @@ def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoint
                 return message
 
 
+def only_prompts(prepared: Message) -> OnlyPrompts | None:
+    """Return the prompts of a job whose only one came with the plan; None for other jobs."""
+    match prepared.header.get("only"):
+        case None:
+            return None
+        case [None]:
+            return OnlyPrompts([])
+        case [int(cost)]:
+            return OnlyPrompts([Prompt(prepared.data, cost)])
+        case _:
+            raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
+
+
 def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:
     """Do what a process waits for. If this fails, the job fails; the process is told to stop and can be used again."""
     try:
@@ -128,10 +145,13 @@ def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T])
         raise
 
 
-def send_answer(process: IOProcess, limits: WaitLimits, doing: str, kind: str, data: Any = None, **fields: Any) -> None:
+def send_answer(
+    process: IOProcess, limits: WaitLimits, doing: str, kind: str, data: Any = None, *,
+    descriptor: int | None = None, **fields: Any,
+) -> None:  # fmt: skip
     """Send an answer to a process; raise the cause if it has ended."""
     try:
-        process.channel.send(kind, data, tick=limits.tick(), **fields)
+        process.channel.send(kind, data, tick=limits.tick(), descriptor=descriptor, **fields)
     except Disconnected:
         raise process.death(doing) from None
 
@@ -149,6 +169,23 @@ def settle(process: IOProcess) -> None:
             pass  # sent before the process received the stop
         process.grown_bytes = int(message.header["grown_bytes"])
         process.idle = True
+
+
+class OnlyPrompts:
+    """The prompts of a job that are all here: none or one."""
+
+    def __init__(self, prompts: Sequence[Prompt]) -> None:
+        self._prompts = iter(prompts)
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return self
+
+    def __next__(self) -> Prompt:
+        return next(self._prompts)
+
+    def close(self) -> None:
+        """Drop the prompt."""
+        self._prompts = iter(())
 
 
 class RemotePrompts:
@@ -211,8 +248,8 @@ class RemoteSession:
     """A job whose first half is done, in its process."""
 
     def __init__(
-        self, process: IOProcess, prompts: RemotePrompts, limits: WaitLimits, prepared: Message, sink: Sink,
-        folder: Path, say: Callable[[str], None],
+        self, process: IOProcess, prompts: RemotePrompts | OnlyPrompts, limits: WaitLimits, prepared: Message,
+        sink: Sink, folder: Path, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         match prepared.kind, prepared.header:
             case "prepared", {
@@ -262,6 +299,11 @@ class RemoteSession:
         return self._repeatable
 
     @property
+    def ready(self) -> bool:
+        """See `Session.ready`."""
+        return isinstance(self._prompts, OnlyPrompts)
+
+    @property
     def prompts(self) -> Iterator[Prompt]:
         """The prompts, made one ahead of the engine."""
         return self._prompts
@@ -295,8 +337,11 @@ class RemoteSession:
         output = do_for_process(self._process, self._limits, lambda: next(outputs, None))
         if output is None:
             send_answer(self._process, self._limits, WRITING, "end")
-        else:
-            send_answer(self._process, self._limits, WRITING, "output", output.data, partial=output.partial)
+            return
+        last = self.ready and not output.partial  # of one prompt
+        if last:
+            do_for_process(self._process, self._limits, lambda: next(outputs, None))  # ends the run
+        send_answer(self._process, self._limits, WRITING, "output", output.data, partial=output.partial, last=last)
 
     def _save(self, name: str, path: Path) -> None:
         do_for_process(self._process, self._limits, lambda: self._sink.checkpoint(name, path))

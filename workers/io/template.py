@@ -129,7 +129,8 @@ class _Serving:
         def run() -> None:
             self._channel.close()
             confinement.enter()
-            IOWorker(descriptor, self._loaded, template.memory_bytes).work()
+            loaded = self._processor is not None
+            IOWorker(descriptor, self._model, self._loaded, template.memory_bytes, loaded=loaded).work()
 
         return run
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import copy_context
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.intake.media import safe_name
 from penstock.listening import hear_prints, listening
 from penstock.models import Model
-from penstock.processors.base import IOProcessor, Output, Prompt
+from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
@@ -41,8 +42,11 @@ class JobStopped(Exception):
 class IOWorker:
     """Serves the worker at the other end of a socket until the socket closes."""
 
-    def __init__(self, descriptor: int, load: Callable[[], IOProcessor[Any, Any]], memory_bytes: int) -> None:
-        """Take over the socket of a confined process; `load` returns the model's processor."""
+    def __init__(
+        self, descriptor: int, model: Model, load: Callable[[], IOProcessor[Any, Any]], memory_bytes: int, *,
+        loaded: bool,
+    ) -> None:  # fmt: skip
+        """Take over the socket of a confined process; `load` returns the model's processor, which may be `loaded`."""
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()  # without this all forks would draw the same numbers
         enable()
@@ -51,7 +55,9 @@ class IOWorker:
         #: All open conversations, including the running job's.
         self._conversations = {self._channel}
         os.register_at_fork(after_in_child=self._hang_up)  # else an open socket in a child hides this process's end
+        self._model = model
         self._load = load
+        self._loaded = loaded
         self._memory_bytes = memory_bytes
         self._fresh_bytes = sandbox.private_bytes()
 
@@ -64,9 +70,10 @@ class IOWorker:
                     structlog.contextvars.bound_contextvars(**message.header["log"]),
                     _told_to(message.header.get("lines")),
                 ):
-                    self._do(message)
+                    idle = self._do(message)
                 del message  # else its arrays would live until the next job
-                self._channel.send("idle", grown_bytes=self._grown_bytes())
+                if not idle:
+                    self._channel.send("idle", grown_bytes=self._grown_bytes())
         except Disconnected:
             return
 
@@ -75,36 +82,64 @@ class IOWorker:
         for channel in self._conversations:
             channel.close()
 
-    def _do(self, message: Message) -> None:
-        """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end."""
+    def _do(self, message: Message) -> bool:
+        """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end.
+
+        Returns True where the answer has told that this process is idle.
+        """
         with ExitStack() as afterwards:
             try:
-                self._run(message, afterwards)
+                return self._run(message, afterwards)
             except (Disconnected, JobStopped):
-                return  # if the worker has ended, no further message arrives
+                return False  # if the worker has ended, no further message arrives
             except BaseException as error:
                 self._report(self._channel, error)
+                return False
 
-    def _run(self, message: Message, afterwards: ExitStack) -> None:
+    def _run(self, message: Message, afterwards: ExitStack) -> bool:
+        processor, work = self._load(), work_from_json(self._model, message.header)
+        _keep_temporary_files_in(work.folder)
+        if not self._loaded:
+            self._loaded = True
+            self._channel.send("loaded")
+        prepared = processor.pre_process(parse(processor, work), Files(work.media, self._found))
+        left = self._announce(prepared)
+        if left is not None:
+            self._begin_to_feed(left, afterwards)
+        result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
+        result = checked_result(result.text, result.data)
+        # After a job whose prompts went with the plan, nothing is left to clean up.
+        idle: dict[str, Any] = {"grown_bytes": self._grown_bytes()} if left is None else {}
+        self._channel.send("result", text=result.text, data=result.data, **idle)
+        return left is None
+
+    def _announce(self, prepared: Prepared[Any]) -> Iterator[Prompt] | None:
+        """Send the plan of the first half; return the prompts, or None where the only one went with the plan."""
+        plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
+        prompts, first = prepared.prompts, []
+        if prepared.count == 1:
+            first = list(islice(prompts, 2))
+            if len(first) < 2:
+                _close(prompts)
+                data, cost = (first[0].data, first[0].cost) if first else ({}, None)
+                self._channel.send("prepared", data, only=[cost], **plan)
+                return None
+        self._channel.send("prepared", **plan)
+        return _again(first, prompts)
+
+    def _begin_to_feed(self, made: Iterator[Prompt], afterwards: ExitStack) -> None:
+        """Send prompts on a socket of their own, which the worker sends now, from a thread that ends `afterwards`."""
+        message = self._channel.receive()
+        if message.descriptor is None:
+            raise JobStopped
         prompts = Channel(socket.socket(fileno=message.descriptor), self._memory, patient=True)
         self._conversations.add(prompts)
         afterwards.callback(self._conversations.discard, prompts)
         afterwards.callback(prompts.close)
-        processor, work = self._load(), work_from_json(Model.model_validate(message.header["model"]), message.header)
-        _keep_temporary_files_in(work.folder)
-        self._channel.send("loaded")
-        prepared = processor.pre_process(parse(processor, work), Files(work.media, self._found))
-        plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
-        self._channel.send("prepared", **plan)
         # In this context, so that the lines of the prompts have the ids of the job and go to its file.
-        feeding = threading.Thread(
-            target=copy_context().run, args=(self._feed, prompts, prepared.prompts), name="prompts"
-        )
+        feeding = threading.Thread(target=copy_context().run, args=(self._feed, prompts, made), name="prompts")
         feeding.start()
         afterwards.callback(feeding.join)
-        result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
-        result = checked_result(result.text, result.data)
-        self._channel.send("result", text=result.text, data=result.data)
 
     def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
         """Send a prompt on each request, until the end or until the worker closes the channel."""
@@ -134,6 +169,8 @@ class IOWorker:
             match message.kind:
                 case "output":
                     yield Output(message.data, partial=message.header["partial"])
+                    if message.header["last"]:
+                        return
                 case "end":
                     return
                 case _:
@@ -210,6 +247,15 @@ def ask(channel: Channel, expected: str, kind: str, **fields: Any) -> Message:
     if message.kind != expected:
         raise JobStopped
     return message
+
+
+def _again(first: list[Prompt], others: Iterator[Prompt]) -> Iterator[Prompt]:
+    """Yield prompts that were drawn already, then the others, which are closed at the end."""
+    try:
+        yield from first
+        yield from others
+    finally:
+        _close(others)
 
 
 def _close(prompts: Iterator[Prompt]) -> None:
