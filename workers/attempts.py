@@ -139,6 +139,11 @@ class Attempt:
         self._on_news()
 
     @property
+    def age_s(self) -> float:
+        """The seconds since the attempt's start."""
+        return time.monotonic() - self._begun_s
+
+    @property
     def waits(self) -> bool:
         """True while the attempt waits for the object store."""
         return self._waiting_since is not None
@@ -360,6 +365,8 @@ class Heartbeat:
             self._news.wait(BEAT_S - SOON_S)
             self._news.clear()
             for attempt in self._running():
+                if attempt.age_s < SOON_S:
+                    continue  # its lease is fresh, and most short jobs end before anybody looks
                 self.beat(attempt)
                 if not attempt.lost:
                     self.send_news(attempt)

@@ -28,6 +28,8 @@ class Rooms:
         self._shared = shared
         self._many = many
         self._lock = threading.Lock()
+        #: Attempts until empty rooms are looked for again.
+        self._looks_in = 0
         #: The folders of running attempts, by room.
         self._folders: dict[Path, set[Path]] = defaultdict(set)
 
@@ -47,7 +49,7 @@ class Rooms:
         finally:
             with self._lock:
                 self._folders[room].discard(folder)
-                left = _entries(room) - self._folders[room]
+                left = _entries(room) - self._folders[room]  # its own folder among them
                 if not self._folders[room]:
                     del self._folders[room]
             for path in left:
@@ -62,6 +64,11 @@ class Rooms:
         return "room-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def _remove_empty(self) -> None:
+        """Look for empty rooms, once in as many attempts as a tenth of the rooms that may stay."""
+        self._looks_in -= 1
+        if self._looks_in > 0:
+            return
+        self._looks_in = self._many // 10
         rooms = list(self._spool.glob("room-*"))
         if len(rooms) < self._many:
             return
