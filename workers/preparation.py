@@ -1,8 +1,8 @@
 """Preparing a worker's models: fetch their files, check their processors in other processes, warm them up.
 
 Models for which jobs wait come first, and the others after the first job, whose processor time they would take. The
-weights of the first are loaded while their processors are checked; and where an earlier worker has warmed the same model
-up, the first job takes the place of the dummy request.
+weights of the first are loaded while their processors are checked; and where an earlier worker has warmed the same
+model up, the first job takes the place of the dummy request.
 """
 
 from __future__ import annotations
