@@ -204,7 +204,8 @@ def _data_folder(settings: Settings) -> Finding:
 def _processes(settings: Settings) -> Iterator[Finding]:
     """Report the processes of `penstock up` that keep ending."""
     for each in failing(settings.data / RECORD):
-        detail = f"ended {each.failures} times soon after its start: {each.why}"
+        often = "once" if each.failures == 1 else f"{each.failures} times in a row"
+        detail = f"ended {often} soon after its start: {each.why}"
         remedy = f"read {settings.data / 'logs' / each.name}.log"
         yield Finding(f"process {each.name}", each.failures == 1, detail, remedy, doubtful=True)
 

@@ -174,7 +174,7 @@ class Driver:
             return
         if end.lived_s > WELL_AFTER_S:
             self._standby_failures = 0
-        self._standby_failed(f"ended; last log line: {end.last_line}")
+        self._standby_failed(end.why)
 
     def _standby_failed(self, why: str) -> None:
         assert self.standby is not None  # noqa: S101  (it was started)
@@ -192,7 +192,7 @@ class Driver:
         if end.code != 0:
             if end.lived_s > WELL_AFTER_S:
                 self._pool = self._pool.well()
-            self._failed(kept, f"ended; last log line: {end.last_line}")
+            self._failed(kept, end.why)
             return
         kept.note_failures(0, "")
         record = last_record(kept.log, tuple(Leave)) or {}
