@@ -85,7 +85,7 @@ class Stock:
         self.processing = Asked(Registry().register("probe", Probe).register("door", self.door))
         #: Earlier entries of the models for which jobs wait.
         self.awaited: dict[str, CatalogueEntry] = {}
-        #: That of the first job: no time for it, unless a test gives it some.
+        #: Head start of the first job: none, unless a test gives it some time.
         self.head_start = HeadStart(job_s=0)
         self.preparation = Preparation(
             self.served, self.processing, self.engine, folder, localise=hub.localise, on_news=self._note,
