@@ -6,11 +6,19 @@ import asyncio
 from collections.abc import Iterable
 
 from penstock.api.services import Services
-from penstock.intake.references import check_reference
+from penstock.intake.references import check_reference, total_bytes
 from penstock.models import CatalogueEntry
 
 
-async def check_media(api: Services, tenant: str, entry: CatalogueEntry, media: Iterable[tuple[str, str]]) -> None:
-    """Raise an `InputError` that points to the medium that is not usable, among (place, reference) pairs."""
-    for place, reference in media:
-        await asyncio.to_thread(check_reference, api.objects, api.settings, tenant, entry, place, reference)
+async def check_media(
+    api: Services, tenant: str, entry: CatalogueEntry, media: Iterable[tuple[str, str]]
+) -> int | None:
+    """Return the bytes of media, (place, reference) pairs, as `total_bytes`.
+
+    Raises an `InputError` that points to a medium that is not usable.
+    """
+    sizes = {
+        reference: await asyncio.to_thread(check_reference, api.objects, api.settings, tenant, entry, place, reference)
+        for place, reference in media
+    }
+    return total_bytes(sizes.values())

@@ -69,8 +69,8 @@ async def submission(
     found = examination.findings() if examination and is_current else examine(entry, wanted.input)
     refuse_tensors(found.tensors, tenant=key.tenant, settings=api.settings)
     check_webhook(wanted, api.settings)
-    await check_media(api, key.tenant, entry, found.media)
-    return submission_to(entry, key, wanted, fingerprint=fingerprint, origin=origin)
+    media_bytes = await check_media(api, key.tenant, entry, found.media)
+    return submission_to(entry, key, wanted, fingerprint=fingerprint, origin=origin, media_bytes=media_bytes)
 
 
 def _examined(entry: CatalogueEntry, value: dict[str, object]) -> Findings | RequestError:

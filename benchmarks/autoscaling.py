@@ -7,6 +7,10 @@ A worker takes 20 s to start, runs two jobs at once, and leaves by itself when i
 busy one. The jobs are those of a mixed service: bursts of small pictures (0.1 to 1 s), single texts (2 to 10 s), and
 scenes (30 to 400 s). Service times are random, arrivals the same for each signal. Cost is the time for which workers
 live, as a multiple of the time for which their slots compute; a wait lasts from a job's arrival to its start.
+
+A second table has scenes of one model alone, from one tile to hundreds, most of them small, which come in bursts of one
+size. It compares what a waiting scene counts as: the model's mean, what the bytes of its file let expect, or its true
+seconds, which nobody knows. A file has 0.3 to 1 MB for each tile, as it was compressed.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ import heapq
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from penstock.scaling import Load, ScalingBounds, Waiting, wanted_workers
+from penstock.scaling import Growth, Load, ScalingBounds, Waiting, by_size, wanted_workers
 
 SLOTS, STARTS_S, IDLE_S, LOOKS_EVERY_S = 2, 20.0, 60.0, 15.0
 BOUNDS = ScalingBounds(max_workers=20)
@@ -38,6 +42,12 @@ class Arrival:
     at_s: float
     kind: str
     takes_s: float
+    #: Bytes and tiles of a scene's file.
+    size: float | None = None
+    tiles: int = 1
+
+
+Rows = Callable[[Sequence[Arrival], float | None, Growth | None], Sequence[Waiting]]
 
 
 @dataclass
@@ -57,6 +67,9 @@ class Fleet:
     waits_s: list[float] = field(default_factory=list)
     #: Moving averages of the kinds' seconds, as the queue keeps them.
     speeds_s: dict[str, float] = field(default_factory=dict)
+    growths: dict[str, Growth] = field(default_factory=dict)
+    #: Returns the rows of the waiting jobs of a kind, from the jobs, their mean in seconds, and the kind's growth.
+    rows: Rows = lambda jobs, mean_s, _: (Waiting(len(jobs), mean_s),)
     most: int = 0
     _left: int = 0
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -105,6 +118,8 @@ class Fleet:
         self.running[worker] -= 1
         before = self.speeds_s.get(job.kind, job.takes_s)
         self.speeds_s[job.kind] = 0.8 * before + 0.2 * job.takes_s
+        if job.size is not None:
+            self.growths[job.kind] = self.growths.get(job.kind, Growth()).after(job.size, job.takes_s, job.tiles)
         if not self.running[worker]:
             self._rest(worker)
 
@@ -118,12 +133,26 @@ class Fleet:
             self.lived_s += self.now_s - self.begun_s.pop(worker)
 
     def _load(self) -> Load:
-        kinds: dict[str, int] = {}
+        kinds: dict[str, list[Arrival]] = {}
         for job in self.waiting:
-            kinds[job.kind] = kinds.get(job.kind, 0) + 1
-        rows = [Waiting(jobs, self.speeds_s.get(kind)) for kind, jobs in kinds.items()]
+            kinds.setdefault(job.kind, []).append(job)
+        rows = [
+            row
+            for kind, jobs in kinds.items()
+            for row in self.rows(jobs, self.speeds_s.get(kind), self.growths.get(kind))
+        ]
         held = list(self.running.values())
         return Load(rows, running=sum(held), busy=sum(1 for jobs in held if jobs), slots=SLOTS)
+
+
+def sized(jobs: Sequence[Arrival], mean_s: float | None, growth: Growth | None) -> Sequence[Waiting]:
+    """Return what the bytes of each scene let expect."""
+    return by_size(len(jobs), mean_s, growth, [None if job.size is None else round(job.size) for job in jobs])
+
+
+def known(jobs: Sequence[Arrival], _: float | None, __: Growth | None) -> Sequence[Waiting]:
+    """Return the true seconds of each scene."""
+    return [Waiting(1, job.takes_s) for job in jobs]
 
 
 def queued_only(load: Load) -> int:
@@ -168,13 +197,36 @@ def arrivals(seed: int, hours: float) -> list[Arrival]:
     return sorted(found, key=lambda job: job.at_s)
 
 
+def scenes(seed: int, hours: float) -> list[Arrival]:
+    """Return the scenes of some hours: bursts of one size, most of them small."""
+    chance, end_s, now_s = random.Random(seed), hours * 3600, 0.0  # noqa: S311  (no secret)
+    found: list[Arrival] = []
+    while (now_s := now_s + chance.expovariate(6 / 3600)) < end_s:
+        side = chance.choice((1, 1, 2, 2, 3, 4, 12, 25))
+        for _ in range(chance.randint(1, 40 if side < 10 else 6)):
+            tiles = side * chance.randint(side, side + 2)
+            takes_s = 0.3 + 0.6 * tiles * chance.uniform(0.9, 1.2)
+            found.append(Arrival(now_s, "scene", takes_s, tiles * chance.uniform(0.3e6, 1e6), tiles))
+    return found
+
+
 def table(seed: int, hours: float) -> list[str]:
-    """Return the lines of the table."""
-    jobs = arrivals(seed, hours)
+    """Return the lines of the table of signals."""
+    return lines_of("signal", arrivals(seed, hours), {name: Fleet(signal) for name, signal in SIGNALS.items()})
+
+
+def scenes_table(seed: int, hours: float) -> list[str]:
+    """Return the lines of the table of scenes."""
+    fleets = {"the model's mean": Fleet(wanted), "its bytes": Fleet(wanted, rows=sized)}
+    fleets["its true seconds"] = Fleet(wanted, rows=known)
+    return lines_of("a waiting scene counts as", scenes(seed, hours), fleets)
+
+
+def lines_of(title: str, jobs: Sequence[Arrival], fleets: Mapping[str, Fleet]) -> list[str]:
+    """Return the lines of a table: a row for each fleet, which runs all the jobs."""
     computed_s = sum(job.takes_s for job in jobs) / SLOTS
-    lines = ["| signal | cost | most workers | wait p50 / p95 | the longest |", "| --- | --- | --- | --- | --- |"]
-    for name, signal in SIGNALS.items():
-        fleet = Fleet(signal)
+    lines = [f"| {title} | cost | most workers | wait p50 / p95 | the longest |", "| --- | --- | --- | --- | --- |"]
+    for name, fleet in fleets.items():
         fleet.run(jobs)
         if len(fleet.waits_s) < len(jobs):
             raise AssertionError("a job was never begun")
@@ -195,4 +247,5 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hours", type=float, default=6)
     given = parser.parse_args()
-    sys.stdout.write("\n".join(table(given.seed, given.hours)) + "\n")
+    lines = [*table(given.seed, given.hours), "", *scenes_table(given.seed, given.hours)]
+    sys.stdout.write("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""The worker process: Celery delivers hints, slots claim and run jobs, and SIGTERM requeues unfinished jobs."""
+"""The worker process: hints arrive, slots claim and run jobs, and SIGTERM requeues unfinished jobs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import structlog
-from celery import Celery
-from celery.worker import state
 
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
 from penstock.listening import hear_prints
 from penstock.log import configure
 from penstock.models import Catalogue, Model, read_catalogue
-from penstock.queue import HintSender, celery_queue, celery_settings, visibility_timeout_s
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
@@ -34,6 +31,7 @@ from penstock.workers.description import describing
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise
+from penstock.workers.head_start import HeadStart
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.lookout import Lookout
@@ -45,7 +43,9 @@ from penstock.workers.served_models import ServedModels
 from penstock.workers.slots import END_S, Slots
 from penstock.workers.stalls import Stalls
 from penstock.workers.store_waits import StoreWaits
-from penstock.workers.tasks import register
+
+if TYPE_CHECKING:
+    from penstock.queue import HintSender
 
 #: Seconds between two health checks of the worker.
 WATCH_EVERY_S = 1.0
@@ -68,6 +68,7 @@ class Worker:
     slots: Slots
     heartbeat: Heartbeat
     engine: BatchingEngine
+    head_start: HeadStart = field(default_factory=HeadStart)
     #: Set when the last job has ended.
     ended: threading.Event = field(default_factory=threading.Event)
     #: Times in which this process did not run, counted by `watch`.
@@ -160,7 +161,7 @@ def open_worker(
     engine = BatchingEngine(
         Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers
     )
-    heartbeat, served = Heartbeat(store), ServedModels()
+    heartbeat, served, head_start = Heartbeat(store), ServedModels(), HeadStart()
     objects = objects or open_own_store(settings)
     waits = StoreWaits(objects, settings.store_wait_s)
     with own_folder(settings.spool_dir) as spool:
@@ -180,13 +181,14 @@ def open_worker(
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
             listen=partial(bells.listen, store),
+            on_job_ended=head_start.end,
         )  # fmt: skip
         preparation = Preparation(
             served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
-            awaited=lambda: store.run(catalogues.awaited(settings.queues)),
+            awaited=lambda: store.run(catalogues.awaited(settings.queues)), head_start=head_start,
         )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
-        worker = Worker(settings, slots, heartbeat, engine)
+        worker = Worker(settings, slots, heartbeat, engine, head_start)
         lookout = Lookout(store, settings.queues, slots.notice)
         slots.start()
         lookout.start()
@@ -244,39 +246,44 @@ def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     configure(settings.log_level)
     hear_prints()
     log.info("worker.starting")
-    app, hint = Celery("penstock"), HintSender(settings.redis_address).send
-    with Signals() as signals, open_worker(settings, store, hint=hint, **others) as worker:
-        app.conf.update(celery_settings(settings.redis_address, visibility_timeout_s=_visibility_timeout_s(settings)))
-        register(app, worker.slots)
-
+    code, hint = 0, _LaterHints(settings)
+    with Signals() as signals, open_worker(settings, store, hint=hint.send, **others) as worker:
         threading.Thread(target=worker.drain_when, args=(signals.once,), kwargs={"stop": _stop}, daemon=True).start()
         threading.Thread(target=worker.watch, kwargs=_ends(), daemon=True).start()
-        queues = ",".join(map(celery_queue, settings.queues))
-        celery = app.Worker(
-            pool="threads", concurrency=settings.slots, queues=queues, without_gossip=True, without_mingle=True,
-            without_heartbeat=True, loglevel=settings.log_level, quiet=True,
-        )  # fmt: skip
-        celery.install_platform_tweaks = _no_handlers
         log.info("worker.started", worker=worker.slots.worker, slots=settings.slots, queues=settings.queues)
-        celery.start()
+        worker.head_start.wait()
+        if not worker.slots.draining:
+            from penstock.workers.consumer import consume
+
+            code = consume(settings, worker.slots)
         worker.slots.drain()
     store.close()
-    return int(celery.exitcode or 0)
+    return code
 
 
-def _no_handlers(_worker: object) -> None:
-    """Replace Celery's own signal handlers, which take locks: two SIGTERMs in a row may deadlock them."""
+class _LaterHints:
+    """Hints to other workers, whose sender is imported with the first one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @cached_property
+    def _sender(self) -> HintSender:
+        from penstock.queue import HintSender
+
+        return HintSender(self._settings.redis_address)
+
+    def send(self, queue: str) -> bool:
+        """Send a hint; see `HintSender.send`."""
+        return self._sender.send(queue)
 
 
 def _stop() -> None:
-    """Stop Celery, as its own signal handler would."""
-    state.should_stop = 0
+    """Stop the consumption of hints, also before it has begun."""
+    from penstock.workers.consumer import stop
+
+    stop()
 
 
 def _ends() -> dict[str, Callable[[], None]]:
     return {"end": lambda: os.kill(os.getpid(), signal.SIGTERM), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL)}
-
-
-def _visibility_timeout_s(settings: Settings) -> int:
-    models = read_catalogue(*settings.models).values()
-    return visibility_timeout_s(max((model.execution_timeout_s for model in models), default=0))

@@ -49,11 +49,13 @@ class Slots:
         store_away: Callable[[], bool] = lambda: False,
         worker: str | None = None,
         listen: Listen | None = None,
+        on_job_ended: Callable[[], None] = lambda: None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
         While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one. Without
-        `listen`, slots end when no job waits.
+        `listen`, slots end when no job waits. `on_job_ended` is called when a job has ended, and when nothing more is
+        claimed.
         """
         self.worker = worker or uuid.uuid4().hex
         self._settings = settings
@@ -66,6 +68,7 @@ class Slots:
         self._listen = listen
         #: The slots that listen.
         self._listening: set[str] = set()
+        self._on_job_ended = on_job_ended
         self._free = threading.BoundedSemaphore(settings.slots)
         #: Held while claiming: a job on its last chance must run alone in this worker, and a worker that leaves claims
         #: nothing more.
@@ -127,10 +130,16 @@ class Slots:
         """Poll now: another model has become ready."""
         self._news.set()
 
+    @property
+    def draining(self) -> bool:
+        """True once no more jobs are claimed."""
+        return self._draining.is_set()
+
     def drain(self) -> None:
         """Stop claiming jobs."""
         self._draining.set()
         self._news.set()
+        self._on_job_ended()
 
     def leave(self) -> bool:
         """Stop claiming once there is a reason to leave (see `leaving.py`); return True from then on.
@@ -192,6 +201,7 @@ class Slots:
                 self._running -= len(claims)
                 self._alone = False
                 self._busy_s = time.monotonic()
+            self._on_job_ended()
             if self._draining.is_set():
                 self._news.set()
         return len(claims)

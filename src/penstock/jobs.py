@@ -256,6 +256,9 @@ class Submission:
     facade: Mapping[str, Any] = field(default_factory=dict)
     #: Dropped object of the job, in the format of `storage.drop_events`, for notifying the keeper of the job's end.
     drop: str | None = None
+    #: Bytes of the media that the job names; None without media, and where the size of one is not known. The record
+    #: has it, the stored request does not: a job that is created again from its request has none.
+    media_bytes: int | None = field(default=None, compare=False)
     #: Oldest format that can run the job, and the fields of newer formats, which are carried unchanged (`formats`).
     version: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)

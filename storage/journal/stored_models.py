@@ -40,6 +40,8 @@ FRESH_S = 10.0
 
 UNCHECKED = "no worker has checked its files yet"
 UNSERVED = "no worker serves it at the moment"
+#: The remedy for a stored problem: no worker starts for a model whose jobs are refused.
+REPUBLISH = "no worker is there to check it again; once it is corrected, run `penstock models publish"
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +115,8 @@ def merged(known: Known, stored: StoredCatalogue) -> dict[str, CatalogueEntry]:
             lasting = None
         if lasting is not None:
             note = entry.problem if entry is not None and name in known.living else lasting.note
-            found[name] = lasting.model_copy(update={"note": note or lasting.note})
+            problem = lasting.problem and f"{lasting.problem} ({REPUBLISH} {name}`)"
+            found[name] = lasting.model_copy(update={"note": note or lasting.note, "problem": problem})
         elif entry is not None and (name in known.living or not stored.withdrawn(name)):
             found[name] = entry
     return found

@@ -16,7 +16,7 @@ MICRO = 1_000_000
 
 
 #: Fields of a stored submission, in the order in which they are written.
-_NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN}
+_NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN | {"media_bytes"}}
 #: Fields of its key and of its webhook.
 _KEY, _HOOK = ({each.name for each in fields_of(cls)} for cls in (JobKey, Webhook))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Any
 
 from penstock.formats import RUNS
 from penstock.jobs import Job, JobKey, QueueMode
-from penstock.scaling import Load, ScalingBounds, Waiting, wanted_workers
+from penstock.scaling import Growth, Load, ScalingBounds, Waiting, by_size, wanted_workers
 from penstock.storage.redis.fields import MICRO, fields, seconds, us
 from penstock.storage.redis.record import job_of, readable
 from penstock.storage.redis.scripts import Arg, Command, query
@@ -39,7 +40,7 @@ class QueueStats:
     dead_letters: int
     #: Workers that hold a job.
     busy: int
-    #: The waiting jobs of each model.
+    #: The waiting jobs by model, and by the size of their media where a model's jobs take longer for more bytes.
     waiting: tuple[Waiting, ...]
 
     def wanted_workers(self, bounds: ScalingBounds, *, slots: int) -> int:
@@ -127,5 +128,10 @@ def _queue_stats(reply: list[Any]) -> QueueStats:
         mode=QueueMode(mode),
         dead_letters=dead_letters,
         busy=busy,
-        waiting=tuple(Waiting(jobs, seconds(speed_us)) for jobs, speed_us in zip(rows[::2], rows[1::2], strict=True)),
+        waiting=tuple(each for n in range(0, len(rows), 4) for each in _waiting(*rows[n : n + 4])),
     )
+
+
+def _waiting(jobs: int, speed_us: str | None, growth: str | None, sizes: list[str]) -> tuple[Waiting, ...]:
+    known = None if growth is None else Growth(*map(float, growth.split()[: len(fields_of(Growth))]))
+    return by_size(jobs, seconds(speed_us), known, [int(size) if size else None for size in sizes])

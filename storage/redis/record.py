@@ -91,6 +91,7 @@ class Record:
     drop: str = _stored(_TEXT, "submit", "The object that a drop rule made the job of (JSON).", "")
     webhook: str = _stored(_TEXT, "submit", "The job's own webhook (JSON).", "")
     retry_of: str = _stored(_TEXT, "submit", "Id of the job that this job repeats.", "")
+    media_bytes: int | None = _stored(_NUMBER, "submit", "Bytes of the media that the job names, where known.", None)
     durable: bool = _stored(_FLAG, "submit", "The job's end is decided by `outcome.json` in the object store.", False)
     ttl_us: int = _stored(_NUMBER, "submit", "Longest time in the queue.")
     execution_us: int = _stored(_NUMBER, "submit", "Longest time of an attempt.")
@@ -169,9 +170,10 @@ class Record:
             raise too_new(f"job {stored.get('id')}", version)
         rows = TABLE
         found = cls(**{name: rows[name].codec.read(text) for name, text in stored.items() if text and name in rows})
-        if version == found.submission.version:
+        if version == found.submission.version and found.media_bytes is None:
             return found
-        return replace(found, submission=replace(found.submission, version=version))
+        submission = replace(found.submission, version=version, media_bytes=found.media_bytes)
+        return replace(found, submission=submission)
 
     @property
     def course(self) -> tuple[AttemptTimes, ...]:

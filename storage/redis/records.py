@@ -179,7 +179,7 @@ def submit(
         webhook=_webhook(submission), durable=limits.durable, ttl_us=us(submission.queue_ttl_s),
         execution_us=us(submission.execution_timeout_s), retention_us=us(limits.retention_s),
         max_attempts=submission.max_attempts, max_crashes=limits.max_crashes, phase=Phase.WAITING, attempt=0, crashes=0,
-        fence=0, delivery=Delivery.NONE,
+        fence=0, delivery=Delivery.NONE, media_bytes=submission.media_bytes,
     )  # fmt: skip
     args: dict[str, Arg] = {
         **_names(key), "record": {**_unknown(carried), **record},

@@ -181,15 +181,15 @@ class JobStore:
         self._scripts: dict[str, Any] = {}
 
     @classmethod
-    def open(cls, url: str, *, timeout_s: float = 10) -> JobStore:
-        """Return a store; it connects at the first command."""
+    def open(cls, url: str, *, timeout_s: float = 10, tries: int = 4) -> JobStore:
+        """Return a store; it connects at the first command, and sends each one up to `tries` times."""
         client = connect(
             url,
             decode_responses=True,
             socket_timeout=timeout_s,
             socket_connect_timeout=min(timeout_s, 5),
             socket_keepalive=True,
-            retry=Retry(ExponentialBackoff(cap=1, base=0.05), 3),
+            retry=Retry(ExponentialBackoff(cap=1, base=0.05), tries - 1),
         )
         return cls(client)
 

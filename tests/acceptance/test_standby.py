@@ -26,7 +26,7 @@ def test_a_standby_becomes_the_next_worker_and_ends_with_up(tmp_path: Path) -> N
         killed = ready_standby(stack)
         os.kill(killed, signal.SIGKILL)
         wait_for(lambda: ready_standby(stack) not in (0, killed), "the killed standby is not replaced")
-        assert "standby ended" in stack.log.read_text()
+        assert "standby was ended by SIGKILL" in stack.log.read_text()
 
         waiting = ready_standby(stack)
         ended = client.wait(submit(client, tmp_path))

@@ -114,7 +114,7 @@ def test_children_that_die_are_replaced_and_ctrl_c_ends_everything(operator: Ope
         process.kill()
     wait_for(lambda: not set(run.pids().values()) & {p.pid for p in before.values()}, run.said)
     run.wait_until_ready()
-    assert "worker  ended" in run.said
+    assert "worker  was ended by SIGKILL" in run.said
     assert "worker  runs again" in run.said
 
     after = run.children()

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from penstock.config import S3
-from penstock.jobs import Artifact
+from penstock.jobs import Artifact, JobKey
 from penstock.signing import SignedLink, sign_link
+from penstock.storage.redis import records
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 
@@ -48,6 +49,23 @@ async def test_an_uploaded_file_can_be_named_in_a_job(service: Service) -> None:
     assert service.objects.get_bytes(key, limit_bytes=10_000) == SCENE
     assert service.objects.head(key).content_type == "image/tiff"
     assert list((service.settings.spool_dir / "uploads").iterdir()) == []
+
+
+async def media_bytes(service: Service, job: dict[str, Any]) -> int | None:
+    return (await service.jobs.run(records.read(JobKey("default", job["id"])))).submission.media_bytes
+
+
+async def test_a_job_knows_the_bytes_of_its_media_and_a_retry_of_it_too(service: Service) -> None:
+    first, second = [await upload(service, filename=name) for name in ("a.tif", "b.tif")]
+    for link in (first, second):
+        await send(service, link, SCENE)
+    more = [{"file": second["media"]}, {"file": first["media"]}]
+    job = await service.submit(input={"text": "a", "scene": first["media"], "more": more})
+    assert await media_bytes(service, job) == 2 * len(SCENE)
+    assert await media_bytes(service, await service.submit(input={"text": "a"})) is None
+    await service.http.post(job["links"]["cancel"])
+    again = (await service.http.post(f"/v1/jobs/{job['id']}/retry")).json()
+    assert await media_bytes(service, again) == 2 * len(SCENE)
 
 
 async def test_an_upload_may_be_sent_again_and_not_changed(service: Service) -> None:

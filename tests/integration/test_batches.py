@@ -14,6 +14,7 @@ from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES
 from penstock.batches import BatchKey
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import records
 from tests.support.batch_keeper import KeeperMoves, jsonl, line, parts, read, rows, submitted, upload, work
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -58,6 +59,14 @@ async def test_an_array_of_requests_runs_as_jobs_and_ends_in_results(service: Se
     assert (file["name"], file["sha256"]) == ("map.txt", artifact.sha256)
     assert (await service.http.get(file["url"])).content == b"a map"
     assert await rows(service, batch["id"], "errors") == []
+
+
+async def test_a_member_knows_the_bytes_of_its_media(service: Service, keeper: KeeperMoves) -> None:
+    media = await upload(service, b"0123456789")
+    batch = await submitted(service, requests=[line("a"), {"input": {"text": "b", "scene": media}}], model="echo")
+    await keeper.expand()
+    jobs = [await service.jobs.run(records.read(BatchKey("default", batch["id"]).member(n))) for n in (1, 2)]
+    assert [job.submission.media_bytes for job in jobs] == [None, 10]
 
 
 async def test_a_bad_line_is_an_error_line_and_not_the_batches_failure(service: Service, keeper: KeeperMoves) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +14,7 @@ import pytest
 
 from penstock.cli.doctor import _processes
 from penstock.config import Settings
-from penstock.errors import JobStoreError
+from penstock.errors import JobStoreError, ObjectStoreUnavailable
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry
 from penstock.scaling import ScalingBounds
@@ -24,6 +26,7 @@ from penstock.up.children import RECORD, WELL_AFTER_S, Child, Ledger, Supervisor
 from penstock.up.driver import STANDBY_AFTER_S, Driver
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Range
+from penstock.up.supervisor import REDIS_S, impatient_store
 from tests.support.polling import wait_for
 from tests.support.service import ECHO
 from tests.support.valkey import ValkeyProcess
@@ -122,6 +125,37 @@ def test_a_first_worker_starts_to_publish_the_models(store: JobStore, tmp_path: 
     machine.pass_time()
     machine.pass_time()
     assert len(machine.started) == 1
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_no_worker_starts_to_publish_models_that_the_object_store_has(
+    store: JobStore, tmp_path: Path, away: bool
+) -> None:
+    """An emptied Redis knows no model; the object store does, or nobody knows while it is away."""
+
+    def accepts() -> bool:
+        if away:
+            raise ObjectStoreUnavailable
+        return True
+
+    machine = Machine(store, tmp_path, Range(0, 3))
+    machine.driver.accepts = accepts
+    machine.pass_time()
+    assert machine.started == []
+    submit(store, "a")
+    machine.pass_time()
+    assert len(machine.started) == 1
+
+
+def test_a_redis_that_hangs_stops_the_supervisor_for_about_a_second(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        store = impatient_store(Settings(data=tmp_path, redis_url=url))
+        machine = Machine(store, tmp_path, Range(0, 3))
+        begun_s = time.monotonic()
+        machine.pass_time()
+        assert time.monotonic() - begun_s < 2 * REDIS_S
+        store.close()
 
 
 def test_workers_that_always_run_come_first(store: JobStore, tmp_path: Path) -> None:

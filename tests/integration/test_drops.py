@@ -75,6 +75,7 @@ def test_a_file_becomes_one_job_and_its_result_lies_beside_a_marker(
     # The file by its name under the bucket: tenants are not told where on the server that lies.
     metadata = bench.store.run(records.read(key)).submission.metadata
     assert metadata == {"drop": drop.rule.name, "source": f"{drop.rule.prefix}a.txt"}
+    assert bench.store.run(records.read(key)).submission.media_bytes == 2
     assert (outbox / "a.txt" / "echo.txt").read_text() == "hi"
     marker = json.loads((outbox / "a.txt.done.json").read_text())
     assert (marker["id"], marker["status"]) == (key.id, "succeeded")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import astuple, replace
 
 import pytest
 
 from penstock.errors import InvalidInput
 from penstock.jobs import JobKey, Phase, Progress, QueueMode, State
-from penstock.scaling import ScalingBounds, Waiting
+from penstock.scaling import Growth, ScalingBounds, Waiting
 from penstock.storage.redis import listing, queues, records
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, end_after, read, submission, submit
@@ -50,6 +51,52 @@ class TestWantedWorkers:
         claim(store, 9)
         stats = store.run(queues.queue_stats("q"))
         assert (stats.running, stats.busy, self.wanted(store)) == (9, 1, 5)
+
+    def test_a_models_jobs_count_by_the_size_of_their_media(self, store: JobStore) -> None:
+        """Scenes of 1 MB take 1 s: one of 400 MB wants a slot, and twenty small ones together want one."""
+        past = [(1, 1), (4, 4), (1, 1), (9, 9), (100, 100), (4, 4)]
+        for number, (megabytes, took_s) in enumerate(past):
+            submit(store, f"done-{number}", media_bytes=megabytes * 1_000_000)
+            [held] = claim(store)
+            end_after(store, held, took_s, progress=Progress(10 * megabytes, 10 * megabytes, "tiles"))
+        stored = store.client.hget("penstock:queue:q:growth", "m")
+        expected = Growth()
+        for megabytes, took_s in past:
+            expected = expected.after(megabytes * 1_000_000, took_s, 10 * megabytes)
+        assert [float(each) for each in stored.split()] == pytest.approx(astuple(expected), rel=0.1)  # a second
+        for number in range(20):
+            submit(store, f"small-{number}", media_bytes=1_000_000)
+        assert self.wanted(store) == 1
+        for number in range(6):
+            submit(store, f"large-{number}", media_bytes=400_000_000)
+        rows = {round(row.job_s or 0): row.jobs for row in store.run(queues.queue_stats("q")).waiting}
+        assert rows == {1: 20, 400: 6}
+        assert self.wanted(store) == 4  # of two slots: 20 s of small ones, and six slots for the large ones
+
+    def test_of_many_jobs_some_stand_for_all(self, store: JobStore) -> None:
+        limits = replace(LIMITS, max_queued=10_000, max_tenant_jobs=10_000)
+        for number, megabytes in enumerate((1, 10)):
+            submit(store, f"done-{number}", media_bytes=megabytes * 1_000_000)
+            end_after(store, claim(store)[0], megabytes)
+        for number in range(2000):
+            tenant, size = ("a", 1_000_000) if number % 4 else ("b", 10_000_000)
+            submit(store, f"{number}", limits, media_bytes=size, tenant=tenant)
+        rows = {round(row.job_s or 0): row.jobs for row in store.run(queues.queue_stats("q")).waiting}
+        assert rows == {1: pytest.approx(1500, rel=0.05), 10: pytest.approx(500, rel=0.05)}
+
+    def test_jobs_without_a_known_size_count_as_the_mean_beside_others(self, store: JobStore) -> None:
+        for number, megabytes in enumerate((1, 9)):
+            submit(store, f"done-{number}", media_bytes=megabytes * 1_000_000)
+            end_after(store, claim(store)[0], megabytes)
+        submit(store, "web")
+        submit(store, "upload", media_bytes=9_000_000)
+        rows = sorted((row.job_s or 0, row.jobs) for row in store.run(queues.queue_stats("q")).waiting)
+        assert rows == [(pytest.approx(3, abs=1), 1), (pytest.approx(9.5, abs=1), 1)]
+
+    def test_a_retried_job_keeps_the_size_of_its_media(self, store: JobStore) -> None:
+        key = submit(store, media_bytes=5)
+        assert read(store, key).submission.media_bytes == 5
+        assert "media_bytes" not in json.loads(store.client.hget(f"penstock:tenant:default:job:{key.id}", "submission"))
 
     def test_delayed_jobs_want_nothing_and_a_paused_queue_its_busy_workers(self, store: JobStore) -> None:
         submit(store, "a")

@@ -88,6 +88,7 @@ def full() -> Submission:
     return Submission(
         JobKey("default", "a"), model="m", queue="q", input={"a": [], "b": {}}, fingerprint="f", batch_id="b",
         metadata={"k": "v"}, drop='{"bucket":"b","key":"k"}', webhook=Webhook("http://nobody.invalid/"), retry_of="z",
+        media_bytes=7,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from penstock.storage.journal.stored_models import (
     CHECKED,
     FRESH_S,
     PUBLISHED,
+    REPUBLISH,
     UNCHECKED,
     UNSERVED,
     StoredModels,
@@ -216,7 +217,7 @@ async def test_the_check_of_a_worker_outlives_it_and_redis(
     keep(store, objects)
     valkey.flush()
     assert await told(jobs, objects) == ("1", False, UNSERVED)
-    assert await told(jobs, objects, "ill") == ("1", False, "no weights")
+    assert await told(jobs, objects, "ill") == ("1", False, f"no weights ({REPUBLISH} ill`)")
     keep(store, objects)  # with an empty Redis nothing is deleted
     assert await told(jobs, objects) == ("1", False, UNSERVED)
 
@@ -248,7 +249,7 @@ async def test_a_stored_problem_gives_way_to_the_next_check(
     serve(store, ECHO.model_copy(update={"problem": "no weights"}))
     keep(store, objects)
     leave(store)
-    assert await told(jobs, objects) == ("1", False, "no weights")
+    assert await told(jobs, objects) == ("1", False, f"no weights ({REPUBLISH} echo`)")
     serve(store, ECHO.model_copy(update={"ready": False, "problem": catalogues.CHECKING}))
     assert await told(jobs, objects) == ("1", False, catalogues.CHECKING)
 
@@ -290,7 +291,7 @@ async def test_a_check_that_fails_again_after_a_publication_counts(
     serve(store, ill, worker="w2")
     keep(store, objects)
     leave(store, "w2")
-    assert await told(jobs, objects) == ("1", False, "no weights")
+    assert await told(jobs, objects) == ("1", False, f"no weights ({REPUBLISH} echo`)")
 
 
 async def test_a_stored_name_does_not_hide_the_living_model_that_has_it_as_an_alias(

@@ -44,8 +44,9 @@ def sweep_until(store: JobStore, done: Callable[[], bool]) -> None:
         store.run(records.sweep())
 
 
-def end_after(store: JobStore, held: Claim, took_s: float) -> None:
+def end_after(store: JobStore, held: Claim, took_s: float, **outcome: Any) -> None:
     """End a job well, as if it had run for so long."""
-    began_us = int((store.client.time()[0] - took_s) * 1e6)
+    seconds, microseconds = store.client.time()
+    began_us = int((seconds - took_s) * 1e6) + microseconds
     store.client.hset(f"penstock:tenant:default:job:{held.key.id}", "started_us", began_us)
-    store.run(records.complete(held, Outcome(State.SUCCEEDED)))
+    store.run(records.complete(held, Outcome(State.SUCCEEDED, **outcome)))

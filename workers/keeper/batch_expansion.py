@@ -33,7 +33,7 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.formats import RUNS
-from penstock.intake.references import check_reference, references
+from penstock.intake.references import check_reference, references, total_bytes
 from penstock.intake.submissions import Origin, check_input, check_tensors, check_webhook, servable, submission_to
 from penstock.jobs import Submission
 from penstock.models import CatalogueEntry
@@ -214,10 +214,13 @@ class WindowSubmission:
         check_input(entry, wanted.input)
         check_tensors(entry.input_schema, wanted.input, tenant=manifest.key.tenant, settings=settings)
         check_webhook(wanted, settings)
-        for place, reference in references(entry, wanted.input):
-            check_reference(self.expansion.objects, settings, manifest.key.tenant, entry, place, reference)
+        sizes = {
+            reference: check_reference(self.expansion.objects, settings, manifest.key.tenant, entry, place, reference)
+            for place, reference in references(entry, wanted.input)
+        }
         key, origin = manifest.key.member(line.number), Origin(manifest.traceparent)
         submission = submission_to(entry, key, wanted, fingerprint=fingerprint(document), origin=origin)
+        submission = replace(submission, media_bytes=total_bytes(sizes.values()))
         return replace(
             submission,
             queue_ttl_s=min(submission.queue_ttl_s, manifest.deadline_s - self.batch.at_s),

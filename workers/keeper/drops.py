@@ -375,6 +375,7 @@ class Drop:
             execution_timeout_s=entry.execution_timeout_s,
             max_attempts=entry.max_attempts,
             drop=drop_events.dropped_as(place(self.rule, info.key)),
+            media_bytes=info.size_bytes or None,
         )
 
     def _source(self, info: ObjectInfo) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
-from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue
+from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
 from penstock.errors import ConfigError, PenstockError
 from penstock.formats import READS, RUNS
@@ -204,7 +204,8 @@ def _data_folder(settings: Settings) -> Finding:
 def _processes(settings: Settings) -> Iterator[Finding]:
     """Report the processes of `penstock up` that keep ending."""
     for each in failing(settings.data / RECORD):
-        detail = f"ended {each.failures} times soon after its start: {each.why}"
+        often = "once" if each.failures == 1 else f"{each.failures} times in a row"
+        detail = f"ended {often} soon after its start: {each.why}"
         remedy = f"read {settings.data / 'logs' / each.name}.log"
         yield Finding(f"process {each.name}", each.failures == 1, detail, remedy, doubtful=True)
 
@@ -220,7 +221,7 @@ def _service(
             yield (access := _access(url, client))
             if not access.ok:
                 return
-            queues, models = client.queues(), client.models()
+            queues, models, devices = client.queues(), client.models(), _devices(client.workers())
     except ClientError as error:
         yield Finding("api", ok=False, detail=str(error), remedy=f"{_START}, or give its address with --url")
         return
@@ -228,7 +229,8 @@ def _service(
         detail = f"{url} uses another Redis than the one checked here: these are two services"
         yield Finding("one service", ok=False, detail=detail, remedy="correct PENSTOCK_URL, or redis_url and --data")
     served = any(queue.workers for queue in queues)
-    yield from (_worker(queue, served=served, pooled=queue.name in pooled) for queue in queues)
+    for queue in queues:
+        yield _worker(queue, devices.get(queue.name, ()), served=served, pooled=queue.name in pooled)
     if settings is not None:
         yield from _hints(settings, models)
     yield from _models(models)
@@ -257,9 +259,19 @@ def _refusal(client: Client) -> str | None:
     return None
 
 
-def _worker(queue: Queue, *, served: bool, pooled: bool) -> Finding:
+def _devices(workers: Sequence[Worker]) -> dict[str, Sequence[str]]:
+    """Return the kinds of devices that the workers of each queue have."""
+    found: dict[str, set[str]] = {}
+    for worker in workers:
+        for queue in worker.queues:
+            found.setdefault(queue, set()).add(worker.device)
+    return {queue: sorted(devices) for queue, devices in found.items()}
+
+
+def _worker(queue: Queue, devices: Sequence[str] = (), *, served: bool, pooled: bool) -> Finding:
     """Report the workers of a queue; one that is `pooled` has a driver, which starts them when jobs wait."""
-    detail = f"{queue.workers} at queue {queue.name}, {queue.queued} waiting, {queue.running} running"
+    kinds = f" ({', '.join(devices)})" if devices else ""
+    detail = f"{queue.workers} at queue {queue.name}{kinds}, {queue.queued} waiting, {queue.running} running"
     if pooled:
         return Finding("worker", ok=True, detail=f"{detail}; `penstock up` starts them when jobs wait")
     # A queue that is no longer served needs no worker as long as it is empty.

@@ -47,7 +47,7 @@ from penstock.jobs import Status
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import Job
+    from penstock.client.answers import Job, ModelInfo
 
 app = typer.Typer(
     cls=Commands,
@@ -140,7 +140,7 @@ def submit(
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
-        schema = client.model(model).input_schema  # a service that has just started still checks its models
+        schema = _schema_of(client.model(model))  # a service that has just started still checks its models
         document, local = _input({**read_document(whole), **parse_params(param or [], schema)}, files or [], schema)
         if folder is not None:
             make_folder(folder)
@@ -159,6 +159,16 @@ def submit(
                 err.print(f"{path}  {path.stat().st_size:,} bytes")
     show_job(job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)
+
+
+def _schema_of(model: ModelInfo) -> Mapping[str, Any]:
+    """Return the schema of a model's input; a model that cannot be used may have none, and is refused."""
+    from penstock.client.answers import PenstockAPIError
+
+    if model.problem is not None and not model.input_schema.get("properties"):
+        detail = f"{model.name} cannot be used at the moment: {model.problem}"
+        raise PenstockAPIError({"code": "model_unavailable", "detail": detail}, status=503)
+    return model.input_schema
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,10 +42,23 @@ def references(entry: CatalogueEntry, value: Mapping[str, Any]) -> list[tuple[st
 
 def check_reference(
     objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, place: str, reference: str
-) -> None:
-    """Raise an `InputError` that points to the place of a missing, forbidden or too large medium."""
+) -> int | None:
+    """Return a medium's bytes; None where only a worker learns them.
+
+    Raises an `InputError` that points to the place of a missing, forbidden or too large medium.
+    """
     with pointing_to(place):
-        _check_reference(objects, settings, tenant, entry, reference)
+        return _check_reference(objects, settings, tenant, entry, reference)
+
+
+def total_bytes(sizes: Iterable[int | None]) -> int | None:
+    """Return the bytes of all media of a job; None without media, and where the size of one is not known."""
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total or None
 
 
 @contextmanager
@@ -60,7 +73,7 @@ def pointing_to(place: str) -> Iterator[None]:
 
 def _check_reference(
     objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, reference: str
-) -> None:
+) -> int | None:
     parsed = parse_reference(reference, tenant=tenant, settings=settings)
     info: ObjectInfo | None
     match parsed:
@@ -69,10 +82,11 @@ def _check_reference(
         case S3Object():
             info = _object(settings, parsed)
         case _:
-            return  # only workers connect to foreign hosts
+            return None  # only workers connect to foreign hosts
     limit = entry.limits.max_bytes
     if info is not None and limit is not None and info.size_bytes > limit:
         raise MediaTooLarge(f"{entry.name} accepts {limit} bytes; the file has {info.size_bytes}")
+    return None if info is None else info.size_bytes
 
 
 def _upload(objects: ObjectStore, key: str) -> ObjectInfo:

@@ -43,8 +43,9 @@ class Origin:
 
 
 def submission_to(
-    entry: CatalogueEntry, key: JobKey, wanted: JobRequest, *, fingerprint: str, origin: Origin
-) -> Submission:
+    entry: CatalogueEntry, key: JobKey, wanted: JobRequest, *, fingerprint: str, origin: Origin,
+    media_bytes: int | None = None,
+) -> Submission:  # fmt: skip
     """Return a validated request as a submission to its model."""
     return Submission(
         key=key,
@@ -60,6 +61,7 @@ def submission_to(
         max_attempts=entry.max_attempts,
         traceparent=origin.traceparent,
         idempotency_key=origin.idempotency_key,
+        media_bytes=media_bytes,
     )
 
 

@@ -182,6 +182,15 @@ class End:
     lived_s: float
     last_line: str
 
+    @property
+    def why(self) -> str:
+        """A sentence for the operator."""
+        how = "ended"
+        if self.code is not None and self.code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"was ended by {signal.Signals(-self.code).name}"
+        return f"{how}; last log line: {self.last_line}"
+
 
 @dataclass
 class _Supervised:
@@ -254,17 +263,17 @@ class Supervisor:
             self.say(watch.kept.name, "runs again")
 
     def _note_end(self, watch: _Supervised) -> None:
-        lived_s, last_line = self.clock() - watch.started_at, summary(watch.kept.log)
+        end = End(watch.kept.exit_code(), self.clock() - watch.started_at, summary(watch.kept.log))
         if watch.on_end is not None:
             self._watches.remove(watch)
-            watch.on_end(End(watch.kept.exit_code(), lived_s, last_line))
+            watch.on_end(end)
             return
-        watch.failures = 0 if lived_s > WELL_AFTER_S else watch.failures
+        watch.failures = 0 if end.lived_s > WELL_AFTER_S else watch.failures
         if watch.kept.exit_code() == 0:
             watch.due_at = self.clock() + FIRST_PAUSE_S
             self.say(watch.kept.name, f"left by itself (next start in {FIRST_PAUSE_S:g} s)")
             return
-        self._put_off(watch, f"ended; last log line: {last_line}")
+        self._put_off(watch, end.why)
 
     def _put_off(self, watch: _Supervised, why: str) -> None:
         pause = pause_s(watch.failures)
@@ -335,9 +344,15 @@ def last_record(log: Path, events: Sequence[str]) -> dict[str, Any] | None:
 
 
 def summary(log: Path) -> str:
-    """Return a log's last line; for an error event, as a sentence."""
+    """Return a log's last line; an event without its ids, and an error with its detail."""
     line = last_line(log)
-    return error_in(line) or plain(line[:300])
+    return error_in(line) or plain(_event_in(line)[:300])
+
+
+def _event_in(line: str) -> str:
+    with contextlib.suppress(ValueError, AttributeError):
+        return str(json.loads(line).get("event") or line)
+    return line
 
 
 def _new_lines(watch: _Supervised) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.config import Settings
-from penstock.errors import JobStoreError, PenstockError
+from penstock.errors import JobStoreError, ObjectStoreUnavailable, PenstockError
 from penstock.jobs import QueueMode
 from penstock.scaling import Load, ScalingBounds, wanted_workers
 from penstock.storage.redis.fleet import Crew, fleet, forget_start, keep_pool, start_workers
@@ -57,6 +57,8 @@ class Driver:
     worker: Callable[[int, str, float], KeptProcess]
     #: The process that waits to become the next worker, not started yet; None = every worker gets a new process.
     standby: KeptProcess | None = None
+    #: Returns True where jobs are accepted although no worker has published a model to Redis.
+    accepts: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.monotonic
     _pool: Pool = field(init=False)
     #: Numbers of the driver's living workers.
@@ -108,7 +110,7 @@ class Driver:
             self._joined, self._pool = True, Pool(self.workers.most)
         counts = [self._counts(stats, now.together)]
         counts += [self._counts([found], crew) for found, crew in zip(stats, now.by_queue, strict=True)]
-        if not now.models and not now.together.claiming:  # nothing is accepted before a worker has published its models
+        if not now.models and not now.together.claiming and not self._accepts():  # the first publishes the models
             first = min(1, bounds_of(self.settings.scaling).max_workers)
             counts.append(Counts(wanted=first, waiting=1, starting=now.together.starting, here=counts[0].here))
         stale = any(_claimable(each) and each.oldest_age_s > self.idle_exit_s for each in stats)
@@ -123,6 +125,13 @@ class Driver:
             raise
         for worker_id in ids if reserved else ():
             self._start(worker_id)
+
+    def _accepts(self) -> bool:
+        """Return True also while that is not known: a worker may be started for it later."""
+        try:
+            return self.accepts()
+        except ObjectStoreUnavailable:
+            return True
 
     def _forget_starts(self) -> None:
         while self._unused:
@@ -165,7 +174,7 @@ class Driver:
             return
         if end.lived_s > WELL_AFTER_S:
             self._standby_failures = 0
-        self._standby_failed(f"ended; last log line: {end.last_line}")
+        self._standby_failed(end.why)
 
     def _standby_failed(self, why: str) -> None:
         assert self.standby is not None  # noqa: S101  (it was started)
@@ -183,7 +192,7 @@ class Driver:
         if end.code != 0:
             if end.lived_s > WELL_AFTER_S:
                 self._pool = self._pool.well()
-            self._failed(kept, f"ended; last log line: {end.last_line}")
+            self._failed(kept, end.why)
             return
         kept.note_failures(0, "")
         record = last_record(kept.log, tuple(Leave)) or {}

@@ -37,6 +37,7 @@ from penstock.signals import POLL_EVERY_S, Signals
 from penstock.signing import load_or_create_secret
 from penstock.storage.checks import inspect_redis_access, require_durable_redis
 from penstock.storage.journal.api_keys import list_keys
+from penstock.storage.journal.stored_models import StoredModels
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, catalogue
 from penstock.storage.redis.scripts import JobStore
@@ -51,6 +52,8 @@ from penstock.workers.orders import Orders
 #: Seconds beyond `drain_s` that a worker needs to return its jobs and to end.
 WORKER_STOP_S = 20.0
 STOP_S = 10.0
+#: Seconds that Redis has to answer the supervisor, which notices no signal meanwhile.
+REDIS_S = 1.0
 #: The command line, as a command.
 RUN = (sys.executable, "-m", "penstock.cli")
 _POLL_READY_EVERY_S = 0.5
@@ -158,15 +161,16 @@ def up(
                 child = child_of(role, settings, ledger)
                 supervisor.start(child)
                 say(role.name, f"process {child.pid}, log in {child.log}")
-            store = stack.enter_context(contextlib.closing(JobStore.open(settings.redis_address, timeout_s=2)))
+            store = stack.enter_context(contextlib.closing(impatient_store(settings)))
+            stored = StoredModels(open_store(settings.store_url, settings))
             tick = supervisor.tick
             if workers.most > workers.least:
                 share = partial(share_of, devices=devices, most=workers.most)
                 kept = _standby(settings, ledger) if standby else None
                 starter = _worker_starter(settings, ledger, share, kept)
-                driver = Driver(settings, store, supervisor, say, workers, starter, kept)
+                driver = Driver(settings, store, supervisor, say, workers, starter, kept, partial(_has_models, stored))
                 tick = driver.tick
-            _keep(settings, store, tick, signals, say)
+            _keep(settings, store, stored, tick, signals, say)
         finally:
             say("up", "ending in order; press Ctrl-C again to end at once")
             supervisor.stop(hurry=signals.twice)
@@ -283,30 +287,45 @@ def _tell_of_keys(settings: Settings, say: Say) -> None:
             say("access", f"there is no key yet: create one with `penstock keys create --data {settings.data}`")
 
 
-def _keep(settings: Settings, store: JobStore, tick: Callable[[], None], signals: Signals, say: Say) -> None:
+def impatient_store(settings: Settings) -> JobStore:
+    """Return the job store for the loop of the supervisor, which repeats each look, and must notice signals soon."""
+    return JobStore.open(settings.redis_address, timeout_s=REDIS_S, tries=1)
+
+
+def _has_models(stored: StoredModels) -> bool:
+    """Return True where the object store has a model whose jobs are accepted without a worker."""
+    found = stored.read()
+    return any(found.entry(name) is not None for name in {*found.published, *found.checked})
+
+
+def _keep(
+    settings: Settings, store: JobStore, stored: StoredModels, tick: Callable[[], None], signals: Signals, say: Say
+) -> None:
     ready, look_at = False, 0.0
     while not signals.once():
         tick()
         if not ready and time.monotonic() >= look_at:
             look_at = time.monotonic() + _POLL_READY_EVERY_S
-            ready = _is_ready(settings, store)
+            ready = _is_ready(settings, store, stored)
             if ready:
                 say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
                 _tell_of_keys(settings, say)
         time.sleep(POLL_EVERY_S)
 
 
-def _is_ready(settings: Settings, store: JobStore) -> bool:
-    """Return True if the API accepts jobs and a worker has checked its models."""
+def _is_ready(settings: Settings, store: JobStore, stored: StoredModels) -> bool:
+    """Return True if the API accepts jobs, and a worker has checked its models or the object store has some."""
     here = f"http://{_in_url(settings.host)}:{settings.port}"
     try:
         with httpx.Client(base_url=here, trust_env=False, timeout=1.0) as http:
             if not http.get("/readyz").is_success:
                 return False
         models = store.run(catalogue()).values()  # the API's own answer may need a key
+        if not models:
+            return _has_models(stored)
     except (httpx.HTTPError, PenstockError):
         return False
-    return bool(models) and all(model.problem != CHECKING for model in models)
+    return all(model.problem != CHECKING for model in models)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@
 -- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank
 -- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
+-- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
 -- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
 --                                              began. Expires; penstock:queue:Q:done_us is when the latest job succeeded
 -- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by the end of its time as
@@ -329,12 +330,29 @@ end
 -- In outbox.lua: make the deliveries of an event; return the pending deliveries of a job.
 local announce, undelivered
 
+-- Update what is known of a model's jobs with media of known size, as `Growth.after` in src/penstock/scaling.py: the number
+-- of these jobs, and moving averages of the bytes, the seconds, their variance and covariance, and the units of a job.
+local function learn_growth(job, took_s)
+  local bytes, units = tonumber(job.media_bytes or ''), math.max(1, tonumber(job.total or '') or 1)
+  if not bytes then return end
+  local key, known = qkey(job.queue, 'growth'), {}
+  for number in string.gmatch(redis.call('HGET', key, job.model) or '0 0 0 0 0 0', '%S+') do
+    known[#known + 1] = tonumber(number)
+  end
+  local part = math.max(0.1, 1 / (known[1] + 1))
+  local more, longer = bytes - known[2], took_s - known[3]
+  redis.call('HSET', key, job.model, string.format('%d %.17g %.17g %.17g %.17g %.17g', math.min(10, known[1] + 1),
+    known[2] + part * more, known[3] + part * longer, (1 - part) * (known[4] + part * more * more),
+    (1 - part) * (known[5] + part * more * longer), known[6] + part * (units - known[6])))
+end
+
 -- Update the speed of a queue: the execution time of a model's jobs, and the number of jobs that ended in each ten
 -- seconds. The work on the first of these began when that job did, or when the job before it ended.
 local function count_success(job, at)
   local speed, took = qkey(job.queue, 'speed'), math.max(0, at - job.started_us - (job.waited_us or 0))
   local before = redis.call('HGET', speed, job.model)
   redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))
+  learn_growth(job, took / 1000000)
   if now_us() - at > 300000000 then return end  -- the old end of a job that is created again
   local row, last = qkey(job.queue, 'done:' .. int(math.floor(at / 10000000))), qkey(job.queue, 'done_us')
   local before_us = tonumber(redis.call('GET', last) or '0')

@@ -81,6 +81,16 @@ def test_a_sample_makes_no_folders(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_cannot_be_used_is_refused_with_its_problem(tmp_path: Path) -> None:
+    (tmp_path / "scene.tif").write_text("mine")
+    model = {"name": "broken", "title": "Broken", "revision": "1", "input_schema": {}, "problem": "no weights"}
+    ready = reply(200, json.dumps({"status": "ready", "job_store": None}).encode())
+    with Server(ready, reply(200, json.dumps(model).encode())) as service:
+        done = penstock(tmp_path, "submit", "broken", "scene.tif", "--url", f"http://127.0.0.1:{service.port}")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "penstock: broken cannot be used at the moment: no weights\n"
+
+
 def told(delivery: str) -> bytes:
     return reply(200, json.dumps({**JOB, "delivery": delivery}).encode())
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.up import children
-from penstock.up.children import Child, End, Failing, Ledger, Supervisor, error_in, failing, pause_s
+from penstock.up.children import Child, End, Failing, Ledger, Supervisor, error_in, failing, pause_s, summary
 
 
 @dataclass
@@ -94,6 +94,21 @@ def test_what_ends_is_started_again_after_a_pause(house: House) -> None:
     assert not worker.lives
     house.pass_time(0.1)
     assert worker.lives
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "why"),
+    [
+        (1, "ImportError: no module", "ended; last log line: ImportError: no module"),
+        (-9, '{"event": "worker.started", "level": "info"}', "was ended by SIGKILL; last log line: worker.started"),
+        (-99, "[]", "ended; last log line: []"),
+        (None, '{"event": "x", "level": "error", "detail": "y"}', "ended; last log line: x y"),
+    ],
+)
+def test_an_end_says_the_signal_and_the_last_event(tmp_path: Path, code: int | None, line: str, why: str) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text(f"{line}\n")
+    assert End(code, 1.0, summary(log)).why == why
 
 
 def test_pauses_grow_while_it_keeps_ending_and_shrink_when_it_was_well(house: House) -> None:

@@ -1,0 +1,24 @@
+"""The doctor's findings on the queues of a service."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from penstock.cli.doctor import _devices, _worker
+from penstock.client import Worker
+from penstock.client.answers import read_queue
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def worker(device: str, *queues: str) -> Worker:
+    return Worker("w", "host", "serving", queues, 1, 0, device, {}, START, {})
+
+
+def test_a_queue_is_reported_with_the_devices_of_its_workers() -> None:
+    devices = _devices([worker("NVIDIA H100", "h100", "default"), worker("cpu", "default"), worker("cpu", "default")])
+    assert devices == {"h100": ["NVIDIA H100"], "default": ["NVIDIA H100", "cpu"]}
+    queue = read_queue({"name": "h100", "queued": 2, "running": 1, "workers": 1})
+    found = _worker(queue, devices["h100"], served=True, pooled=False)
+    assert (found.ok, found.detail) == (True, "1 at queue h100 (NVIDIA H100), 2 waiting, 1 running")
+    assert _worker(queue, served=True, pooled=False).detail == "1 at queue h100, 2 waiting, 1 running"
