@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +49,21 @@ def test_published_ports_are_on_loopback() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def filled_in(**values: str) -> str:
+    """Return infra/compose.env with these values; it must have a line for each."""
+    text = COMPOSE.with_name("compose.env").read_text()
+    for name, value in values.items():
+        text, count = re.subn(rf"^{name}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
+        assert count == 1, name
+    return text
+
+
+def test_the_settings_to_fill_in_are_those_that_compose_requires() -> None:
+    required = set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text()))
+    assert required == {"PENSTOCK_SECRET", "VALKEY_PASSWORD", "PENSTOCK_PUBLIC_URL"}
+    assert "COMPOSE_PROFILES=cpu\n" in filled_in(**dict.fromkeys(required, "text"))
+
+
 @pytest.fixture
 def port() -> int:
     return free_port()
@@ -64,11 +80,11 @@ def compose(images: dict[str, str], port: int, tmp_path: Path) -> Iterator[Compo
     override = tmp_path / "override.yaml"
     # The limits of containers may not exceed those of this machine.
     override.write_text(yaml.safe_dump({"services": {name: {"ulimits": limits} for name in SERVICES}}))
-    env = tmp_path / "env"
+    env, url = tmp_path / "env", f"http://127.0.0.1:{port}"
     env.write_text(
-        "COMPOSE_PROFILES=cpu\nPENSTOCK_SECRET=of-this-test-only\nVALKEY_PASSWORD=of-this-test-only\n"
-        f"PENSTOCK_PUBLIC_URL=http://127.0.0.1:{port}\nPENSTOCK_PORT={port}\nVALKEY_IMAGE={VALKEY_IMAGE}\n"
-        "PENSTOCK_API_IMAGE=localhost/penstock-api\nPENSTOCK_WORKER_IMAGE=localhost/penstock-worker\n"
+        filled_in(PENSTOCK_SECRET="of-this-test-only", VALKEY_PASSWORD="of-this-test-only", PENSTOCK_PUBLIC_URL=url)
+        + f"PENSTOCK_PORT={port}\nVALKEY_IMAGE={VALKEY_IMAGE}\n"
+        + "PENSTOCK_API_IMAGE=localhost/penstock-api\nPENSTOCK_WORKER_IMAGE=localhost/penstock-worker\n"
     )
     words = [
         PODMAN_COMPOSE, "--project-name", f"compose-test-{os.getpid()}", "--file", str(COMPOSE),
