@@ -234,6 +234,16 @@ def test_a_worker_without_a_gpu_takes_half_of_its_own_memory(
     assert worker["resources"]["limits"]["memory"] == "8Gi"
 
 
+def test_the_api_and_the_keepers_know_the_collector(tools: Tools) -> None:
+    told = {
+        name.partition("/")[2]
+        for name, template in pod_templates(tools.render("-f", EVERYTHING)).items()
+        for variable in containers(template)[0]["env"]
+        if variable == {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.monitoring:4318"}
+    }
+    assert told == {"penstock-api", "penstock-keeper"}
+
+
 def test_scaled_jobs_follow_wanted_workers(tools: Tools) -> None:
     spec = named(tools.render("-f", CHART / "ci" / "scaled-jobs.yaml"), "ScaledJob", "penstock-l4")["spec"]
     (trigger,) = spec["triggers"]
@@ -366,6 +376,8 @@ SCALED = {"pools": {"cpu": {"queue": "default", "mode": "ScaledJob"}}}
         ({"settings": {"s3": {"secret_access_key": "text"}}}, "s3"),
         ({"settings": {"access": "open"}}, "access"),
         ({"catalogues": {"penstock.toml": ""}}, "penstock.toml"),
+        ({"otel": {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"}}, "OTEL_EXPORTER_OTLP_HEADERS"),
+        ({"otel": {"PENSTOCK_SECRET": "text"}}, "PENSTOCK_SECRET"),
         ({"pools": None}, "pools"),
         ({"pools": {"Cpu": {"queue": "default"}}}, "Cpu"),
         ({"pools": {"api": {"queue": "default"}}}, "api"),
