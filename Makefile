@@ -73,7 +73,7 @@ $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; a quarter of an hour)
 	$(VLLM_ENV)/bin/python -m pytest tests/vllm
 
-image-test: $(READY) ## Build the container images and test them (root, the programs of infra/apt.txt; about ten minutes)
+image-test: $(READY) ## Build the container images and test them (root, the programs of infra/apt.txt; about twelve minutes)
 	PENSTOCK_IMAGE_TEST=1 $(BIN)/pytest -v -rs tests/images
 
 # helm, kubectl and the checkers of charts, from npm and pip.

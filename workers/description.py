@@ -26,6 +26,7 @@ def describing(settings: Settings, served: ServedModels, engine: BatchingEngine)
             slots=settings.slots,
             device=device_name(),
             draining=draining,
+            device_busy=engine.busy_share(),
             models=tuple(
                 ServedModel(
                     entry.name, entry.ready, entry.name in loaded, batches.get(entry.name), kept.get(entry.name)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
+from statistics import fmean
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Metric, generate_latest
@@ -53,6 +54,7 @@ class Snapshot:
             found, queues, workers = self.found
             yield from _queue_metrics(queues, self.settings)
             yield from _job_metrics(found)
+            yield _device_metric(workers)
             yield _encoder_cache_metric(workers)
             yield from _webhook_metrics(found)
             yield from _drop_metrics(found)
@@ -128,6 +130,19 @@ def _job_metrics(found: Counts) -> Iterable[Metric]:
     for look_up, count in sorted(found.lookups.items()):
         lookups.add_metric(look_up, count)
     yield lookups
+
+
+def _device_metric(workers: Sequence[LiveWorker]) -> Metric:
+    shares: dict[str, list[float]] = {}
+    for state in (worker.state for worker in workers):
+        if state.device_busy is not None:
+            for queue in state.queues:
+                shares.setdefault(queue, []).append(state.device_busy)
+    text = "Share of the last minute in which the devices of the queue's live workers computed."
+    family = GaugeMetricFamily("penstock_queue_device_busy", text, labels=["queue"])
+    for queue, found in sorted(shares.items()):
+        family.add_metric([queue], fmean(found))
+    return family
 
 
 def _encoder_cache_metric(workers: Sequence[LiveWorker]) -> Metric:

@@ -38,6 +38,8 @@ class WorkerState:
     device: str
     draining: bool
     models: tuple[ServedModel, ...]
+    #: Share of about the last minute in which the device computed; None from a release that does not report it.
+    device_busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.config import Settings, load_settings, require_safe_access
-from tests.helm.conftest import CHART, ROOT, VALUES, Object, Tools, containers, named, of_kind, pod_templates
+from tests.helm.conftest import CHART, NAMESPACE, ROOT, VALUES, Object, Tools, containers, named, of_kind, pod_templates
 
 KEDA = ROOT.parent / "shared" / "data" / "schemas" / "keda"
 #: Kinds that operators define. KEDA's are checked by its own definitions; of Prometheus' there are none to be had here.
@@ -233,6 +234,16 @@ def test_a_worker_without_a_gpu_takes_half_of_its_own_memory(
     assert worker["resources"]["limits"]["memory"] == "8Gi"
 
 
+def test_the_api_and_the_keepers_know_the_collector(tools: Tools) -> None:
+    told = {
+        name.partition("/")[2]
+        for name, template in pod_templates(tools.render("-f", EVERYTHING)).items()
+        for variable in containers(template)[0]["env"]
+        if variable == {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.monitoring:4318"}
+    }
+    assert told == {"penstock-api", "penstock-keeper"}
+
+
 def test_scaled_jobs_follow_wanted_workers(tools: Tools) -> None:
     spec = named(tools.render("-f", CHART / "ci" / "scaled-jobs.yaml"), "ScaledJob", "penstock-l4")["spec"]
     (trigger,) = spec["triggers"]
@@ -323,6 +334,18 @@ def test_a_named_way_out_is_the_only_one(tools: Tools) -> None:
     assert [[each["port"] for each in rule["ports"]] for rule in worker["egress"]] == [[53, 53], [6380, 9000]]
 
 
+def test_the_notes_lead_to_the_api_and_to_a_command_that_is_there(tools: Tools) -> None:
+    done = tools.run(
+        "helm", "install", "penstock", CHART, "--dry-run=client", "--namespace", NAMESPACE, "--values", MINIMAL
+    )
+    notes = done.stdout.partition("NOTES:\n")[2]
+    (command,) = re.findall(r"deploy/penstock-api -- penstock (.*)", notes)
+
+    assert "the Service penstock, port 8080, in the namespace models" in notes
+    assert "https://penstock.example.org" in notes
+    assert CliRunner().invoke(app, [*command.split(), "--help"]).exit_code == 0
+
+
 def test_two_releases_do_not_share_names(tools: Tools) -> None:
     def names(release: str) -> set[str]:
         done = tools.run("helm", "template", release, CHART, "-f", MINIMAL)
@@ -353,6 +376,8 @@ SCALED = {"pools": {"cpu": {"queue": "default", "mode": "ScaledJob"}}}
         ({"settings": {"s3": {"secret_access_key": "text"}}}, "s3"),
         ({"settings": {"access": "open"}}, "access"),
         ({"catalogues": {"penstock.toml": ""}}, "penstock.toml"),
+        ({"otel": {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"}}, "OTEL_EXPORTER_OTLP_HEADERS"),
+        ({"otel": {"PENSTOCK_SECRET": "text"}}, "PENSTOCK_SECRET"),
         ({"pools": None}, "pools"),
         ({"pools": {"Cpu": {"queue": "default"}}}, "Cpu"),
         ({"pools": {"api": {"queue": "default"}}}, "api"),

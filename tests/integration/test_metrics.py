@@ -224,10 +224,12 @@ class TestTheRoute:
         (task,) = (await service.jobs.run(deliveries.due(5, 60))).tasks
         await service.jobs.run(deliveries.settle(task.delivery, Delivery.DELIVERED, Attempt(1, 0.0, 200, "x")))
         await service.jobs.run(drop_events.count(drop_events.HTTP, {drop_events.FOREIGN: 1}))
-        await service.jobs.run(workers.report("w", worker_with("echo", 512), alive_s=60))
-        await service.jobs.run(workers.report("v", worker_with("echo", 88), alive_s=60))
+        await service.jobs.run(workers.report("w", worker_with("echo", 512, busy=0.25), alive_s=60))
+        await service.jobs.run(workers.report("v", worker_with("echo", 88, busy=0.75), alive_s=60))
+        await service.jobs.run(workers.report("old", worker_with("echo", 0, busy=None), alive_s=60))
         families = await scrape(service)
         assert value(families, "penstock_encoder_cache_bytes", model="echo") == 600
+        assert value(families, "penstock_queue_device_busy", queue="default") == 0.5
         assert _rows(_told(families)) == _rows(_documented())
 
 
@@ -239,9 +241,9 @@ def test_the_reference_knows_every_phase_that_a_worker_tells(valkey: ValkeyProce
     assert told == set(re.findall(r"`(\w+)`", PAGE.read_text().partition("Phases:")[2].partition("All phases but")[0]))
 
 
-def worker_with(model: str, kept_bytes: int) -> WorkerState:
+def worker_with(model: str, kept_bytes: int, *, busy: float | None) -> WorkerState:
     served = ServedModel(model, ready=True, loaded=True, batch_size=1, encoder_cache_bytes=kept_bytes)
-    return WorkerState("host", 0.0, ("default",), 1, "cpu", draining=False, models=(served,))
+    return WorkerState("host", 0.0, ("default",), 1, "cpu", draining=False, models=(served,), device_busy=busy)
 
 
 Row = tuple[str, str, frozenset[str]]

@@ -23,6 +23,7 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, Continue, Done, OnBatch, Step
 from penstock.workers.engine.batching import Batch, Pick, compose
+from penstock.workers.engine.device_time import DeviceTime
 from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Residency, Resident
 from penstock.workers.engine.runners import Runners
@@ -68,6 +69,7 @@ class BatchingEngine:
         self._batch_sizes: dict[str, int] = {}
         #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
+        self._time = DeviceTime(at=time.monotonic())
         self._loss: DeviceLost | None = None
         self._closed = False
         self._scheduler = threading.Thread(target=self._schedule, name="engine-scheduler", daemon=True)
@@ -92,6 +94,10 @@ class BatchingEngine:
         """Return the number of prompts in the latest batch of each model that has run."""
         with self._lock:
             return dict(self._batch_sizes)
+
+    def busy_share(self) -> float:
+        """Return the share of about the last minute in which the device computed batches, from 0 to 1."""
+        return self._time.share(at=time.monotonic())
 
     def kept_bytes(self) -> dict[str, int]:
         """Return the bytes of cached encodings of each loaded model that caches them."""
@@ -284,9 +290,11 @@ class BatchingEngine:
 
     def _serve(self, items: Sequence[Item]) -> None:
         resident = items[0].run.resident
+        self._time.begin(at=time.monotonic())
         try:
             self._advance(items, resident)
         finally:
+            self._time.end(at=time.monotonic())
             self._stepping = ()
             self._residency.release(resident)
 

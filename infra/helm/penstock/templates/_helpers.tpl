@@ -104,6 +104,11 @@ checksum/config: {{ printf "%s%s" (include "penstock.settings" .) (toJson .Value
 - name: AWS_CA_BUNDLE
   value: /etc/penstock-ca/ca.crt
 {{- end }}
+{{- if has $component (list "api" "keeper") }}
+{{- range $name, $value := .otel }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -321,6 +321,20 @@ def test_a_device_that_hangs_is_stuck_from_when_the_last_of_its_jobs_gave_up(
     assert engine.stuck_s() == 0
 
 
+def test_the_share_of_a_device_s_time_counts_the_batch_that_it_works_on(
+    engine: BatchingEngine, jobs: ThreadPoolExecutor
+) -> None:
+    assert engine.busy_share() == 0
+    steps = Steps()
+    job = Job(jobs, engine, a_model(on_step=steps), Source([0]))
+    assert steps.started.wait(WAIT_S)
+    busy = [engine.busy_share() for _ in range(2)]
+    assert 0 < busy[0] < busy[1] <= 1
+    steps.go.set()
+    assert job.outputs() == [0]
+    wait_for(lambda: engine.busy_share() > engine.busy_share(), "the share of an idle device does not sink")
+
+
 def test_closing_the_outputs_ends_the_run(engine: BatchingEngine) -> None:
     source = Source(range(100))
     outputs = engine.run(a_model(), iter(source), check=never)
