@@ -44,6 +44,8 @@ KINDS = ("noop", "text", "picture", "raster")
 CONNECTIONS, SLOTS = 8, 4
 #: Jobs before the measurement: they start the IO processes and fill the caches.
 FIRST = 100
+#: Processor seconds of all processes in a second without jobs, at most.
+QUIET_S = 0.15
 #: Milliseconds of our own processes for each kind.
 GOALS = {"noop": 4.0, "picture": 6.0, "raster": 60.0}
 
@@ -171,10 +173,22 @@ def service(kinds: Sequence[str], durability: str, store: str) -> Iterator[tuple
 def measure(stack: Stack, body: dict[str, Any], jobs: int) -> Price:
     """Return the cost of jobs, after some that are not measured."""
     _press(stack, body, FIRST)
+    _wait_until_quiet(stack)
     before, begun = _processor_s(stack), time.perf_counter()
     _press(stack, body, jobs)
     took_s = time.perf_counter() - begun
     return Price(jobs, took_s, _processor_s(stack) - before)
+
+
+def _wait_until_quiet(stack: Stack) -> None:
+    """Wait until all processes together have used little for a second: other models are warmed up by then."""
+
+    def quiet() -> bool:
+        before = _processor_s(stack).total()
+        time.sleep(1)
+        return _processor_s(stack).total() - before < QUIET_S
+
+    wait_for(quiet, "the service does not rest")
 
 
 def _press(stack: Stack, body: dict[str, Any], jobs: int) -> None:

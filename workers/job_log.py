@@ -1,20 +1,21 @@
 """The lines of an attempt: what the processor and the runner said of the job, bounded.
 
-The processor's process appends its lines to a file in the attempt's folder, which the worker opened before: so the
-lines before a crash are kept, and a process can name no other file. The engine passes on a runner's lines where the job
-is alone in the batch.
+The processor's process writes its lines into memory of a fixed size, which the worker made before: so the lines before
+a crash are kept, the process can take no more memory by them, and no file is made on a disk. The engine passes on a
+runner's lines where the job is alone in the batch.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from penstock.listening import shortened
@@ -26,7 +27,7 @@ Source: TypeAlias = Literal["processor", "runner"]
 FIRST_BYTES, FIRST_LINES = 32 * 1024, 500
 #: Bytes and lines that are stored at the attempt's end, the latest; lines between are left out and counted.
 LAST_BYTES, LAST_LINES = 24 * 1024, 450
-#: Bytes that a process may write to its file; the worker reads no more.
+#: Bytes of the memory for the lines of a process.
 MAX_FILE_BYTES = 4 * 2**20
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 #: Bytes of a line beside its text.
@@ -75,18 +76,19 @@ class AttemptLog:
         self._read_bytes = 0
         self._begun = b""
 
-    def open_file(self, path: Path) -> Path | None:
-        """Make the file to which the processor's process appends its lines, and return its path; None without room."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    def open_memory(self) -> int | None:
+        """Make the memory for the lines of the processor's process; return its descriptor, None without memory.
+
+        The descriptor stays this object's.
+        """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = _fixed_memory(MAX_FILE_BYTES)
         except OSError:  # a job without lines is better than none
             return None
-        return path
+        return self._descriptor
 
     def close(self) -> None:
-        """Close the file."""
+        """Free the memory."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
@@ -134,7 +136,7 @@ class AttemptLog:
     def _written(self) -> Iterator[Line]:
         """Yield the whole lines that the process has written since the last call."""
         while self._descriptor is not None and self._read_bytes < MAX_FILE_BYTES:
-            found = os.pread(self._descriptor, 64 * 1024, self._read_bytes)
+            found = os.pread(self._descriptor, 64 * 1024, self._read_bytes).partition(b"\0")[0]
             if not found:
                 return
             self._read_bytes += len(found)
@@ -146,7 +148,7 @@ class AttemptLog:
 
 
 def _line_of(text: bytes) -> Line:
-    """Return a line of the file; the file is not trusted."""
+    """Return a line of the memory, which is not trusted."""
     try:
         at, level, said = json.loads(text)
         return Line(_time(at), "processor", level if level in _LEVELS else "info", str(said))
@@ -160,20 +162,39 @@ def _time(at: Any) -> float:
     return float(at) if isinstance(at, int | float) and abs(now - at) < 86_400 else now
 
 
-class LineFile:
-    """The process's side of the file: a `Listener` that appends each line."""
+def _fixed_memory(size_bytes: int) -> int:
+    """Return the descriptor of memory full of zeros that nobody can make larger or smaller."""
+    if not hasattr(os, "memfd_create"):  # not on Linux
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size_bytes)
+            return os.dup(file.fileno())
+    descriptor = os.memfd_create("lines", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        self._left_bytes = MAX_FILE_BYTES
+
+class LineFile:
+    """The process's side of the memory: a `Listener` that writes each line behind the one before."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take over the descriptor."""
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._written_bytes = 0
 
     def __call__(self, level: str, text: str) -> None:
-        """Append a line; nothing once the file is full."""
+        """Write a line; nothing once the memory is full."""
         row = json.dumps([round(time.time(), 6), level, text]).encode() + b"\n"
-        self._left_bytes -= len(row)
-        if self._left_bytes >= 0:
-            os.write(self._descriptor, row)
+        with self._lock:
+            at, self._written_bytes = self._written_bytes, self._written_bytes + len(row)
+        if at + len(row) <= MAX_FILE_BYTES:
+            os.pwrite(self._descriptor, row, at)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the descriptor."""
         os.close(self._descriptor)

@@ -41,7 +41,7 @@ from penstock.workers.engine.base import Engine
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.result_cache import ResultCache, fingerprint_of
-from penstock.workers.rooms import Rooms
+from penstock.workers.rooms import ARTIFACTS, Rooms
 from penstock.workers.served_models import RunnableModel, ServedModels
 from penstock.workers.store_waits import StoreWaits
 
@@ -144,8 +144,8 @@ class Pipeline:
             with attempt.timed("cold_start"):
                 self.engine.load(runnable.model, check=attempt.check)
             work = Work(
-                runnable.model, attempt.claim.submission.input, media, folder / "artifacts", tenant, folder.parent,
-                attempt.lines.open_file(folder / "lines"),
+                runnable.model, attempt.claim.submission.input, media, folder / ARTIFACTS, tenant, folder.parent,
+                attempt.lines.open_memory(),
             )  # fmt: skip
             processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
         attempt.check()

@@ -45,8 +45,9 @@ class Work:
     #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files.
     #: None = `folder` alone.
     room: Path | None = None
-    #: File to which an IO process appends the lines that the processor logs or prints; None = nobody reads them.
-    lines: Path | None = None
+    #: Descriptor of the memory for the lines that the processor logs or prints in an IO process; None = nobody reads
+    #: them.
+    lines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

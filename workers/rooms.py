@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 import time
@@ -17,6 +18,8 @@ from penstock.jobs import Claim
 #: Number of rooms from which empty ones are removed, and seconds that they must have been empty: longer than an IO
 #: process is used.
 MANY, EMPTY_S = 1000, 300.0
+#: Name of the folder of an attempt in which its processor makes files.
+ARTIFACTS = "artifacts"
 
 
 class Rooms:
@@ -32,24 +35,31 @@ class Rooms:
         self._looks_in = 0
         #: The folders of running attempts, by room.
         self._folders: dict[Path, set[Path]] = defaultdict(set)
+        #: Folders that earlier attempts left as they found them, by room: making one anew costs more than a look.
+        self._spare: dict[Path, list[Path]] = defaultdict(list)
 
     @contextmanager
     def folder(self, claim: Claim) -> Iterator[Path]:
-        """Yield the path of an attempt's folder in its room, neither of them made yet.
+        """Yield the path of an attempt's folder in its room, which is empty or not made yet.
 
-        At the end the folder is removed, and whatever else no attempt needs in the room. Raises nothing of its own.
+        At the end the folder is removed, unless it is as it was before, and whatever else no attempt needs in the room.
+        Raises nothing of its own.
         """
         room = self._spool / self._name(claim)
-        folder = room / f"{claim.key.id}-{claim.fence}"
         with self._lock:
             self._remove_empty()
+            spare = self._spare[room]
+            folder = spare.pop() if spare else room / f"{claim.key.id}-{claim.fence}"
             self._folders[room].add(folder)
         try:
             yield folder
         finally:
+            clean = self._shared and _is_clean(folder)
             with self._lock:
                 self._folders[room].discard(folder)
-                left = _entries(room) - self._folders[room]  # its own folder among them
+                if clean:
+                    self._spare[room].append(folder)
+                left = _entries(room) - self._folders[room] - set(self._spare[room])
                 if not self._folders[room]:
                     del self._folders[room]
             for path in left:
@@ -75,7 +85,26 @@ class Rooms:
         for room in rooms:
             with suppress(OSError):  # not empty
                 if room not in self._folders and time.time() - room.stat().st_mtime > EMPTY_S:
+                    for spare in self._spare.pop(room, ()):
+                        _remove(spare)
                     room.rmdir()
+
+
+def _is_clean(folder: Path) -> bool:
+    """Return True where a folder holds nothing but the empty one for artifacts, which this user can change."""
+    try:
+        with os.scandir(folder) as found:
+            return all(
+                each.name == ARTIFACTS and each.is_dir(follow_symlinks=False) and _is_empty(Path(each.path))
+                for each in found
+            )
+    except OSError:
+        return False
+
+
+def _is_empty(folder: Path) -> bool:
+    with os.scandir(folder) as found:
+        return next(found, None) is None and folder.stat().st_mode & 0o700 == 0o700
 
 
 def _entries(room: Path) -> set[Path]:

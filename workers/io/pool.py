@@ -47,6 +47,8 @@ TEMPLATE_IDLE_S = 600.0
 #: Jobs that a process serves, and seconds after its start at which it begins another, at most. Code that a decoder's
 #: fault let in stays no longer.
 MAX_JOBS, MAX_AGE_S = 64, 60.0
+#: Seconds between two looks for processes and templates to end.
+LOOK_EVERY_S = 2.0
 #: Seconds between two counts of the threads of all processes, where the kernel does not limit them.
 COUNT_EVERY_S = 0.25
 #: Share of its memory limit that an idle process may still hold. A process that holds more is replaced.
@@ -74,7 +76,10 @@ class IOPool:
         self._idle_s = idle_s
         self._kept_bytes = KEPT_SHARE * options.memory_bytes
         self._lock = threading.Lock()
+        #: Notified when a process may be started or is idle, and at the end.
         self._change = threading.Condition(self._lock)
+        #: Set at the end, for the threads that look now and then: they need not wake for each job.
+        self._ended = threading.Event()
         #: Idle processes; the one used last is at the end.
         self._idle: list[IOProcess] = []
         self._used: set[IOProcess] = set()
@@ -105,8 +110,7 @@ class IOPool:
         # Created first: the process may begin its second half at once, and write there.
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
         with self._using(work, limits) as process, ExitStack() as conversation:
-            lines = None if work.lines is None else str(work.lines)
-            send_request(process, limits, "job", **work_to_json(work), lines=lines)
+            send_request(process, limits, "job", descriptor=work.lines, **work_to_json(work))
             if not process.loaded:
                 if receive(process, process.channel, limits, LOADING).kind != "loaded":
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")
@@ -147,6 +151,7 @@ class IOPool:
             self._closed = True
             idle, self._idle = self._idle, []
             self._change.notify_all()
+        self._ended.set()
         for process in idle:
             process.close()
         self._idle_ender.join()
@@ -325,26 +330,20 @@ class IOPool:
 
     def _end_idle(self) -> None:
         """End processes and templates that are unused, and idle processes that are old, until the pool is closed."""
-        while True:
+        while not self._ended.wait(min(self._idle_s, LOOK_EVERY_S)):
+            now = time.monotonic()
             with self._lock:
-                if self._closed:
-                    return
-                now = time.monotonic()
-                left = {process: self._ends_at(process) - now for process in self._idle}
-                expired = [process for process, left_s in left.items() if left_s <= 0]
+                expired = [process for process in self._idle if self._ends_at(process) <= now]
                 self._idle = [process for process in self._idle if process not in expired]
             for process in expired:
                 self._drop(process)
-            templates_s = self._end_templates(now)
-            with self._lock:
-                if not expired and not self._closed:
-                    self._change.wait(min([*left.values(), templates_s]))
+            self._end_templates(now)
 
     def _ends_at(self, process: IOProcess) -> float:
         return min(process.idle_since + self._idle_s, process.born_at + MAX_AGE_S)
 
-    def _end_templates(self, now: float) -> float:
-        """End unused templates; return the seconds until the next one may be unused."""
+    def _end_templates(self, now: float) -> None:
+        """End unused templates."""
         with self._lock:
             serving = {process.serves[1] for process in (*self._idle, *self._used)}
             places = [place for key, place in self._templates.items() if key not in serving]
@@ -357,16 +356,11 @@ class IOPool:
                     place.template = None
             finally:
                 place.lock.release()
-        return TEMPLATE_IDLE_S / 10
 
     def _count_threads(self) -> None:
         """End processes with too many threads, where the kernel does not limit them, until the pool is closed."""
-        while True:
+        while not self._ended.wait(COUNT_EVERY_S):
             with self._lock:
-                if not self._closed:
-                    self._change.wait(COUNT_EVERY_S)
-                if self._closed:
-                    return
                 processes = [*self._used, *self._idle]
             for process in processes:
                 if "threads" in process.parts:

@@ -62,10 +62,12 @@ class WaitLimits:
         return tick
 
 
-def send_request(process: IOProcess, limits: WaitLimits, kind: str, **fields: Any) -> None:
+def send_request(
+    process: IOProcess, limits: WaitLimits, kind: str, *, descriptor: int | None = None, **fields: Any
+) -> None:
     """Send a process a request; its log lines carry the job's ids as the worker's own do."""
     try:
-        process.channel.send(kind, tick=limits.tick(), log=_log_ids(), **fields)
+        process.channel.send(kind, tick=limits.tick(), descriptor=descriptor, log=_log_ids(), **fields)
     except Disconnected:
         raise process.death(LOADING) from None
 

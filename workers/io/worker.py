@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from contextvars import copy_context
 from itertools import islice
 from pathlib import Path
@@ -68,7 +68,7 @@ class IOWorker:
                 message = self._channel.receive()
                 with (
                     structlog.contextvars.bound_contextvars(**message.header["log"]),
-                    _told_to(message.header.get("lines")),
+                    _told_to(message.descriptor),
                 ):
                     idle = self._do(message)
                 del message  # else its arrays would live until the next job
@@ -225,13 +225,12 @@ class RemoteSink:
 
 
 @contextmanager
-def _told_to(path: str | None) -> Iterator[None]:
-    """Append this context's log lines and prints to a file as well, while the block runs."""
+def _told_to(descriptor: int | None) -> Iterator[None]:
+    """Write this context's log lines and prints into the worker's memory as well, while the block runs."""
     hear_prints()
     with ExitStack() as stack:
-        with suppress(OSError):  # a job without lines is better than none
-            if path is not None:
-                stack.enter_context(listening(stack.enter_context(closing(LineFile(path)))))
+        if descriptor is not None:
+            stack.enter_context(listening(stack.enter_context(closing(LineFile(descriptor)))))
         yield
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -44,17 +43,22 @@ def test_a_part_that_was_not_stored_is_the_same_again() -> None:
     assert said(log) == ["two"]
 
 
-def test_lines_of_a_process_are_read_as_they_come_and_half_of_one_waits(tmp_path: Path) -> None:
+def memory_of(log: AttemptLog) -> int:
+    descriptor = log.open_memory()
+    assert descriptor is not None
+    return descriptor
+
+
+def test_lines_of_a_process_are_read_as_they_come_and_half_of_one_waits() -> None:
     log = AttemptLog()
-    path = log.open_file(tmp_path / "job" / "lines")
-    assert path is not None
-    line_file = LineFile(str(path))
+    memory = memory_of(log)
+    line_file = LineFile(os.dup(memory))
     line_file("warning", "whole")
-    with path.open("ab") as raw:
-        raw.write(b'[1, "info", "ha')
     assert said(log, last=False) == ["whole"]
-    with path.open("ab") as raw:
-        raw.write(b'lf"]\n')
+    at = len(os.pread(memory, 1000, 0).rstrip(b"\0"))
+    os.pwrite(memory, b'[1, "info", "ha', at)
+    assert said(log, last=False) == []
+    os.pwrite(memory, b'lf"]\n', at + 15)
     part = log.next_part(last=True)
     assert part is not None
     [line] = part.lines
@@ -76,40 +80,37 @@ def test_lines_of_a_process_are_read_as_they_come_and_half_of_one_waits(tmp_path
         (b'[1, "info", "key penstock_abcdefghij0123_SECRET0"]', "key penstock_abcdefghij0123_[redacted]"),
     ],
 )
-def test_a_process_may_write_anything(tmp_path: Path, row: bytes, text: str) -> None:
+def test_a_process_may_write_anything(row: bytes, text: str) -> None:
     log = AttemptLog()
-    path = log.open_file(tmp_path / "lines")
-    assert path is not None
-    path.write_bytes(row + b"\n")
+    os.pwrite(memory_of(log), row + b"\n", 0)
     assert said(log) == [text]
     log.close()
+    assert said(log) == []
 
 
-def test_a_process_that_fills_or_replaces_its_file_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the size is fixed on Linux only")
+def test_a_process_can_neither_grow_nor_shrink_its_memory() -> None:
     log = AttemptLog()
-    path = log.open_file(tmp_path / "lines")
-    assert path is not None
-    with path.open("wb") as raw:
-        os.truncate(raw.fileno(), 4 * MAX_FILE_BYTES)  # one line without an end
+    memory = memory_of(log)
+    for act in (
+        lambda: os.truncate(memory, 4 * MAX_FILE_BYTES),
+        lambda: os.truncate(memory, 0),
+        lambda: os.pwrite(memory, b"x", MAX_FILE_BYTES),
+    ):
+        with pytest.raises(PermissionError):
+            act()
+    os.pwrite(memory, b"x" * MAX_FILE_BYTES, 0)  # one line without an end
     assert said(log) == []
-    secret = tmp_path / "secret"
-    secret.write_text("another's\n")
-    path.unlink()
-    path.symlink_to(secret)
-    assert said(log) == []
-    with pytest.raises(OSError, match="symbolic links"):
-        LineFile(str(path))
     log.close()
-    assert said(log) == []
 
 
-def test_a_full_file_takes_no_more_lines(tmp_path: Path) -> None:
+def test_a_full_memory_takes_no_more_lines() -> None:
     log = AttemptLog()
-    path = log.open_file(tmp_path / "lines")
-    assert path is not None
-    line_file = LineFile(str(path))
+    line_file = LineFile(os.dup(memory_of(log)))
     for _ in range(MAX_FILE_BYTES // 1000 + 10):
         line_file("info", "x" * 1000)
-    assert path.stat().st_size <= MAX_FILE_BYTES
+    part = log.next_part(last=True)
+    assert part is not None
+    assert part.lines[0].text == "x" * 1000
     line_file.close()
     log.close()

@@ -77,3 +77,21 @@ def test_empty_rooms_of_long_ago_are_removed(tmp_path: Path, claim: Claim) -> No
     os.utime(folder.parent, (long_ago, long_ago))
     with room.folder(of_tenant(claim, "a")):
         assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_a_job_left_empty_is_used_again_and_one_with_anything_in_it_is_not(
+    tmp_path: Path, claim: Claim
+) -> None:
+    room = Rooms(tmp_path, shared=True)
+    with room.folder(claim) as first:
+        (first / "artifacts").mkdir(parents=True)
+    with room.folder(replace(claim, fence=2)) as second, room.folder(replace(claim, fence=3)) as beside:
+        assert second == first
+        assert beside != first
+        assert list((second / "artifacts").iterdir()) == []
+        (second / "artifacts" / "said.txt").touch()
+    with room.folder(replace(claim, fence=4)) as third:
+        assert third != first
+        third.mkdir(parents=True)
+        (third / "link").symlink_to(tmp_path)
+    assert list(first.parent.iterdir()) == []
