@@ -1,6 +1,8 @@
 #!lua
--- tenant id created_us -> view | 0 unknown | 1 gone. The manifest of a reservation is stored: the job may now be claimed.
--- Its place in the queue is that of the creation time in the manifest.
+-- tenant id created_us brief(bool) -> view | 0 unknown | 1 gone | {the four of `outlook`, revision, delivery} of a
+-- reservation where the caller knows the rest (`brief`).
+-- The manifest of a reservation is stored: the job may now be claimed. Its place in the queue is that of the creation time
+-- in the manifest.
 local job = load(args.tenant, args.id)
 if not job then return redis.call('EXISTS', tkey(args.tenant, 'gone:' .. args.id)) end
 if job.state ~= 'reserved' then return view(job) end
@@ -15,4 +17,7 @@ enqueue(job)
 expire_at(job, now + job.ttl_us)
 announce(job, 'job.queued', job.created_us)
 emit(job, 'job.created', { model = job.model, queue = job.queue })
-return view(job)
+if not args.brief then return view(job) end
+local found = outlook(job, true)
+found[5], found[6] = tonumber(job.revision), job.delivery
+return found
