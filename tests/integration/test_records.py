@@ -27,6 +27,8 @@ from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
 from tests.support.valkey import ValkeyProcess
 
+#: Limits of a queue with more jobs.
+MANY = replace(LIMITS, max_queued=1000)
 OOM = OutOfMemory().report()
 
 
@@ -98,7 +100,7 @@ class TestClaim:
         tenants = [f"t{n:03}" for n in range(130)]
         for tenant in tenants:
             for job_id in "ab":
-                submit(store, job_id, tenant=tenant)
+                submit(store, job_id, MANY, tenant=tenant)
         for n in (1, 60, 69):
             claim(store, n)
         second = {held.key.tenant for held in claim(store, 130)}
@@ -107,8 +109,8 @@ class TestClaim:
 
     def test_finds_a_job_behind_many_lanes_that_it_cannot_take(self, store: JobStore) -> None:
         for n in range(120):
-            submit(store, tenant=f"t{n:03}", model="unknown")
-        submit(store, tenant="last")
+            submit(store, "a", MANY, tenant=f"t{n:03}", model="unknown")
+        submit(store, "a", MANY, tenant="last")
         assert [held.key.tenant for held in claim(store, 5)] == ["last"]
         assert claim(store, 5) == []
 
