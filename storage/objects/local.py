@@ -299,6 +299,7 @@ class LocalStore:
         except FileNotFoundError:
             self._temporary_folder()  # made at first; raises where the store is away
             descriptor = os.open(name, _NEW, self._mode)
+        self._seen = True
         draft.temporary, draft.witness = name, Witness(opened_ns, descriptor)
         opened.callback(draft.discard)
         draft.write(descriptor)
