@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +14,7 @@ from penstock.jobs import Artifact, Claim
 from penstock.processors.base import CHECKPOINT_NAME
 from penstock.storage.objects.base import ObjectStore
 
+#: Name of the list that clients save beside the artifacts.
 MANIFEST = "manifest.json"
 
 
@@ -98,14 +98,11 @@ class Sink:
 
 
 def upload(objects: ObjectStore, claim: Claim, files: Mapping[str, Finished]) -> tuple[Artifact, ...]:
-    """Upload the files under the attempt's own prefix, the manifest last, and return the artifacts.
+    """Upload the files under the attempt's own prefix and return the artifacts, which the job's outcome lists.
 
     Nothing is visible yet: the artifacts become visible when the job is completed with this prefix.
     """
-    artifacts = tuple(_upload_one(objects, claim, name, file) for name, file in files.items())
-    manifest = {"job": claim.key.id, "attempt": claim.attempt, "artifacts": [asdict(a) for a in artifacts]}
-    _put_once(objects, claim.prefix + MANIFEST, json.dumps(manifest, indent=1).encode(), "application/json")
-    return artifacts
+    return tuple(_upload_one(objects, claim, name, file) for name, file in files.items())
 
 
 def _upload_one(objects: ObjectStore, claim: Claim, name: str, file: Finished) -> Artifact:
@@ -118,10 +115,3 @@ def _upload_one(objects: ObjectStore, claim: Claim, name: str, file: Finished) -
         # Only this attempt writes here: an earlier try of the same put succeeded, and its response was lost.
         size_bytes = objects.head(key).size_bytes
     return Artifact(name, file.media_type, size_bytes, sha256, key)
-
-
-def _put_once(objects: ObjectStore, key: str, data: bytes, content_type: str) -> None:
-    try:
-        objects.put_bytes(key, data, content_type=content_type, if_absent=True)
-    except ObjectExists:
-        return

@@ -148,13 +148,13 @@ def sweep() -> Flow[Swept]:
     swept = yield from _redis(records.sweep(proposals=PROPOSALS))
     for key, proposal in swept.proposals:
         try:
-            _, job = yield from _store_and_commit(key, proposal)
+            stored = yield from _store_and_end(key, proposal)
         except JobGone:
             continue
         except RecordTooNew as error:
             log.warning("record.skipped", detail=error.detail)
             continue
-        yield from _forget_checkpoints(job)
+        yield from _forget_checkpoints(key, stored.state, stored.fence)
     return swept
 
 
@@ -259,8 +259,8 @@ def _run_or_revive(key: JobKey, command: Command[Reply[Job]]) -> Flow[Reply[Job]
 
 
 def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
-    job = reply.value if reply.proposal is None else (yield from _store_and_commit(key, reply.proposal))[1]
-    yield from _forget_checkpoints(job)
+    job = reply.value if reply.proposal is None else (yield from _store_and_commit(key, reply.proposal))
+    yield from _forget_checkpoints(key, job.state, job.fence)
     return job
 
 
@@ -268,7 +268,8 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
     manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
     stored = yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
     if stored is None:
-        confirmed = yield from _redis(records.confirm(submission.key, manifest.created_us))
+        made = done.job if done.created else None
+        confirmed = yield from _redis(records.confirm(submission.key, manifest.created_us, made=made))
         return replace(done, job=confirmed.job, hint=confirmed.hint)
     if stored.submission.fingerprint != submission.fingerprint:  # another request's job, which Redis had lost
         yield from _redis(records.unreserve(submission.key))
@@ -282,7 +283,7 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
 
 def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
     if reply.proposal is not None:
-        stored, _ = yield from _store_and_commit(claim.key, reply.proposal)
+        stored = yield from _store_and_end(claim.key, reply.proposal)
         return Ended("ok", stored.shows(claim))
     if reply.value == "ok":
         return Ended("ok", succeeded)
@@ -291,16 +292,22 @@ def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow
     return Ended(reply.value, shown or (succeeded and reply.value == "already"))
 
 
-def _store_and_commit(key: JobKey, proposal: str) -> Flow[tuple[StoredOutcome, Job]]:
+def _store_and_commit(key: JobKey, proposal: str) -> Flow[Job]:
     stored = yield from _objects(lambda objects: manifests.put_outcome(objects, key, proposal))
-    return stored, (yield from _redis(records.commit(key, stored.text)))
+    return (yield from _redis(records.commit(key, stored.text)))
 
 
-def _forget_checkpoints(job: Job) -> Flow[None]:
+def _store_and_end(key: JobKey, proposal: str) -> Flow[StoredOutcome]:
+    stored = yield from _objects(lambda objects: manifests.put_outcome(objects, key, proposal))
+    yield from _redis(records.commit_end(key, stored.text))
+    return stored
+
+
+def _forget_checkpoints(key: JobKey, state: State, fence: int) -> Flow[None]:
     """Delete the checkpoints of an ended job; the keeper repeats this if the object store does not answer."""
-    if job.state in TERMINAL and job.fence:
+    if state in TERMINAL and fence:
         with suppress(ObjectStoreUnavailable):
-            yield from _objects(lambda objects: objects.delete_prefix(job.key.checkpoints))
+            yield from _objects(lambda objects: objects.delete_prefix(key.checkpoints))
 
 
 def _unlimited(manifest: Manifest) -> QueueLimits:

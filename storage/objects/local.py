@@ -15,7 +15,8 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -25,10 +26,10 @@ from penstock.errors import (
     InvalidRequest,
     MediaChanged,
     MediaTooLarge,
-    ObjectExists,
     ObjectNotFound,
     ObjectStoreFull,
     ObjectStoreUnavailable,
+    PenstockError,
 )
 from penstock.signing import SignedLink, sign_link
 from penstock.storage.objects.base import (
@@ -36,17 +37,19 @@ from penstock.storage.objects.base import (
     DEFAULT_CONTENT_TYPE,
     ObjectInfo,
     PresignedPut,
+    Put,
     StoredPart,
     new_file,
 )
+from penstock.storage.objects.local_drafts import Draft, bytes_writer, file_writer, in_the_way
 from penstock.storage.objects.local_multipart import PartFolder
+from penstock.storage.objects.local_syncs import GroupSyncs, Witness
 from penstock.storage.spool import is_full, write_probe
 
 MAX_KEY_BYTES = 1024
 MAX_PART_BYTES = 255
-#: Times that a put makes its folder again after a concurrent delete removed the empty folder.
-_FOLDER_TRIES = 10
 _OWN = ".penstock"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 #: Python's own table, the same on every machine.
 _TYPES = mimetypes.MimeTypes()
 
@@ -67,6 +70,7 @@ class LocalStore:
         clock: Callable[[], float] = time.time,
         passed_over: Callable[[str], None] = lambda _key: None,
         private: bool = False,
+        syncs: GroupSyncs | None = None,
     ) -> None:
         self.root = root.absolute()
         self._base_url = base_url
@@ -75,6 +79,8 @@ class LocalStore:
         self._passed_over = passed_over
         self._mode = 0o600 if private else 0o666  # less the umask
         self._own = self.root / _OWN
+        self._drafts = str(self._own / "tmp")
+        self._syncs = syncs or GroupSyncs(self.root)
         #: True once the store's own folder was seen: a store that is missing afterwards is away, not empty.
         self._seen = False
         self._is_away()
@@ -82,11 +88,21 @@ class LocalStore:
     def put_file(self, key: str, path: Path, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
         """Store a copy of a file."""
         with path.open("rb") as source:
-            return self._put(key, lambda file: shutil.copyfileobj(source, file, CHUNK_BYTES), content_type, if_absent)
+
+            def copy(file: BinaryIO) -> None:
+                shutil.copyfileobj(source, file, CHUNK_BYTES)
+
+            return self._put(Draft(key, file_writer(copy), content_type, if_absent))
 
     def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
         """Store bytes."""
-        return self._put(key, lambda file: file.write(data), content_type, if_absent)
+        return self._put(Draft(key, bytes_writer(data), content_type, if_absent))
+
+    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
+        """Store objects with two syncs for all: of their contents, then of their folders."""
+        drafts = [Draft(put.key, bytes_writer(put.data), put.content_type, put.if_absent) for put in puts]
+        self._put_all(drafts)
+        return [draft.error or draft.info for draft in drafts]
 
     def require_way(self, key: str) -> None:
         """Raise the `InvalidRequest` of a put, with the name of the folder or object that blocks the key."""
@@ -96,7 +112,7 @@ class LocalStore:
         blocking = [folder for folder in above if os.path.lexists(folder) and not folder.is_dir()]
         if is_folder or blocking:
             blocker = (blocking or [path])[0].relative_to(self.root).as_posix()
-            raise InvalidRequest(f"{_in_the_way(path).detail}: {blocker!r} is in the way")
+            raise InvalidRequest(f"{in_the_way(path).detail}: {blocker!r} is in the way")
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file; an object that changes in place meanwhile is also `MediaChanged`."""
@@ -212,7 +228,7 @@ class LocalStore:
         folder = self._parts(key)
         with self._reading(key):
             content_type = folder.content_type()
-            self._put(key, lambda file: folder.write(parts, file), content_type, if_absent=True)
+            self._put(Draft(key, file_writer(lambda file: folder.write(parts, file)), content_type, if_absent=True))
         self.abort_multipart(key)
 
     def abort_multipart(self, key: str) -> None:
@@ -239,44 +255,60 @@ class LocalStore:
                         count += 1
         return count
 
-    def _put(self, key: str, write: Callable[[BinaryIO], object], content_type: str, if_absent: bool) -> ObjectInfo:
-        target = self._path(key)
-        with _translated():
-            temporary = self._temporary_folder() / uuid.uuid4().hex
-            try:
-                with open(temporary, "xb", opener=self._opener) as file:
-                    write(file)
-                    file.flush()
-                    # The kernel's clock ticks every few milliseconds: too coarse to distinguish two writes.
-                    os.utime(file.fileno(), ns=(time.time_ns(), time.time_ns()))
-                    os.fsync(file.fileno())
-                    status = os.fstat(file.fileno())
-                self._keep_type(key, _etag(status), content_type)
-                self._place(temporary, target, if_absent)
-            finally:
-                temporary.unlink(missing_ok=True)
-        return ObjectInfo(key, status.st_size, _etag(status), status.st_mtime, content_type)
+    def _put(self, draft: Draft) -> ObjectInfo:
+        self._put_all([draft])
+        return draft.stored()
 
-    def _opener(self, path: str, flags: int) -> int:
-        return os.open(path, flags, self._mode)
+    def _put_all(self, drafts: Sequence[Draft]) -> None:
+        """Store drafts; one that failed has an `error` afterwards.
 
-    def _place(self, temporary: Path, target: Path, if_absent: bool) -> None:
-        for tries_left in reversed(range(_FOLDER_TRIES)):
+        The contents are on the disk before an object gets its name, and the names before this returns.
+        """
+        with ExitStack() as opened:
+            self._each(drafts, partial(self._write, opened))
+            self._sync(drafts, Draft.unsynced)
+            self._each(drafts, lambda draft: draft.place(self.root))
+            self._sync(drafts, lambda draft: draft.folders)
+
+    def _each(self, drafts: Sequence[Draft], act: Callable[[Draft], None]) -> None:
+        for draft in drafts:
+            if draft.error is None:
+                try:
+                    with _translated():
+                        act(draft)
+                except PenstockError as error:
+                    draft.error = error
+
+    def _sync(self, drafts: Sequence[Draft], targets: Callable[[Draft], Sequence[int | str]]) -> None:
+        left = [draft for draft in drafts if draft.error is None]
+        if left:
+            witness = min(draft.witness for draft in left)
             try:
-                _make_folder(target.parent, self.root)
-                if if_absent:
-                    target.hardlink_to(temporary)
-                else:
-                    temporary.replace(target)
-                return _sync(target.parent)
-            except FileNotFoundError:
-                if not tries_left:
-                    raise
-            except FileExistsError as error:
-                raise ObjectExists(f"{target.name!r} exists already") from error
-            except (IsADirectoryError, NotADirectoryError) as error:
-                raise _in_the_way(target) from error
-        return None
+                with _translated():
+                    self._syncs.sync([each for draft in left for each in targets(draft)], witness)
+            except PenstockError as error:
+                for draft in left:
+                    draft.error = error
+
+    def _write(self, opened: ExitStack, draft: Draft) -> None:
+        self._path(draft.key)  # raises for a wrong key
+        name = f"{self._drafts}/{uuid.uuid4().hex}"
+        opened_ns = time.monotonic_ns()
+        try:
+            descriptor = os.open(name, _NEW, self._mode)
+        except FileNotFoundError:
+            self._temporary_folder()  # made at first; raises where the store is away
+            descriptor = os.open(name, _NEW, self._mode)
+        self._seen = True
+        draft.temporary, draft.witness = name, Witness(opened_ns, descriptor)
+        opened.callback(draft.discard)
+        draft.write(descriptor)
+        # The kernel's clock ticks every few milliseconds: too coarse to distinguish two writes.
+        os.utime(descriptor, ns=(time.time_ns(), time.time_ns()))
+        status = os.fstat(descriptor)
+        draft.info = ObjectInfo(draft.key, status.st_size, _etag(status), status.st_mtime, draft.content_type)
+        self._keep_type(draft.info)
+        draft.sync_alone()
 
     def _temporary_folder(self) -> Path:
         return self._own_folder("tmp")
@@ -324,9 +356,10 @@ class LocalStore:
         self._path(key)  # raises for a wrong key
         return PartFolder(self._own / "parts" / hashlib.sha256(key.encode()).hexdigest())
 
-    def _keep_type(self, key: str, etag: str, content_type: str) -> None:
-        if _guessed_type(key) != content_type:
-            (self._own_folder(*self._types(key).relative_to(self._own).parts) / etag).write_text(content_type)
+    def _keep_type(self, info: ObjectInfo) -> None:
+        if _guessed_type(info.key) != info.content_type:
+            folder = self._own_folder(*self._types(info.key).relative_to(self._own).parts)
+            (folder / info.etag).write_text(info.content_type)
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
         etag, content_type = _etag(status), _guessed_type(key)
@@ -395,10 +428,6 @@ def _translated() -> Iterator[None]:
         raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
 
 
-def _in_the_way(target: Path) -> InvalidRequest:
-    return InvalidRequest(f"{target.name!r} is, or lies under, another object's key")
-
-
 def _is_key(key: str) -> bool:
     try:
         parts = key.encode().split(b"/")
@@ -419,23 +448,3 @@ def _guessed_type(key: str) -> str:
 def _listing_order(entry: os.DirEntry[str]) -> bytes:
     name = os.fsencode(entry.name)
     return name + b"/" if entry.is_dir(follow_symlinks=False) else name
-
-
-def _make_folder(folder: Path, root: Path) -> None:
-    """Make a folder under `root`, which must exist."""
-    if folder.is_dir() or folder == root:
-        return
-    _make_folder(folder.parent, root)
-    with suppress(FileExistsError):
-        folder.mkdir()
-    if not folder.is_dir():
-        raise NotADirectoryError(str(folder))
-    _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -46,7 +46,7 @@ from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
-from penstock.storage.redis.views import view_of
+from penstock.storage.redis.views import view_of, viewed
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
 
@@ -66,6 +66,8 @@ FORGOTTEN_AT_ONCE = 50
 NO_LIMIT = -1
 #: Age in seconds of the oldest events that are delivered for a job that is created again: the time of all tries.
 ANNOUNCE_AGAIN_S = 3 * 86_400
+#: Values of a brief reply of `confirm`; a view has five.
+_BRIEF = 6
 #: Longest `Retry-After` in seconds.
 MAX_PATIENCE_S = 600.0
 
@@ -209,9 +211,22 @@ def claim(
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
-def confirm(key: JobKey, created_us: int) -> Command[Confirmed]:
-    """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation."""
-    return Command("confirm", {**_names(key), "created_us": created_us}, _confirmed)
+def confirm(key: JobKey, created_us: int, *, made: Job | None = None) -> Command[Confirmed]:
+    """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation.
+
+    `made` is the job as the same process reserved it: then Redis need not return its record. That reply lacks the place
+    in the queue where many models and tenants have jobs there.
+    """
+
+    def parse(reply: Any) -> Confirmed:
+        row, hint = known(reply)
+        if made is not None and len(row) == _BRIEF:
+            *outlook, revision, delivery = row
+            job = replace(made, state=State.QUEUED, revision=revision, delivery=Delivery.read(delivery))
+            return Confirmed(viewed(replace(job, created_s=created_us / MICRO), *outlook), bool(hint))
+        return Confirmed(view_of(*row), bool(hint))
+
+    return Command("confirm", {**_names(key), "created_us": created_us, "brief": True if made else None}, parse)
 
 
 def unreserve(key: JobKey) -> Command[bool]:
@@ -230,6 +245,12 @@ def commit(key: JobKey, outcome: str) -> Command[Job]:
         **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": sorted(TABLE),
     }  # fmt: skip
     return Command("commit", args, lambda reply: job_of(known(reply)))
+
+
+def commit_end(key: JobKey, outcome: str) -> Command[None]:
+    """Set a job's record to its stored outcome, as `commit`, without returning the job."""
+    args = commit(key, outcome).args
+    return Command("commit", {**args, "brief": True}, lambda reply: None if reply == "ok" else known(reply))
 
 
 def alive() -> Command[bool]:
@@ -438,6 +459,9 @@ def _held(claim: Claim) -> dict[str, Arg]:
 
 def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
+        case "reserved":
+            created_s = int(reply[1]) / MICRO
+            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True)
         case "created" | "exists" as how:
             return Submitted(view_of(*reply[1]), created=how == "created", hint=bool(reply[2]))
         case "mismatch":
@@ -454,11 +478,6 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
         case _:
             patience_s = _patience_s(int(reply[1]), *reply[2:])
             raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
-
-
-def _confirmed(reply: Any) -> Confirmed:
-    view, hint = known(reply)
-    return Confirmed(view_of(*view), bool(hint))
 
 
 def _patience_s(jobs: int, speed_us: str | None, slots: int) -> float:

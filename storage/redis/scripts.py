@@ -39,6 +39,11 @@ _AWAY = (
 )  # fmt: skip
 _AWAY_CODES = ("BUSY ", "NOREPLICAS ", "Script killed by user")
 
+#: A function of the files that all scripts share, on one line or up to an `end` at the margin.
+_FUNCTION = re.compile(r"^(?:local )?function (\w+)\((?:.* end|.*(?:\n(?!end$).*)*\nend)$", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"--.*")
+
 log = structlog.get_logger(__name__)
 
 
@@ -96,10 +101,29 @@ def _files(name: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def source(name: str) -> str:
-    """Return a script's text: its first line (the flags), then the files that all scripts share, then its body."""
+    """Return a script's text: its first line (the flags), then the files that all scripts share, then its body.
+
+    Shared functions that the script does not use are empty lines: each call of a script makes its functions anew.
+    """
     *shared, (_, own) = _files(name)
     shebang, _, body = own.partition("\n")
-    return "\n".join((shebang, *(text for _, text in shared), body))
+    text = "\n".join(text for _, text in shared)
+    return "\n".join((shebang, _without_unused(text, body), body))
+
+
+def _without_unused(shared: str, body: str) -> str:
+    """Return a text with empty lines in place of the functions that neither a body nor the rest of the text uses."""
+    functions = {found[1]: found for found in _FUNCTION.finditer(shared)}
+    words = {name: set(_WORD.findall(_COMMENT.sub("", found[0]))) for name, found in functions.items()}
+    used: set[str] = set()
+    seen = set(_WORD.findall(_COMMENT.sub("", body)))
+    while found := (seen & functions.keys()) - used:
+        used |= found
+        seen = set().union(*(words[name] for name in found))
+    for name in functions.keys() - used:
+        text = functions[name][0]
+        shared = shared.replace(text, "\n" * text.count("\n"))
+    return shared
 
 
 def place(name: str, line: int) -> str:

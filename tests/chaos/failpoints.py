@@ -25,7 +25,7 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 #: Scripts around which a worker or an API may die: `before_<name>` and `after_<name>`.
 SCRIPTS = ("submit", "confirm", "claim", "heartbeat", "complete", "commit", "release")
 #: Objects around whose put one may die.
-OBJECTS = {"request.json": "request", "outcome.json": "outcome", "manifest.json": "manifest"}
+OBJECTS = {"request.json": "request", "outcome.json": "outcome"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from tests.chaos.waits import Span
 
 #: Seconds that a client of an object store waits at most: 3 to connect, 30 to read, three tries.
 S3_PATIENCE_S = 100.0
-#: Bytes of the small disk: a base, and per job a manifest, an outcome, an artifact and its manifest, in 4 kB blocks
+#: Bytes of the small disk: a base, and per job a manifest, an outcome and an artifact, in 4 kB blocks
 DISK_BYTES, JOB_BYTES = 12 << 20, 40_000
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.config import S3, Settings
 from penstock.errors import ConfigError, ObjectExists, ObjectStoreUnavailable
+from penstock.storage.objects.base import Put
 from penstock.storage.objects.opening import open_store
 from penstock.storage.objects.s3 import S3Store, s3_client
 from tests.support.ceph import Ceph
@@ -25,6 +26,21 @@ def store(ceph: Ceph) -> S3Store:
 
 def uploads(ceph: Ceph, store: S3Store) -> int:
     return len(s3_client(ceph.s3).list_multipart_uploads(Bucket=store.bucket).get("Uploads", ()))
+
+
+def test_a_small_object_is_one_request(ceph: Ceph, tmp_path: Path) -> None:
+    client, sent = s3_client(ceph.s3), []
+    client.meta.events.register("before-send.s3", lambda request, **_: sent.append(request.method))
+    store = S3Store(client, client, ceph.bucket())
+    (tmp_path / "file").write_bytes(b"x" * 1_000_000)
+    store.put_bytes("request.json", b"{}", content_type="application/json", if_absent=True)
+    store.put_file("artifact", tmp_path / "file", content_type="text/plain", if_absent=True)
+    store.get_bytes("request.json", limit_bytes=10)
+    store.get_file("artifact", tmp_path / "copy", limit_bytes=1_000_000)
+    with pytest.raises(ObjectExists):
+        store.put_bytes("request.json", b"{}", content_type="application/json", if_absent=True)
+    store.put_many([Put(f"jobs/{n}", b"", "text/plain") for n in range(3)])
+    assert sent == ["PUT", "PUT", "GET", "GET", "PUT", "PUT", "PUT", "PUT"]
 
 
 class TestLinks:

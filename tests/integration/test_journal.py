@@ -101,6 +101,23 @@ def submission(**changes: Any) -> Submission:
     return Submission(KEY, **(fields | changes))
 
 
+@pytest.mark.parametrize("hook", [None, HOOK, Webhook("http://h/", ("job.queued",))])
+def test_a_submit_returns_the_job_that_redis_has(desk: Journal, hook: Webhook | None) -> None:
+    done = desk.run(journal.submit(submission(webhook=hook, priority=1, metadata={"k": "v"}), LIMITS))
+    again = desk.run(journal.submit(submission(webhook=hook, priority=1, metadata={"k": "v"}), LIMITS))
+    assert (done.created, again.created) == (True, False)
+    assert done.job == read(desk) == again.job
+    assert (done.job.queue_position, done.job.state) == (1, State.QUEUED)
+
+
+def test_a_submit_beside_many_models_and_tenants_leaves_out_the_place_among_ones_own_jobs(desk: Journal) -> None:
+    for n in range(20):
+        key = JobKey(f"t{n}", "a")
+        desk.run(journal.submit(Submission(key, model="m", queue="q", input={}, fingerprint="f"), LIMITS))
+    made = submit(desk)
+    assert (made.queue_position, read(desk).queue_position) == (None, 1)
+
+
 def test_an_outcomes_lists_are_lists(desk: Journal, objects: LocalStore) -> None:
     submit(desk, webhook=None)
     [held] = claim(desk)

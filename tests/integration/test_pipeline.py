@@ -77,7 +77,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_job_ends_with_its_text_its_artifact_and_its_manifest(bench: Bench) -> None:
+def test_a_job_ends_with_its_text_and_its_artifact(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi "), "times": 3})
     assert bench.slots.work("default") == 1
     job = read(bench, key)
@@ -85,7 +85,7 @@ def test_a_job_ends_with_its_text_its_artifact_and_its_manifest(bench: Bench) ->
     [artifact] = job.artifacts
     assert bench.objects.get_bytes(artifact.key, limit_bytes=100) == b"hi hi hi "
     assert artifact.sha256 == sha256(b"hi hi hi ").hexdigest()
-    assert bench.artifacts(key) == [artifact.key, artifact.key.replace("echo.txt", "manifest.json")]
+    assert bench.artifacts(key) == [artifact.key]
     assert {"fetch_ms", "cold_start_ms", "inference_ms", "upload_ms"} <= set(job.metrics)
     assert job.metrics["input_bytes"] == 3
     assert job.metrics["batches"] * job.metrics["batch_size"] == 3

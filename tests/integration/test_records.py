@@ -27,6 +27,8 @@ from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
 from tests.support.valkey import ValkeyProcess
 
+#: Limits of a queue with more jobs.
+MANY = replace(LIMITS, max_queued=1000)
 OOM = OutOfMemory().report()
 
 
@@ -93,6 +95,24 @@ class TestClaim:
         submit(store, "other", tenant="one", model="m2")
         assert [c.key.id for c in claim(store, 3)] == ["a1", "b1", "a2"]
         assert {c.key.id for c in claim(store, 5)} | {c.key.id for c in claim(store, 5)} == {"a3", "other"}
+
+    def test_goes_round_more_tenants_than_it_reads_at_once(self, store: JobStore) -> None:
+        tenants = [f"t{n:03}" for n in range(130)]
+        for tenant in tenants:
+            for job_id in "ab":
+                submit(store, job_id, MANY, tenant=tenant)
+        for n in (1, 60, 69):
+            claim(store, n)
+        second = {held.key.tenant for held in claim(store, 130)}
+        assert second == set(tenants)
+        assert claim(store, 9) == []
+
+    def test_finds_a_job_behind_many_lanes_that_it_cannot_take(self, store: JobStore) -> None:
+        for n in range(120):
+            submit(store, "a", MANY, tenant=f"t{n:03}", model="unknown")
+        submit(store, "a", MANY, tenant="last")
+        assert [held.key.tenant for held in claim(store, 5)] == ["last"]
+        assert claim(store, 5) == []
 
     def test_leaves_models_that_the_worker_cannot_run(self, store: JobStore) -> None:
         submit(store, model="elsewhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -139,7 +140,23 @@ def test_every_line_of_a_script_has_its_place(name: str) -> None:
     for number, line in enumerate(source(name).split("\n"), 1):
         file, _, own = place(name, number).partition(":")
         lines = [*(folder / file).read_text().split("\n"), ""]
-        assert lines[int(own) - 1] == line, (number, file, own)
+        is_left_out = line == "" and file != f"{name}.lua"  # a function that the script does not use
+        assert is_left_out or lines[int(own) - 1] == line, (number, file, own)
+
+
+SCRIPTS = sorted({path.stem for path in (Path(records.__file__).parent / "lua").glob("*.lua")} - {"common", "outbox"})
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_exactly_the_shared_functions_that_it_uses(name: str) -> None:
+    text = re.sub(r"--.*", "", source(name))
+    functions = re.findall(r"^(?:local )?function (\w+)", text, re.MULTILINE)
+    for each in functions:
+        assert len(re.findall(rf"\b{each}\b", text)) > 1, each
+    folder = Path(records.__file__).parent / "lua"
+    shared = "".join((folder / f"{file}.lua").read_text() for file in ("common", "outbox"))
+    for each in set(re.findall(r"^(?:local )?function (\w+)", shared, re.MULTILINE)) - set(functions):
+        assert not re.search(rf"\b{each}\(", text), each
 
 
 async def test_a_request_that_meets_a_mistake_is_answered_500_without_its_cause(service: Service) -> None:

@@ -84,30 +84,37 @@ local function pick(lanekey, tenant)
   end
 end
 
-local moved = true
-while moved and #claims < n and not alone do
-  moved = false
-  for _, lane in ipairs(redis.call('ZRANGE', qkey(queue, 'lanes'), 0, -1)) do
-    local model, tenant = split(lane)
-    if #claims < n and not alone and served[model] and (not chosen or chosen == model)
-      and redis.call('SCARD', tkey(tenant, 'running')) < (tonumber(args.caps[tenant]) or cap) then
-      local lanekey = qkey(queue, 'lane:' .. lane)
-      local id, lonely = pick(lanekey, tenant)
-      if id then
-        local claim = take(tenant, id)
-        moved = true
-        if claim then
-          claims[#claims + 1] = claim
-          chosen, alone = model, lonely
-          if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
-          if redis.call('EXISTS', lanekey) == 1 then
-            redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane)
-          end
-        else
-          dequeue({ model = model, tenant = tenant, queue = queue, id = id, name = tenant .. '/' .. id })
-        end
-      end
-    end
+-- Lanes of a page. A lane that gave a job leaves its place: it is the last now, or gone.
+local PAGE = 50
+local passed, moved = 0, false
+
+local function try(lane)
+  local model, tenant = split(lane)
+  if not served[model] or (chosen and chosen ~= model)
+    or redis.call('SCARD', tkey(tenant, 'running')) >= (tonumber(args.caps[tenant]) or cap) then return end
+  local lanekey = qkey(queue, 'lane:' .. lane)
+  local id, lonely = pick(lanekey, tenant)
+  if not id then return end
+  local claim = take(tenant, id)
+  moved = true
+  if not claim then
+    return dequeue({ model = model, tenant = tenant, queue = queue, id = id, name = tenant .. '/' .. id })
+  end
+  claims[#claims + 1] = claim
+  chosen, alone = model, lonely
+  if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
+  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane) end
+end
+
+while #claims < n and not alone do
+  local lanes = redis.call('ZRANGE', qkey(queue, 'lanes'), passed, passed + PAGE - 1)
+  if #lanes == 0 and not moved then break end
+  if #lanes == 0 then passed, moved = 0, false end
+  for _, lane in ipairs(lanes) do
+    if #claims >= n or alone then break end
+    local before = #claims
+    try(lane)
+    if #claims == before then passed = passed + 1 end
   end
 end
 local more = false

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- tenant id outcome(JSON) announce_within_us names(all fields of this release) -> record | 1 gone
+-- tenant id outcome(JSON) announce_within_us names(all fields of this release) brief(bool) -> record | 1 gone | ok (`brief`)
 -- Sets the record to the stored `outcome.json`, whatever its state was; creates a record that Redis has lost. Only a caller
 -- that has stored or read this object may run it. A terminal record stays as it is.
 local tenant, id = args.tenant, args.id
@@ -7,7 +7,7 @@ local tenant, id = args.tenant, args.id
 -- are cleared: the record is the same as if it were created again from the outcome. Fields of other releases stay.
 local OWN = { tenant = true, id = true, revision = true, delivery = true, said = true, progress_told_us = true }
 local job = load(tenant, id)
-if job and has_ended(job) then return flatten(job) end
+if job and has_ended(job) then return args.brief and 'ok' or flatten(job) end
 if not job and redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) == 1 then return 1 end
 local outcome = cjson.decode(args.outcome)
 local fields = outcome.record
@@ -37,4 +37,4 @@ if not job.created_us then
 end
 terminate(job, fields.state, fields, completed)
 job.silent = nil
-return flatten(job)
+return args.brief and 'ok' or flatten(job)

@@ -151,9 +151,10 @@ local function run_id() return string.match(redis.call('INFO', 'server'), 'run_i
 
 -- Return the number of slots of the queue's living workers.
 local function slots_of(queue, now)
-  local slots = 0
-  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now), '+inf')) do
-    slots = slots + tonumber(redis.call('HGET', qkey(queue, 'workers'), worker) or '0')
+  local slots, workers = 0, redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now), '+inf')
+  for first = 1, #workers, 1000 do
+    local some = redis.call('HMGET', qkey(queue, 'workers'), unpack(workers, first, math.min(#workers, first + 999)))
+    for _, each in ipairs(some) do slots = slots + tonumber(each or '0') end
   end
   return slots
 end
@@ -170,10 +171,10 @@ local function backlog_of(queue)
 end
 
 -- Return the basis of estimates: {speed_us of the model or false, mean speed_us of the jobs that wait or false, slots,
--- running, paused (1 or 0)}.
-local function pace(queue, model, now)
+-- running, paused (1 or 0)}. A `quick` one does not look at the jobs that wait.
+local function pace(queue, model, now, quick)
   local waiting, sum = 0, 0
-  for _, each in pairs(backlog_of(queue)) do
+  for _, each in pairs(quick and {} or backlog_of(queue)) do
     if each.speed_us then waiting, sum = waiting + each.jobs, sum + each.jobs * each.speed_us end
   end
   local speed_us = model and redis.call('HGET', qkey(queue, 'speed'), model) or false
@@ -195,10 +196,11 @@ local function problem_of(model)
 end
 
 -- Return a waiting job's places, {among all jobs of its queue, among its tenant's}, from 0; false for any other job.
--- Tenants see the second only: the first would tell them how many jobs others have.
-local function places(job)
+-- Tenants see the second only: the first would tell them how many jobs others have. A `quick` answer lacks the second.
+local function places(job, quick)
   local place = job.state == 'queued' and redis.call('ZRANK', qkey(job.queue, 'waiting'), job.name)
   if not place then return false end
+  if quick then return { place, false } end
   local own = 0
   for _, lane in ipairs(redis.call('ZRANGE', qkey(job.queue, 'lanes'), 0, -1)) do
     local _, tenant = split(lane)
@@ -223,11 +225,17 @@ end
 -- Return the reason why a job waits although it could run, as `problem_of`.
 local function obstacle(job, now) return waits(job) and (problem_of(job.model) or unserved(job.queue, job.model, now)) end
 
--- Return a record with the basis of its estimate: {record, now_us, places or false, pace, problem or false}.
-local function view(job)
+-- Return the basis of a job's estimate: {now_us, places or false, pace, problem or false}. A `quick` one takes the same
+-- time however many models and tenants have jobs in the queue.
+local QUICK_LANES = 16
+local function outlook(job, quick)
   local now = now_us()
-  return { flatten(job), int(now), places(job), pace(job.queue, job.model, now), obstacle(job, now) }
+  quick = quick and redis.call('ZCARD', qkey(job.queue, 'lanes')) > QUICK_LANES
+  return { int(now), places(job, quick), pace(job.queue, job.model, now, quick), obstacle(job, now) }
 end
+
+-- Return a record with the basis of its estimate: {record, the four of `outlook`}.
+local function view(job) return { flatten(job), unpack(outlook(job)) } end
 
 -- Return a key of a batch. A job that is no member has no batch, or ''.
 local function bkey(tenant, batch, rest) return tkey(tenant, 'batch:' .. batch .. (rest and ':' .. rest or '')) end
@@ -380,13 +388,25 @@ end
 -- Upper bounds of the phases' histogram.
 local BOUNDS_MS = { 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000 }
 
-local function observe(model, phase, ms)
+-- Add to counters of a hash, all at once.
+local function count_up(key, changes)
+  local names, flat = {}, {}
+  for name in pairs(changes) do names[#names + 1] = name end
+  if #names == 0 then return end
+  for n, before in ipairs(redis.call('HMGET', key, unpack(names))) do
+    flat[#flat + 1] = names[n]
+    flat[#flat + 1] = int((before or 0) + changes[names[n]])
+  end
+  redis.call('HSET', key, unpack(flat))
+end
+
+local function observe(counts, model, phase, ms)
   local bound = 'inf'
   for _, each in ipairs(BOUNDS_MS) do
     if ms <= each then bound = each; break end
   end
-  redis.call('HINCRBY', P .. 'counts:phases', model .. ' ' .. phase .. ' ' .. bound, 1)
-  redis.call('HINCRBY', P .. 'counts:phases', model .. ' ' .. phase .. ' sum', int(ms * 1000))
+  counts[model .. ' ' .. phase .. ' ' .. bound] = 1
+  counts[model .. ' ' .. phase .. ' sum'] = math.floor(ms * 1000 + 0.5)
 end
 
 local function count_lookups(model, cache, outcomes, n)
@@ -399,14 +419,16 @@ local function count_end(job, state, at)
   if now_us() - at > 300000000 then return end
   if redis.call('EXISTS', P .. 'spans:wanted') == 1 then redis.call('ZADD', P .. 'spans:ended', int(at), job.name) end
   redis.call('HINCRBY', P .. 'counts:ended', job.model .. ' ' .. state, 1)
-  if (job.started_us or '') ~= '' then observe(job.model, 'queue', (job.started_us - job.created_us) / 1000) end
+  local counts = {}
+  if (job.started_us or '') ~= '' then observe(counts, job.model, 'queue', (job.started_us - job.created_us) / 1000) end
   for name, value in pairs(cjson.decode((job.metrics or '') ~= '' and job.metrics or '{}')) do
     local phase = string.match(name, '^(.+)_ms$')
-    if phase then observe(job.model, phase, value) end
+    if phase then observe(counts, job.model, phase, value) end
     local cache, outcome = string.match(name, '^(encoder)_(.+)$')
     if name == 'cached' then cache, outcome, value = 'result', value == 1 and 'hits' or 'misses', 1 end
     if cache then count_lookups(job.model, cache, outcome, value) end
   end
+  count_up(P .. 'counts:phases', counts)
 end
 
 -- Put a job into a terminal state: the only way there.
@@ -414,11 +436,16 @@ local function terminate(job, state, fields, now)
   fields.state = state
   fields.phase = 'waiting'
   fields.completed_us = int(now)
+  local before = job.state
   write(job, fields)
-  unlease(job)
-  dequeue(job)
-  for _, index in ipairs({ 'delayed', 'expiring', 'reserved' }) do redis.call('ZREM', P .. index, job.name) end
-  redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
+  if before == 'running' then
+    unlease(job)
+  elseif before then
+    unlease(job)
+    dequeue(job)
+    for _, index in ipairs({ 'delayed', 'expiring', 'reserved' }) do redis.call('ZREM', P .. index, job.name) end
+    redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
+  end
   redis.call('SREM', tkey(job.tenant, 'live'), job.id)
   if batch_of(job) then redis.call('SREM', bkey(job.tenant, job.batch, 'live'), job.id) end
   redis.call('ZADD', P .. 'finished', int(now + job.retention_us), job.name)

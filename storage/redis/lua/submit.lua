@@ -1,7 +1,7 @@
 #!lua
 -- tenant id record {name: text} priority_us max_tenant_jobs max_queued
--- -> {created|exists, view, hint} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots} | {draining} | {closed}
--- `hint` is 1 where a hint must be sent for the job, which is never so for a reservation.
+-- -> {created|exists, view, hint} | {reserved, created_us} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
+-- | {draining} | {closed}. `hint` is 1 where a hint must be sent for the job.
 -- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
 -- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
 local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
@@ -26,17 +26,17 @@ if limited and live >= tonumber(args.max_tenant_jobs) then return refused('tenan
 local waiting = redis.call('ZCARD', qkey(queue, 'waiting')) + redis.call('SCARD', qkey(queue, 'reserved'))
 if limited and waiting >= tonumber(args.max_queued) then return refused('full', waiting) end
 local job = { name = tenant .. '/' .. id, tenant = tenant, id = id, revision = '0', batch = batch }
-record.rank, record.state, record.created_us = int(now - args.priority_us), 'queued', int(now)
+local state = record.durable == '1' and 'reserved' or 'queued'
+record.rank, record.state, record.created_us = int(now - args.priority_us), state, int(now)
 write(job, record)
 enlist(job, int(now))
 redis.call('SADD', tkey(tenant, 'live'), id)
 if batch then redis.call('SADD', bkey(tenant, batch, 'live'), id) end
 redis.call('SADD', P .. 'queues', queue)
-if job.durable == '1' then
-  write(job, { state = 'reserved' })
+if state == 'reserved' then
   redis.call('ZADD', P .. 'reserved', int(now), job.name)
   redis.call('SADD', qkey(queue, 'reserved'), job.name)
-  return { 'created', view(job), 0 }
+  return { 'reserved', int(now) }
 end
 expire_at(job, now + job.ttl_us)
 enqueue(job)

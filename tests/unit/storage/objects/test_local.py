@@ -199,6 +199,16 @@ def test_a_folder_that_is_gone_is_away_and_neither_empty_nor_made_again(store: L
     assert store.get_bytes("a/key", limit_bytes=1) == b"x"
 
 
+def test_a_folder_that_another_process_made_is_away_once_it_is_gone(store: LocalStore) -> None:
+    other = LocalStore(store.root)
+    store.put_bytes("a", b"x", content_type="a/b")
+    other.put_bytes("b", b"x", content_type="a/b")
+    store.root.rename(store.root.with_name("away"))
+    with pytest.raises(ObjectStoreUnavailable):
+        other.put_bytes("c", b"x", content_type="a/b")
+    assert not store.root.exists()
+
+
 def test_a_full_scratch_disk_is_worth_another_try(store: LocalStore, tmp_path: Path) -> None:
     store.put_bytes("key", bytes(3_000_000), content_type="a/b")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

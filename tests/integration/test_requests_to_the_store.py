@@ -1,0 +1,58 @@
+"""The calls of the object store for a small job: each is one request to S3 (see tests/contract/test_s3_store.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.jobs import State
+from penstock.storage.objects.local import LocalStore
+from penstock.storage.redis import records
+from penstock.workers.slots import Slots
+from penstock.workers.store_waits import StoreWaits
+from tests.support.echo_processor import open_bench
+from tests.support.valkey import ValkeyProcess
+
+ASKING = frozenset(
+    {"put_bytes", "put_file", "put_many", "get_file", "get_bytes", "read", "head", "list", "delete", "delete_prefix"}
+)
+
+
+class Counting(LocalStore):
+    """A folder that notes the calls which would be requests to S3."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ASKING:
+            return found
+
+        def noted(key: Any, *args: Any, **options: Any) -> Any:
+            keys = [key] if isinstance(key, str) else [put.key for put in key]
+            self.asked += [f"{name} {each.rpartition('/')[2]}" for each in keys]
+            return found(key, *args, **options)
+
+        return noted
+
+
+def test_a_job_with_a_small_result_takes_a_put_of_its_request_artifact_and_outcome(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    with open_bench(valkey.url, tmp_path, durability="manifest") as bench:
+        objects = Counting(tmp_path / "objects")
+        pipeline = replace(bench.pipeline, objects=objects, waits=StoreWaits(objects, 60))
+        bench = replace(bench, objects=objects, pipeline=pipeline)
+        media = bench.upload("hi")
+        objects.asked.clear()
+        key = bench.submit("a", {"text": media})
+        slots = Slots(bench.settings, bench.store, bench.pipeline.served, bench.pipeline.run)
+        assert slots.work("default") == 1
+        assert bench.store.run(records.read(key)).state is State.SUCCEEDED
+    medium = media.rpartition("/")[2]
+    assert [each for each in objects.asked if not each.endswith(medium)] == [
+        "put_bytes request.json", "put_file echo.txt", "put_bytes outcome.json",
+    ]  # fmt: skip
