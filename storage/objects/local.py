@@ -29,6 +29,7 @@ from penstock.errors import (
     ObjectNotFound,
     ObjectStoreFull,
     ObjectStoreUnavailable,
+    PenstockError,
 )
 from penstock.signing import SignedLink, sign_link
 from penstock.storage.objects.base import (
@@ -36,8 +37,10 @@ from penstock.storage.objects.base import (
     DEFAULT_CONTENT_TYPE,
     ObjectInfo,
     PresignedPut,
+    Put,
     StoredPart,
     new_file,
+    put_one,
 )
 from penstock.storage.objects.local_multipart import PartFolder
 from penstock.storage.spool import is_full, write_probe
@@ -87,6 +90,10 @@ class LocalStore:
     def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
         """Store bytes."""
         return self._put(key, lambda file: file.write(data), content_type, if_absent)
+
+    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
+        """Store objects one after the other."""
+        return [put_one(self, put) for put in puts]
 
     def require_way(self, key: str) -> None:
         """Raise the `InvalidRequest` of a put, with the name of the folder or object that blocks the key."""
