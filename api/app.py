@@ -109,7 +109,9 @@ def create_app(
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing, spans=spans)
     app.add_middleware(AbsoluteTarget)
-    app.add_middleware(ShortWay, api_app=app, hosts=HostCheck(app, settings) if with_hosts else None)
+    hosts = HostCheck(app, settings) if with_hosts else None
+    # Around all of FastAPI's own middlewares.
+    app.build_middleware_stack = lambda: ShortWay(FastAPI.build_middleware_stack(app), app, hosts)  # type: ignore[method-assign]
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):

@@ -12,14 +12,18 @@ from http import HTTPStatus
 
 import h11
 from starlette.responses import Response
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.api.admission.control import DOOR, Door, Visit
-from penstock.api.admission.heads import head_of
+from penstock.api.admission.heads import Head, head_of
 from penstock.api.errors import problem
 from penstock.api.lingering import LingeringTransport
+from penstock.api.short_cycle import ShortCycle
 from penstock.reports import ErrorReport
 
+#: Path of the submissions that reach the app without the HTTP library.
+SHORT_PATH = "/v1/jobs"
 #: States of a client that may still be sending, so that a connection which closes at once would lose the response.
 _UNREAD = frozenset({h11.SEND_BODY, h11.ERROR})
 #: Bytes of a submission that are kept while it waits at the door.
@@ -31,10 +35,16 @@ class _Held:
     """A submission whose head has arrived."""
 
     visit: Visit
+    head: Head
     since_s: float
     data: bytes
     #: Size of the whole request.
     size_bytes: int
+
+    @property
+    def is_short(self) -> bool:
+        """True for one submission of a job, all of which has arrived."""
+        return self.visit.path == SHORT_PATH and self.visit.method == "POST" and len(self.data) == self.size_bytes
 
 
 class Protocol(H11Protocol):
@@ -44,6 +54,8 @@ class Protocol(H11Protocol):
     _held: _Held | None = None
     #: Bytes of a refused request's body that have not arrived yet.
     _left_bytes = 0
+    #: Data that arrived before the response to a short request was complete.
+    _early = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection that closes without losing a response."""
@@ -57,6 +69,10 @@ class Protocol(H11Protocol):
         data = self._without_refused_body(data)
         if not data:
             return
+        if self._early or (isinstance(self.cycle, ShortCycle) and not self.cycle.response_complete):
+            self._early += data
+            self.flow.pause_reading()
+            return
         if self._held is not None:
             self._hold(self._held, data)
             return
@@ -67,7 +83,7 @@ class Protocol(H11Protocol):
             super().data_received(data)
             return
         self._unset_keepalive_if_required()
-        self._held = _Held(visit, self.loop.time(), data, head.size_bytes + head.body_bytes)
+        self._held = _Held(visit, head, self.loop.time(), data, head.size_bytes + head.body_bytes)
         door.turnstile.admit(self)
 
     def send_400_response(self, msg: str) -> None:
@@ -127,7 +143,45 @@ class Protocol(H11Protocol):
     def _pass_on(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
-            super().data_received(held.data)
+            if held.is_short:
+                self._begin(held)
+            else:
+                super().data_received(held.data)
+
+    def _begin(self, held: _Held) -> None:
+        """Pass a short request to the app without the HTTP library, which takes a fifth of a submission's time."""
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": held.head.method,
+            "root_path": self.root_path,
+            "path": self.root_path + held.head.path,
+            "raw_path": (self.root_path + held.head.path).encode("ascii"),
+            "query_string": b"",
+            "headers": list(held.head.fields.items()),
+            "state": self.app_state.copy(),
+        }
+        cycle = ShortCycle(scope, held.data[held.head.size_bytes :], self._answer)
+        self.cycle = cycle  # type: ignore[assignment]  # it has what H11Protocol uses of its own
+        task = self.loop.create_task(cycle.run(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def _answer(self, response: Response, keep_alive: bool) -> None:
+        """Write the response to a short request, and go on with what has arrived meanwhile."""
+        if not keep_alive:
+            response.headers["connection"] = "close"
+        self.transport.write(self._written(response))
+        self.on_response_complete()
+        early, self._early = self._early, b""
+        if response.headers.get("connection") == "close":
+            self.transport.close()
+        elif early:
+            self.data_received(early)
 
     def _without_refused_body(self, data: bytes) -> bytes:
         body_bytes = min(self._left_bytes, len(data))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -22,6 +22,7 @@ from penstock.api.model_catalogue import ModelCatalogue
 from penstock.api.schemas.jobs import JobView, UriOf, job_view
 from penstock.config import Settings
 from penstock.jobs import Job
+from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.journal import AsyncJournal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.records import AsyncJobStore, QueueLimits
@@ -84,6 +85,8 @@ class Services:
     models: ModelCatalogue
     #: None in open mode.
     keys: KeyRing | None = None
+    #: Puts the requests of jobs in groups.
+    puts: GroupedPuts = field(default_factory=GroupedPuts)
 
     @property
     def limits(self) -> QueueLimits:
@@ -93,7 +96,7 @@ class Services:
     @property
     def journal(self) -> AsyncJournal:
         """The journal: operations that involve both stores, such as submit, cancel and read."""
-        return AsyncJournal(self.jobs, self.objects)
+        return AsyncJournal(self.jobs, self.objects, self.puts)
 
     @property
     def store_is_local(self) -> bool:

@@ -1,8 +1,8 @@
 """The lane: one connection to Redis that all calls of an event loop share.
 
-A call is written at once, behind those that wait, and Redis answers in order. redis-py takes a connection of its own for
-each call and returns it afterwards, which costs five times the call; and Redis with AOF `always` syncs once for all calls
-that arrive together. redis-py opens the connection, logs in and reads the replies.
+A call is written at once, behind those that wait, and Redis answers in order. redis-py takes a connection of its own
+for each call and returns it afterwards, which costs five times the call; and Redis with AOF `always` syncs once for all
+calls that arrive together. redis-py opens the connection, logs in and reads the replies.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Lane:
     async def _replace(self) -> None:
         if self._line is not None:
             await self._release(self._line)
-        self._line = _Line(await self._pool.get_connection())
+        self._line = _Line(await self._pool.get_connection())  # type: ignore[no-untyped-call]
 
     async def _release(self, line: _Line) -> None:
         self._line = None

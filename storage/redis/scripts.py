@@ -292,10 +292,11 @@ class AsyncJobStore:
             # redis-py may turn the end of the limit into an error of its own.
             if limit.expired() or isinstance(error, redis.TimeoutError):
                 self._time_out(answers)
-                error = redis.TimeoutError()
-            else:
-                self._answered()
-            raise translated(error, command.script) from error
+                raise translated(redis.TimeoutError(), command.script) from error
+            self._answered()
+            if isinstance(error, redis.RedisError):
+                raise translated(error, command.script) from error
+            raise
         self._answered()
         return command.parse(reply)
 
