@@ -7,7 +7,9 @@ connection. Ten times the load that the API takes would leave no time for jobs (
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from http import HTTPStatus
 
 import h11
@@ -19,13 +21,14 @@ from penstock.api.admission.control import DOOR, Door, Visit
 from penstock.api.admission.heads import Head, head_of
 from penstock.api.errors import problem
 from penstock.api.lingering import LingeringTransport
-from penstock.api.short_cycle import ShortCycle
+from penstock.api.short_cycle import CLOSING, ShortCycle
 from penstock.reports import ErrorReport
 
 #: Path of the submissions that reach the app without the HTTP library.
 SHORT_PATH = "/v1/jobs"
 #: States of a client that may still be sending, so that a connection which closes at once would lose the response.
 _UNREAD = frozenset({h11.SEND_BODY, h11.ERROR})
+_PHRASES = {each.value: each.phrase.encode() for each in HTTPStatus}
 #: Bytes of a submission that are kept while it waits at the door.
 MAX_HELD_BYTES = 65_536
 
@@ -171,14 +174,12 @@ class Protocol(H11Protocol):
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    def _answer(self, response: Response, keep_alive: bool) -> None:
+    def _answer(self, status: int, fields: list[tuple[bytes, bytes]], content: bytes) -> None:
         """Write the response to a short request, and go on with what has arrived meanwhile."""
-        if not keep_alive:
-            response.headers["connection"] = "close"
-        self.transport.write(self._written(response))
+        self.transport.write(self._response_bytes(status, fields, content))
         self.on_response_complete()
         early, self._early = self._early, b""
-        if response.headers.get("connection") == "close":
+        if CLOSING in fields:
             self.transport.close()
         elif early:
             self.data_received(early)
@@ -189,8 +190,13 @@ class Protocol(H11Protocol):
         return data[body_bytes:]
 
     def _written(self, response: Response) -> bytes:
-        fields = [*self.server_state.default_headers, *response.raw_headers]
-        lines = [b"%s: %s\r\n" % field for field in fields]
-        phrase = HTTPStatus(response.status_code).phrase.encode()
-        begin = b"HTTP/1.1 %d %s\r\n" % (response.status_code, phrase)
-        return b"".join((begin, *lines, b"\r\n", bytes(response.body)))
+        return self._response_bytes(response.status_code, response.raw_headers, bytes(response.body))
+
+    def _response_bytes(self, status: int, fields: Sequence[tuple[bytes, bytes]], content: bytes) -> bytes:
+        lines = [b"%s: %s\r\n" % field for field in (*self.server_state.default_headers, *fields)]
+        return b"".join((_status_line(status), *lines, b"\r\n", content))
+
+
+@cache
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %s\r\n" % (status, _PHRASES.get(status, b""))

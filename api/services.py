@@ -39,12 +39,13 @@ class Hints:
     def __init__(self, send: Callable[[str], object]) -> None:
         self._send = send
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hints")
-        self._waiting = 0
+        #: Queues whose hint is not being sent yet: it serves all jobs submitted until then.
+        self._waiting: set[str] = set()
 
     def send(self, queue: str) -> None:
-        """Schedule a hint; drop the hint when too many are unsent. Call from the event loop only."""
-        if self._waiting < MAX_WAITING_HINTS:
-            self._waiting += 1
+        """Schedule a hint, unless one is; drop it when too many are unsent. Call from the event loop only."""
+        if queue not in self._waiting and len(self._waiting) < MAX_WAITING_HINTS:
+            self._waiting.add(queue)
             self._pool.submit(self._send_one, queue)
 
     def close(self) -> None:
@@ -52,7 +53,7 @@ class Hints:
         self._pool.shutdown(cancel_futures=True)
 
     def _send_one(self, queue: str) -> None:
-        self._waiting -= 1
+        self._waiting.discard(queue)  # before it looks for a hint that waits
         try:
             self._send(queue)
         except Exception as error:  # a lost hint costs latency, never a job

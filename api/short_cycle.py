@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import TypeAlias
 
 import structlog
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Scope
 
 log = structlog.get_logger(__name__)
+
+#: Field of a response after which the connection closes.
+CLOSING = (b"connection", b"close")
+#: Writes a response: its status, fields and content.
+Answer: TypeAlias = Callable[[int, list[tuple[bytes, bytes]], bytes], None]
 
 
 class ShortCycle:
     """The request and the response of a short request; H11Protocol treats it as a cycle of its own."""
 
-    def __init__(self, scope: Scope, body: bytes, answer: Callable[[Response, bool], None]) -> None:
-        """`answer` writes the response, and closes the connection unless it is kept alive. Called once at most: not
-        where the client left.
-        """
+    def __init__(self, scope: Scope, body: bytes, answer: Answer) -> None:
+        """`answer` is called once, or never where the client left; after `CLOSING` it closes the connection."""
         self._scope = scope
         self._body: bytes | None = body
         self._answer = answer
@@ -37,7 +40,8 @@ class ShortCycle:
         except Exception:
             log.exception("request.crashed", path=self._scope["path"])
         if not self.response_complete:
-            self._end(Response("Internal Server Error", HTTPStatus.INTERNAL_SERVER_ERROR, {"connection": "close"}))
+            self.keep_alive = False
+            self._end(HTTPStatus.INTERNAL_SERVER_ERROR, [(b"content-type", b"text/plain")], b"Internal Server Error")
 
     async def _receive(self) -> Message:
         if self._body is not None:
@@ -54,13 +58,14 @@ class ShortCycle:
             return
         self._content += message.get("body", b"")
         if self._start is not None and not message.get("more_body", False) and not self.response_complete:
-            response = Response(self._content, self._start["status"])
-            named = [(name, value) for name, value in self._start["headers"] if name != b"content-length"]
-            response.raw_headers = [*response.raw_headers, *named]
-            self._end(response)
+            self._end(self._start["status"], list(self._start["headers"]), self._content)
 
-    def _end(self, response: Response) -> None:
+    def _end(self, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
         self.response_complete = True
+        if not self.keep_alive:
+            headers = [*(field for field in headers if field[0] != b"connection"), CLOSING]
+        if not any(name == b"content-length" for name, _ in headers):
+            headers.append((b"content-length", b"%d" % len(content)))
         if not self.disconnected:
-            self._answer(response, self.keep_alive)
+            self._answer(status, headers, content)
         self.message_event.set()

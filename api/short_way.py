@@ -2,7 +2,8 @@
 
 They cost more than the job itself: 2 ms of processor time. The short way makes the same checks in the same order with
 the same functions, and gives the same answers (`tests/integration/test_short_way.py` compares both). Every other
-request goes the long way: with a query, a repeated or a special header, a key that needs a look-up, a large body, or a trace.
+request goes the long way: with a query, a repeated or a special header, a key that needs a look-up, a large body, or
+a trace.
 """
 
 from __future__ import annotations
