@@ -426,9 +426,6 @@ def _held(claim: Claim) -> dict[str, Arg]:
 
 def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
-        case "created" if (row := fields(reply[1][0]))["state"] == State.RESERVED:
-            # `confirm` returns the job; until then it has only the submission.
-            return Submitted(Job(submission, State.RESERVED, int(row["created_us"]) / MICRO), created=True)
         case "created" | "exists" as how:
             return Submitted(view_of(*reply[1]), created=how == "created")
         case "mismatch":
