@@ -59,10 +59,15 @@ class Command(Generic[T]):
         Numbers become decimal strings, because cjson reads numbers as doubles, and Lua writes doubles of more than 14
         digits with an exponent. None leaves an argument out, because Lua takes JSON's null for true.
         """
-        return json.dumps(_for_lua(self.args), ensure_ascii=False, separators=(",", ":"))
+        return _ENCODER.encode(_for_lua(self.args))
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _for_lua(value: Arg) -> Any:
+    if type(value) is str:  # most are
+        return value
     match value:
         case bool() | str():
             return value
