@@ -57,6 +57,7 @@ from penstock.api.routes import (
     workers,
 )
 from penstock.api.services import Hints, Services
+from penstock.api.short_way import ShortWay
 from penstock.api.tracing import Tracing
 from penstock.api.traffic import Traffic, TrafficMiddleware
 from penstock.config import Settings, load_settings
@@ -100,13 +101,17 @@ def create_app(
     app.state.spans = spans = spans or NoSpans()
     app.state.traffic = Traffic()
     app.add_middleware(PageHeaders)
-    if services.keys is None:
+    with_hosts = services.keys is None
+    if with_hosts:
         app.add_middleware(HostCheck, settings=settings)
     app.add_middleware(AdmissionControl, services=services)
     app.add_middleware(AmbiguousLength)
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing, spans=spans)
     app.add_middleware(AbsoluteTarget)
+    hosts = HostCheck(app, settings) if with_hosts else None
+    # Around all of FastAPI's own middlewares.
+    app.build_middleware_stack = lambda: ShortWay(FastAPI.build_middleware_stack(app), app, hosts)  # type: ignore[method-assign]
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):

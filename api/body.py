@@ -56,7 +56,7 @@ async def read_json(
     or infinite numbers, integers of more than 64 bits, NUL or lone surrogates in a string, too many names, or nested
     too deeply.
     """
-    _require_type(request, "application/json")
+    require_type(request.headers.get("content-type", ""), "application/json")
     tenant = tenant_of(request)
     data = await _read(request, api, tenant)
     if is_small(data):
@@ -76,7 +76,7 @@ async def read_form(request: Request, *, limit_bytes: int, settings: Settings) -
     Raises `UnsupportedContentType`, `PayloadTooLarge` (counted as the body arrives), `BodyTimeout`, `ClientLeft` or
     `MalformedBody`.
     """
-    _require_type(request, "multipart/form-data")
+    require_type(request.headers.get("content-type", ""), "multipart/form-data")
     stream = _limited(request, limit_bytes, settings.body_idle_s)
     try:
         form = await MultiPartParser(request.headers, stream, max_files=1, max_fields=MAX_FIELDS).parse()
@@ -113,8 +113,9 @@ async def _limited(request: Request, limit_bytes: int, idle_s: float) -> AsyncGe
         yield chunk
 
 
-def _require_type(request: Request, wanted: str) -> None:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != wanted:
+def require_type(given: str, wanted: str) -> None:
+    """Raise `UnsupportedContentType` unless the value of `Content-Type` is the wanted media type."""
+    if given.partition(";")[0].strip().lower() != wanted:
         raise UnsupportedContentType(f"the Content-Type is not supported; send {wanted}")
 
 

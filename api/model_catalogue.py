@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -22,6 +22,8 @@ from penstock.storage.redis.records import AsyncJobStore
 
 #: Seconds between two listings for models that are not known.
 MISS_S = 1.0
+#: Seconds for which a reading of Redis serves further submissions.
+RECENT_S = 0.25
 #: Seconds that a request waits for a listing, and seconds until the next one after a failure.
 TIMEOUT_S, RETRY_S = 3.0, 5.0
 
@@ -39,6 +41,18 @@ class ModelCatalogue:
         self._clock = clock
         self._again_at_s = float("-inf")
         self._reading: asyncio.Task[bool] | None = None
+        #: The models of the latest answer from Redis that sufficed for its request, and the end of its use.
+        self._recent: Mapping[str, CatalogueEntry] = {}
+        self._recent_known = Known({}, frozenset())
+        self._recent_until_s = float("-inf")
+
+    def recent(self, name: str) -> Mapping[str, CatalogueEntry] | None:
+        """Return the models as of `RECENT_S` ago at most; None without them, or where no living worker has this one.
+
+        They suffice to accept a job. A refusal needs the current ones: see `read`.
+        """
+        is_recent = self._clock() < self._recent_until_s and _is_served(name, self._recent_known)
+        return self._recent if is_recent else None
 
     async def read(self, *names: str) -> dict[str, CatalogueEntry]:
         """Return the models by name; with `names`, an answer that is sufficient to find these models or aliases.
@@ -46,9 +60,12 @@ class ModelCatalogue:
         Raises `JobStoreError`, and `ObjectStoreUnavailable` where a name is not known and the stored models cannot be
         read.
         """
+        asked_s = self._clock()
         known = await self._jobs.run(catalogues.known())
         if names and all(_is_served(name, known) for name in names):
-            return merged(known, self._stored.latest)
+            found = merged(known, self._stored.latest)
+            self._recent, self._recent_known, self._recent_until_s = found, known, asked_s + RECENT_S
+            return found
         found = merged(known, self._stored.latest)
         is_read = await self._refresh(FRESH_S if _has(found, *names) else MISS_S)
         found = merged(known, self._stored.latest)

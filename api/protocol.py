@@ -7,21 +7,28 @@ connection. Ten times the load that the API takes would leave no time for jobs (
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from http import HTTPStatus
 
 import h11
 from starlette.responses import Response
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.api.admission.control import DOOR, Door, Visit
-from penstock.api.admission.heads import head_of
+from penstock.api.admission.heads import Head, head_of
 from penstock.api.errors import problem
 from penstock.api.lingering import LingeringTransport
+from penstock.api.short_cycle import CLOSING, ShortCycle
 from penstock.reports import ErrorReport
 
+#: Path of the submissions that reach the app without the HTTP library.
+SHORT_PATH = "/v1/jobs"
 #: States of a client that may still be sending, so that a connection which closes at once would lose the response.
 _UNREAD = frozenset({h11.SEND_BODY, h11.ERROR})
+_PHRASES = {each.value: each.phrase.encode() for each in HTTPStatus}
 #: Bytes of a submission that are kept while it waits at the door.
 MAX_HELD_BYTES = 65_536
 
@@ -31,10 +38,16 @@ class _Held:
     """A submission whose head has arrived."""
 
     visit: Visit
+    head: Head
     since_s: float
     data: bytes
     #: Size of the whole request.
     size_bytes: int
+
+    @property
+    def is_short(self) -> bool:
+        """True for one submission of a job, all of which has arrived."""
+        return self.visit.path == SHORT_PATH and self.visit.method == "POST" and len(self.data) == self.size_bytes
 
 
 class Protocol(H11Protocol):
@@ -44,6 +57,8 @@ class Protocol(H11Protocol):
     _held: _Held | None = None
     #: Bytes of a refused request's body that have not arrived yet.
     _left_bytes = 0
+    #: Data that arrived before the response to a short request was complete.
+    _early = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection that closes without losing a response."""
@@ -57,6 +72,10 @@ class Protocol(H11Protocol):
         data = self._without_refused_body(data)
         if not data:
             return
+        if self._early or (isinstance(self.cycle, ShortCycle) and not self.cycle.response_complete):
+            self._early += data
+            self.flow.pause_reading()
+            return
         if self._held is not None:
             self._hold(self._held, data)
             return
@@ -67,7 +86,7 @@ class Protocol(H11Protocol):
             super().data_received(data)
             return
         self._unset_keepalive_if_required()
-        self._held = _Held(visit, self.loop.time(), data, head.size_bytes + head.body_bytes)
+        self._held = _Held(visit, head, self.loop.time(), data, head.size_bytes + head.body_bytes)
         door.turnstile.admit(self)
 
     def send_400_response(self, msg: str) -> None:
@@ -127,7 +146,43 @@ class Protocol(H11Protocol):
     def _pass_on(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
-            super().data_received(held.data)
+            if held.is_short:
+                self._begin(held)
+            else:
+                super().data_received(held.data)
+
+    def _begin(self, held: _Held) -> None:
+        """Pass a short request to the app without the HTTP library, which takes a fifth of a submission's time."""
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": held.head.method,
+            "root_path": self.root_path,
+            "path": self.root_path + held.head.path,
+            "raw_path": (self.root_path + held.head.path).encode("ascii"),
+            "query_string": b"",
+            "headers": list(held.head.fields.items()),
+            "state": self.app_state.copy(),
+        }
+        cycle = ShortCycle(scope, held.data[held.head.size_bytes :], self._answer)
+        self.cycle = cycle  # type: ignore[assignment]  # it has what H11Protocol uses of its own
+        task = self.loop.create_task(cycle.run(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def _answer(self, status: int, fields: list[tuple[bytes, bytes]], content: bytes) -> None:
+        """Write the response to a short request, and go on with what has arrived meanwhile."""
+        self.transport.write(self._response_bytes(status, fields, content))
+        self.on_response_complete()
+        early, self._early = self._early, b""
+        if CLOSING in fields:
+            self.transport.close()
+        elif early:
+            self.data_received(early)
 
     def _without_refused_body(self, data: bytes) -> bytes:
         body_bytes = min(self._left_bytes, len(data))
@@ -135,8 +190,13 @@ class Protocol(H11Protocol):
         return data[body_bytes:]
 
     def _written(self, response: Response) -> bytes:
-        fields = [*self.server_state.default_headers, *response.raw_headers]
-        lines = [b"%s: %s\r\n" % field for field in fields]
-        phrase = HTTPStatus(response.status_code).phrase.encode()
-        begin = b"HTTP/1.1 %d %s\r\n" % (response.status_code, phrase)
-        return b"".join((begin, *lines, b"\r\n", bytes(response.body)))
+        return self._response_bytes(response.status_code, response.raw_headers, bytes(response.body))
+
+    def _response_bytes(self, status: int, fields: Sequence[tuple[bytes, bytes]], content: bytes) -> bytes:
+        lines = [b"%s: %s\r\n" % field for field in (*self.server_state.default_headers, *fields)]
+        return b"".join((_status_line(status), *lines, b"\r\n", content))
+
+
+@cache
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %s\r\n" % (status, _PHRASES.get(status, b""))

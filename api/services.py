@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -22,6 +22,7 @@ from penstock.api.model_catalogue import ModelCatalogue
 from penstock.api.schemas.jobs import JobView, UriOf, job_view
 from penstock.config import Settings
 from penstock.jobs import Job
+from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.journal import AsyncJournal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.records import AsyncJobStore, QueueLimits
@@ -38,12 +39,13 @@ class Hints:
     def __init__(self, send: Callable[[str], object]) -> None:
         self._send = send
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hints")
-        self._waiting = 0
+        #: Queues whose hint is not being sent yet: it serves all jobs submitted until then.
+        self._waiting: set[str] = set()
 
     def send(self, queue: str) -> None:
-        """Schedule a hint; drop the hint when too many are unsent. Call from the event loop only."""
-        if self._waiting < MAX_WAITING_HINTS:
-            self._waiting += 1
+        """Schedule a hint, unless one is; drop it when too many are unsent. Call from the event loop only."""
+        if queue not in self._waiting and len(self._waiting) < MAX_WAITING_HINTS:
+            self._waiting.add(queue)
             self._pool.submit(self._send_one, queue)
 
     def close(self) -> None:
@@ -51,7 +53,7 @@ class Hints:
         self._pool.shutdown(cancel_futures=True)
 
     def _send_one(self, queue: str) -> None:
-        self._waiting -= 1
+        self._waiting.discard(queue)  # before it looks for a hint that waits
         try:
             self._send(queue)
         except Exception as error:  # a lost hint costs latency, never a job
@@ -84,6 +86,8 @@ class Services:
     models: ModelCatalogue
     #: None in open mode.
     keys: KeyRing | None = None
+    #: Puts the requests of jobs in groups.
+    puts: GroupedPuts = field(default_factory=GroupedPuts)
 
     @property
     def limits(self) -> QueueLimits:
@@ -93,7 +97,7 @@ class Services:
     @property
     def journal(self) -> AsyncJournal:
         """The journal: operations that involve both stores, such as submit, cancel and read."""
-        return AsyncJournal(self.jobs, self.objects)
+        return AsyncJournal(self.jobs, self.objects, self.puts)
 
     @property
     def store_is_local(self) -> bool:

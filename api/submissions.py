@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -10,7 +12,7 @@ from penstock.api.connection import while_connected
 from penstock.api.media import check_media
 from penstock.api.services import Services
 from penstock.documents import is_small_value
-from penstock.errors import PenstockError, RequestError
+from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockError, RequestError
 from penstock.intake.inputs import Findings, examine
 from penstock.intake.submissions import Origin, check_webhook, refuse_tensors, servable, submission_to
 from penstock.jobs import JobKey, Submission
@@ -63,7 +65,22 @@ async def submission(
 
     Raises `ModelNotServed`, `ModelUnavailable`, `InvalidRequest` or an `InputError`; their issues point into the body.
     """
-    catalogue = await api.models.read(wanted.model)
+    if (recent := api.models.recent(wanted.model)) is not None:
+        with suppress(RequestError, InputError, ModelUnavailable, NotReady):  # judge by the current models
+            return await _submission(api, recent, key, wanted, fingerprint, origin, examination)
+    current = await api.models.read(wanted.model)
+    return await _submission(api, current, key, wanted, fingerprint, origin, examination)
+
+
+async def _submission(
+    api: Services,
+    catalogue: Mapping[str, CatalogueEntry],
+    key: JobKey,
+    wanted: JobRequest,
+    fingerprint: str,
+    origin: Origin,
+    examination: Examination | None,
+) -> Submission:
     entry = servable(wanted.model, catalogue)
     is_current = examination is not None and examination.entry == entry
     found = examination.findings() if examination and is_current else examine(entry, wanted.input)

@@ -90,7 +90,7 @@ class AdmissionControl:
         if tenant is None:
             return None
         repeatable = _is_repeatable(scope["method"], "idempotency-key" in headers)
-        return _refusal(self._services, tenant, submits=submits, repeatable=repeatable, counts=True)
+        return refusal_of(self._services, tenant, submits=submits, repeatable=repeatable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,13 @@ class Door:
     def _services(self) -> Services:
         services: Services = self._app.state.services
         return services
+
+
+def refusal_of(services: Services, tenant: str, *, submits: bool, repeatable: bool) -> PenstockError | None:
+    """Return the error for a request of a tenant, None for one that may be read; the request counts for the limits."""
+    if not _is_active(services):
+        return None
+    return _refusal(services, tenant, submits=submits, repeatable=repeatable, counts=True)
 
 
 def _is_active(services: Services) -> bool:

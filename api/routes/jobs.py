@@ -26,7 +26,15 @@ from penstock.api.schemas.jobs import JobList, JobView
 from penstock.api.services import Api, Services
 from penstock.api.submissions import examine_large, submission
 from penstock.api.tracing import joins, traceparent
-from penstock.errors import IdempotencyMismatch, InvalidRequest, JobGone, NotReady, TooManyJobs, UnknownJob
+from penstock.errors import (
+    IdempotencyMismatch,
+    InvalidRequest,
+    JobGone,
+    NotReady,
+    PenstockError,
+    TooManyJobs,
+    UnknownJob,
+)
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.requests import JobRequest
@@ -235,15 +243,21 @@ async def _answer_submission(
 
 
 def _set_headers(response: Response, api: Services, submitted: Submitted) -> None:
-    """Set `Location`, `Idempotency-Replayed` and `Retry-After`; status 200 for a job that has ended."""
-    job = submitted.job
-    response.headers["Location"] = f"{api.settings.base_url}/v1/jobs/{job.key.id}"
-    if not submitted.created:
-        response.headers["Idempotency-Replayed"] = "true"
-    if job.status.terminal:
+    """Set the headers; status 200 for a job that has ended."""
+    response.headers.update(submission_headers(api, submitted))
+    if submitted.job.status.terminal:
         response.status_code = 200
-    else:
-        response.headers["Retry-After"] = str(_retry_after_s(job))
+
+
+def submission_headers(api: Services, submitted: Submitted) -> dict[str, str]:
+    """Return `Location`, `Idempotency-Replayed` and `Retry-After` as the response needs them."""
+    job = submitted.job
+    headers = {"Location": f"{api.settings.base_url}/v1/jobs/{job.key.id}"}
+    if not submitted.created:
+        headers["Idempotency-Replayed"] = "true"
+    if not job.status.terminal:
+        headers["Retry-After"] = str(_retry_after_s(job))
+    return headers
 
 
 def new_key(tenant: str, idempotency_key: str | None) -> JobKey:
@@ -270,16 +284,24 @@ async def submit(
     joins(request, key)
     examination = await examine_large(request, api, key.tenant, job_request)
     async with turn(request, api.concurrency, key.tenant):
-        existing = await _existing(api, key) if repeatable else None
-        # A reserved job was never acknowledged to a client: submitting it again completes it.
-        if existing is not None and existing.state is not State.RESERVED:
-            if existing.submission.fingerprint != identity:
-                raise IdempotencyMismatch(_mismatch(key, origin))
-            return Submitted(existing, created=False)
-        if existing is None:
+        try:
             raise_recent_refusal(api, key.tenant)
-        checked = await submission(api, key, job_request, fingerprint=identity, origin=origin, examination=examination)
-        submitted = await submit_checked(api, checked)
+            checked = await submission(
+                api, key, job_request, fingerprint=identity, origin=origin, examination=examination
+            )
+        except PenstockError:
+            # A repeated request finds its job even where it would be refused now: its upload has expired, for example.
+            # A reserved job was never acknowledged to a client.
+            existing = await _existing(api, key) if repeatable else None
+            if existing is None or existing.state is State.RESERVED:
+                raise
+            if existing.submission.fingerprint != identity:
+                raise IdempotencyMismatch(_mismatch(key, origin)) from None
+            return Submitted(existing, created=False)
+        try:
+            submitted = await submit_checked(api, checked)
+        except IdempotencyMismatch as error:
+            raise IdempotencyMismatch(_mismatch(key, origin)) from error
     # A random id that already exists was written by our own call, whose reply was lost: report the job as created.
     return replace(submitted, created=submitted.created or not repeatable)
 
@@ -321,7 +343,6 @@ def _mismatch(key: JobKey, origin: Origin) -> str:
 
 
 async def _existing(api: Services, key: JobKey) -> Job | None:
-    # Before all other checks: a repeated request finds its job even after its upload has expired.
     try:
         return await api.jobs.run(records.read(key))
     except UnknownJob:

@@ -33,6 +33,8 @@ MAX_INTEGER_BITS = 64
 #: NUL, and lone surrogates, which JSON's escapes allow but no encoding does.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 #: All bytes but JSON's structure and quotes.
 _CONTENT = bytes(set(range(256)) - set(b'"{}[]:,'))
 _STRING = re.compile(b'"[^"]*"')
@@ -113,7 +115,7 @@ def validated(model: type[ModelT], value: Any) -> ModelT:
 
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 of the canonical form of a body: equal for equal JSON, in any layout."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = _CANONICAL.encode(value)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

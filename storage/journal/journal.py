@@ -7,7 +7,7 @@ is stored; Redis follows. A flow may be interrupted between any two steps, and a
     end       a script proposes the outcome -> put it, or read the stored one -> commit the stored outcome in Redis
 
 A flow is a generator that yields its steps, commands for Redis and calls on the object store, and receives their
-results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` on the API's event loop. Jobs of
+results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` for the API's event loop. Jobs of
 `durability = "redis"` run the same flows and never have a proposal.
 """
 
@@ -25,6 +25,7 @@ import structlog
 from penstock.errors import (
     IdempotencyMismatch,
     JobGone,
+    ObjectExists,
     ObjectStoreUnavailable,
     PenstockError,
     RecordTooNew,
@@ -34,8 +35,9 @@ from penstock.errors import (
 )
 from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
 from penstock.storage.journal import manifests
+from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
-from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.base import ObjectStore, Put
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-Step: TypeAlias = Command[Any] | Callable[[ObjectStore], Any]
+Step: TypeAlias = Command[Any] | Put | Callable[[ObjectStore], Any]
 Flow: TypeAlias = Generator[Step, Any, T]
 
 #: Seconds after which the keeper settles a reservation.
@@ -217,18 +219,29 @@ class Journal:
             except StopIteration as end:
                 return cast("T", end.value)
             try:
-                result = self.store.run(step) if isinstance(step, Command) else step(self.objects)
+                result = self.perform(step)
                 error = None
             except PenstockError as raised:
                 error = raised
 
+    def perform(self, step: Step) -> Any:
+        """Perform one step and return its result."""
+        match step:
+            case Command():
+                return self.store.run(step)
+            case Put(key, data, content_type, if_absent):
+                return self.objects.put_bytes(key, data, content_type=content_type, if_absent=if_absent)
+            case _:
+                return step(self.objects)
+
 
 class AsyncJournal:
-    """Performs flows for the API: commands on the event loop, calls on the object store in threads."""
+    """Performs flows for the API: commands on the event loop, puts in groups, other calls on the store in threads."""
 
-    def __init__(self, store: AsyncJobStore, objects: ObjectStore) -> None:
+    def __init__(self, store: AsyncJobStore, objects: ObjectStore, puts: GroupedPuts | None = None) -> None:
         self.store = store
         self.objects = objects
+        self._puts = puts or GroupedPuts()
 
     async def run(self, flow: Flow[T]) -> T:
         """Perform a flow and return its result; raise its errors unchanged."""
@@ -246,7 +259,13 @@ class AsyncJournal:
                 error = raised
 
     async def _perform(self, step: Step) -> Any:
-        return await (self.store.run(step) if isinstance(step, Command) else asyncio.to_thread(step, self.objects))
+        match step:
+            case Command():
+                return await self.store.run(step)
+            case Put():
+                return await self._puts.put(self.objects, step)
+            case _:
+                return await asyncio.to_thread(step, self.objects)
 
 
 def _run_or_revive(key: JobKey, command: Command[Reply[Job]]) -> Flow[Reply[Job]]:
@@ -266,8 +285,11 @@ def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
 
 def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
     manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
-    stored = yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
-    if stored is None:
+    try:
+        yield manifests.put_of(manifest)
+    except ObjectExists:
+        stored = yield from _objects(lambda objects: manifests.get_manifest(objects, submission.key))
+    else:
         made = done.job if done.created else None
         confirmed = yield from _redis(records.confirm(submission.key, manifest.created_us, made=made))
         return replace(done, job=confirmed.job, hint=confirmed.hint)

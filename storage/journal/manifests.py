@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.jobs import Claim, JobKey, State, Submission
-from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.base import ObjectStore, Put
 from penstock.storage.redis.fields import dump, submission_of, submission_to_json
 from penstock.storage.redis.record import too_new
 
@@ -102,20 +102,21 @@ def ended_prefix(object_key: str) -> str | None:
     return found["prefix"] if found else None
 
 
-def put_manifest(objects: ObjectStore, manifest: Manifest) -> Manifest | None:
-    """Store a job's manifest; return the earlier one, if one was stored."""
+def put_of(manifest: Manifest) -> Put:
+    """Return the put of a job's manifest; `ObjectExists` where one is stored."""
     key = _request(manifest.submission.key)
-    try:
-        objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
-    except ObjectExists:
-        return Manifest.from_bytes(objects.get_bytes(key, limit_bytes=LIMIT_BYTES))
-    return None
+    return Put(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
+
+
+def get_manifest(objects: ObjectStore, key: JobKey) -> Manifest:
+    """Return a job's manifest; `ObjectNotFound` without one."""
+    return Manifest.from_bytes(objects.get_bytes(_request(key), limit_bytes=LIMIT_BYTES))
 
 
 def read_manifest(objects: ObjectStore, key: JobKey) -> Manifest | None:
     """Return a job's manifest; None without one."""
     try:
-        return Manifest.from_bytes(objects.get_bytes(_request(key), limit_bytes=LIMIT_BYTES))
+        return get_manifest(objects, key)
     except ObjectNotFound:
         return None
 

@@ -36,9 +36,12 @@ def fields(flat: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def dump(value: Any) -> str:
     """Return a value as compact JSON."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def submission_to_json(submission: Submission) -> dict[str, Any]:
@@ -62,4 +65,5 @@ def _own(submission: Submission) -> dict[str, Any]:
     """Return the known fields. Values stay the same objects: `formats.unknown` does not compare a large input."""
     row = {name: getattr(submission, name) for name in _NAMES}
     hook = submission.webhook
-    return row | {"key": asdict(submission.key), "webhook": asdict(hook) if hook else None}
+    key = {"tenant": submission.key.tenant, "id": submission.key.id}
+    return row | {"key": key, "webhook": asdict(hook) if hook else None}

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from penstock.jobs import JobKey
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
 from penstock.storage.redis.changes import Changes, Watch
+from penstock.storage.redis.lane import Lane
 
 T = TypeVar("T")
 #: An argument of a script.
@@ -62,10 +64,15 @@ class Command(Generic[T]):
         Numbers become decimal strings, because cjson reads numbers as doubles, and Lua writes doubles of more than 14
         digits with an exponent. None leaves an argument out, because Lua takes JSON's null for true.
         """
-        return json.dumps(_for_lua(self.args), ensure_ascii=False, separators=(",", ":"))
+        return _ENCODER.encode(_for_lua(self.args))
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _for_lua(value: Arg) -> Any:
+    if type(value) is str:  # most are
+        return value
     match value:
         case bool() | str():
             return value
@@ -124,6 +131,12 @@ def _without_unused(shared: str, body: str) -> str:
         text = functions[name][0]
         shared = shared.replace(text, "\n" * text.count("\n"))
     return shared
+
+
+@cache
+def digest(name: str) -> str:
+    """Return the SHA-1 of a script's text, by which Redis knows it."""
+    return sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
 def place(name: str, line: int) -> str:
@@ -262,7 +275,9 @@ class AsyncJobStore:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self.client = client
-        self._scripts: dict[str, Any] = {}
+        self._lane = Lane(client)
+        #: Seconds that a call may take.
+        self._timeout_s: float = client.connection_pool.connection_kwargs.get("socket_timeout") or TIMEOUT_S
         self._changes = Changes(client)
         self._breaker = Breaker()
         #: The time limits of the calls in progress.
@@ -294,28 +309,32 @@ class AsyncJobStore:
         """
         self._breaker.admit()
         waited_s, answers = _waited_s.get(), self._answers
-        limit = asyncio.timeout(max(LEAST_TIMEOUT_S, TIMEOUT_S - waited_s) if waited_s else None)
-        with redis_errors(command.script):
-            try:
-                async with limit, self._in_progress(limit):
-                    reply = await self._script(command.script)(args=[command.argument])
-            except (redis.RedisError, TimeoutError) as error:
-                # redis-py may turn the end of the limit into an error of its own.
-                if limit.expired() or isinstance(error, redis.TimeoutError):
-                    self._time_out(answers)
-                    raise redis.TimeoutError from error
-                self._answered()
-                raise
+        limit = asyncio.timeout(max(LEAST_TIMEOUT_S, self._timeout_s - waited_s) if waited_s else self._timeout_s)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                try:
+                    reply = await self._evaluated(command.script, command.argument)
+                finally:
+                    self._limits.discard(limit)
+        except (redis.RedisError, TimeoutError) as error:
+            # redis-py may turn the end of the limit into an error of its own.
+            if limit.expired() or isinstance(error, redis.TimeoutError):
+                self._time_out(answers)
+                raise translated(redis.TimeoutError(), command.script) from error
             self._answered()
+            if isinstance(error, redis.RedisError):
+                raise translated(error, command.script) from error
+            raise
+        self._answered()
         return command.parse(reply)
 
-    @asynccontextmanager
-    async def _in_progress(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
-        self._limits.add(limit)
+    async def _evaluated(self, name: str, argument: str) -> Any:
         try:
-            yield
-        finally:
-            self._limits.discard(limit)
+            return await self._lane.call("EVALSHA", digest(name), 0, argument)
+        except redis.exceptions.NoScriptError:
+            await self._lane.call("SCRIPT LOAD", source(name))
+        return await self._lane.call("EVALSHA", digest(name), 0, argument)
 
     def _answered(self) -> None:
         self._answers += 1
@@ -328,6 +347,7 @@ class AsyncJobStore:
         """
         self._breaker.timed_out()
         if self._answers == answers:
+            self._lane.drop()
             for limit in self._limits:
                 if not limit.expired():
                     limit.reschedule(0.0)  # at once: the event loop's clock is past it
@@ -342,14 +362,10 @@ class AsyncJobStore:
     async def close(self) -> None:
         """Close the subscription and the connections."""
         await self._changes.close()
+        await self._lane.close()
         await close_async(self.client)
 
     @asynccontextmanager
     async def _watching(self, *names: str) -> AsyncIterator[Watch]:
         async with self._changes.watching(*names) as watch:
             yield watch
-
-    def _script(self, name: str) -> Any:
-        if name not in self._scripts:
-            self._scripts[name] = self.client.register_script(source(name))
-        return self._scripts[name]

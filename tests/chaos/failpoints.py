@@ -11,12 +11,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.storage.objects.base import ObjectInfo, ObjectStore
+from penstock.errors import PenstockError
+from penstock.storage.objects.base import ObjectInfo, ObjectStore, Put
 from penstock.storage.redis.records import AsyncJobStore, Command, JobStore
 
 T = TypeVar("T")
@@ -128,13 +129,24 @@ class FailingObjects:
 
     def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
         """Store bytes between two failpoints."""
+        self._hit("before", key)
+        info = self._objects.put_bytes(key, data, content_type=content_type, if_absent=if_absent)
+        self._hit("after", key)
+        return info
+
+    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
+        """Store objects between two failpoints for each."""
+        for put in puts:
+            self._hit("before", put.key)
+        results = self._objects.put_many(puts)
+        for put in puts:
+            self._hit("after", put.key)
+        return results
+
+    def _hit(self, when: str, key: str) -> None:
         name = OBJECTS.get(key.rpartition("/")[2])
         if name is not None:
-            self._failpoints.hit(f"before_{name}")
-        info = self._objects.put_bytes(key, data, content_type=content_type, if_absent=if_absent)
-        if name is not None:
-            self._failpoints.hit(f"after_{name}")
-        return info
+            self._failpoints.hit(f"{when}_{name}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objects, name)

@@ -563,4 +563,4 @@ def _steps(desk: Journal, flow: Flow[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         yield step
-        result = desk.store.run(step) if isinstance(step, Command) else step(desk.objects)
+        result = desk.perform(step)
