@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -155,18 +156,25 @@ class Preprocessor:
             image = self._resize(image)
         if fields.do_center_crop:
             image = _crop(image, fields.crop_size)
-        pixels = image.astype(np.float32)
-        if fields.do_rescale:
-            pixels = (image.astype(np.float64) * fields.rescale_factor).astype(np.float32)
-            pixels = pixels - np.float32(1) if fields.rescale_offset else pixels
-        std = np.asarray(fields.image_std, dtype=np.float32)
-        if fields.do_normalize:
-            pixels = (pixels - np.asarray(fields.image_mean, dtype=np.float32)) / std
-        if fields.include_top:  # EfficientNet divides by the standard deviation a second time for its classifiers
-            pixels = pixels / std
+        values = self._values()
+        pixels = np.empty((3, *image.shape[:2]), np.float32)
+        for channel, row in enumerate(values):
+            np.take(row, image[..., channel], out=pixels[channel])
         if self.pads and fields.pad_size is not None:
-            pixels = _padded(pixels, fields.pad_size)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+            pixels = np.ascontiguousarray(_padded(pixels.transpose(1, 2, 0), fields.pad_size).transpose(2, 0, 1))
+        return pixels
+
+    def _values(self) -> npt.NDArray[np.float32]:
+        """Return the pixel of each channel and byte, float32 (3, 256): all steps work on each value by itself."""
+        fields = self.fields
+        mean, std = tuple(fields.image_mean), tuple(fields.image_std)
+        return _values(
+            fields.rescale_factor if fields.do_rescale else None,
+            bool(fields.rescale_offset),
+            mean if fields.do_normalize else None,
+            std,
+            bool(fields.include_top),
+        )
 
     def _resize(self, image: ImageArray) -> ImageArray:
         edge = self.fields.size.shortest_edge
@@ -191,6 +199,24 @@ class Preprocessor:
                 return _multiple(target((height, width), fields.size), _YOLOS_PX, math.floor)
             case _:
                 return target((height, width), fields.size)
+
+
+@lru_cache(maxsize=256)
+def _values(
+    factor: float | None, offset: bool, mean: tuple[float, ...] | None, std: tuple[float, ...], include_top: bool
+) -> npt.NDArray[np.float32]:
+    """Return every byte rescaled and normalised, float32 (3, 256), in the library's order and precision."""
+    values = np.arange(256, dtype=np.float32)
+    if factor is not None:
+        values = (np.arange(256, dtype=np.float64) * factor).astype(np.float32)
+        values = values - np.float32(1) if offset else values
+    rows = np.repeat(values[None], 3, axis=0)
+    divisor = np.asarray(std, dtype=np.float32)[:, None]
+    if mean is not None:
+        rows = (rows - np.asarray(mean, dtype=np.float32)[:, None]) / divisor
+    if include_top:  # EfficientNet divides by the standard deviation a second time for its classifiers
+        rows = rows / divisor
+    return np.ascontiguousarray(rows)
 
 
 def read_preprocessor(model: Model) -> Preprocessor:
