@@ -170,13 +170,13 @@ class Pipeline:
     def _fetch(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> dict[str, LocalMedia]:
         files: dict[str, LocalMedia] = {}
         references = media_references(runnable.schema, dict(attempt.claim.submission.input))
-        for number, (place, reference) in enumerate(references):
+        for place, reference in references:
             attempt.check()
             if reference not in files:
                 with pointing_to(place):
                     files[reference] = fetch_media(
                         reference,
-                        folder / str(number),
+                        folder,
                         store=self.waits.store(attempt),
                         tenant=attempt.claim.key.tenant,
                         settings=self.settings,

@@ -32,18 +32,27 @@ class ImageFiles:
 
     paths: tuple[Path, ...]
     cost: int
+    #: The pixels of the only image: reading its header first would cost a tenth of decoding it.
+    only: ImageArray | None = None
 
     def prompts(self, preprocessor: Preprocessor, limits: Limits) -> Iterator[Prompt]:
         """Yield one prompt per image; each image is decoded when its prompt is read."""
         for path in self.paths:
-            pixels = preprocessor.apply(INPUTS.read("image", path, limits))
+            image: ImageArray = INPUTS.read("image", path, limits) if self.only is None else self.only
+            pixels = preprocessor.apply(image)
             yield Prompt({INPUT_NAME: pixels}, cost=pixels.shape[1] * pixels.shape[2])
 
 
 def open_images(references: Sequence[str], media: Media, preprocessor: Preprocessor, limits: Limits) -> ImageFiles:
-    """Read the headers of all images; raise the errors of `read_image`, and `InvalidInput` above `max_items`."""
+    """Read the headers of all images; raise the errors of `read_image`, and `InvalidInput` above `max_items`.
+
+    One image alone is decoded at once.
+    """
     check_items(len(references), limits, "/input/images", "images")
     paths = tuple(media.path(reference) for reference in references)
+    if len(paths) == 1:
+        image: ImageArray = INPUTS.read("image", paths[0], limits)
+        return ImageFiles(paths, preprocessor.cost(*image.shape[:2]), image)
     return ImageFiles(paths, sum(preprocessor.cost(*measure(path, limits)) for path in paths))
 
 
