@@ -15,7 +15,7 @@ PATIENCE_S = 5.0
 _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+"
     r"|sending|receiver:.+:(busy|health))"
-    r"|queue:[^:]+:(speed|growth|workers|seen|starting|pool|dead|done:\d+|done_us)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+"
+    r"|queue:[^:]+:(speed|growth|workers|seen|starting|pool|dead|done:\d+|done_us|listening)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+|bell:.+"
     r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen|:starts)?|counts:(ended|tries|phases))"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
