@@ -15,7 +15,7 @@ from penstock.config import Settings
 
 #: Connections that wait in the kernel. It delays further ones by a second, which costs this process nothing.
 BACKLOG = 512
-#: Connections that the event loop accepts in one turn, at most. Each takes 0.15 ms, and an accepted job 15 turns.
+#: Connections that asyncio's event loop accepts in one turn, at most; uvloop accepts one. Each takes 0.15 ms.
 ACCEPTED_IN_A_TURN = 16
 #: Exit code where the app or its port cannot be opened, as uvicorn's.
 STARTUP_FAILURE = 3

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeAlias
 
-import structlog
 from starlette.types import ASGIApp, Message, Scope
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger("uvicorn.error")
 
 #: Field of a response after which the connection closes.
 CLOSING = (b"connection", b"close")
@@ -37,8 +37,8 @@ class ShortCycle:
         """Have the app answer the request."""
         try:
             await app(self._scope, self._receive, self._send)
-        except Exception:
-            log.exception("request.crashed", path=self._scope["path"])
+        except BaseException:  # as uvicorn does: a stop cancels the request, and its client gets a response
+            log.exception("Exception in ASGI application")
         if not self.response_complete:
             self.keep_alive = False
             self._end(HTTPStatus.INTERNAL_SERVER_ERROR, [(b"content-type", b"text/plain")], b"Internal Server Error")

@@ -8,12 +8,12 @@ a trace.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,7 +36,7 @@ _ROUTE = LimitedRoute(PATH, submits=True)
 _SPECIAL = frozenset({b"prefer", b"traceparent", b"transfer-encoding", b"expect"})
 
 _read = partial(validated, JobRequest)
-log = structlog.get_logger(__name__)
+log = logging.getLogger("uvicorn.error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ShortWay:
         except PenstockError as error:
             return error_response(request, error, status_of(error))
         except Exception as error:
-            log.exception("request.crashed", path=PATH)
+            log.exception("Exception in ASGI application")  # as uvicorn does
             return bug_response(request, error)
 
 
