@@ -184,8 +184,8 @@ def revive(key: JobKey) -> Flow[bool]:
 def restore(key: JobKey, *, ended: bool) -> Flow[bool]:
     """Create a job in Redis again that a listing of the object store has, as `revive` but with fewer requests.
 
-    `ended`: the listing has its outcome, or a request to end it. What came after the listing is in Redis, or is found in
-    the store once Redis has a record.
+    `ended`: the listing has its outcome, or a request to end it. What came after the listing is in Redis, or is found
+    in the store once Redis has a record.
     """
     if not ended:
         return (yield from _revive_live(key))

@@ -18,6 +18,6 @@ expire_at(job, now + job.ttl_us)
 announce(job, 'job.queued', job.created_us)
 emit(job, 'job.created', { model = job.model, queue = job.queue })
 if not args.brief then return view(job) end
-local found = outlook(job, true)
+local found = outlook(job, SUBMIT_LANES)
 found[5], found[6] = tonumber(job.revision), job.delivery
 return found

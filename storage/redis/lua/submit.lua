@@ -41,4 +41,4 @@ expire_at(job, now + job.ttl_us)
 enqueue(job)
 announce(job, 'job.queued', now)
 emit(job, 'job.created', { model = model, queue = queue })
-return { 'created', view(job) }
+return { 'created', view(job, SUBMIT_LANES) }
