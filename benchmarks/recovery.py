@@ -2,7 +2,7 @@
 
     python -m benchmarks.recovery [--jobs 2000] [--live 200] [--s3]
 
-Each ended job has a request, an outcome, an artifact and its manifest in the object store: a local one, or Ceph with
+Each ended job has a request, an outcome and an artifact in the object store: a local one, or Ceph with
 `--s3`. Live jobs have a request.
 """
 

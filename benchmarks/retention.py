@@ -2,7 +2,7 @@
 
     python -m benchmarks.retention [--jobs 2000] [--s3]
 
-Each job has a request, an outcome, an artifact and its manifest in the object store: a local one, or Ceph with `--s3`.
+Each job has a request, an outcome and an artifact in the object store: a local one, or Ceph with `--s3`.
 """
 
 from __future__ import annotations

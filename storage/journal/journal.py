@@ -173,18 +173,54 @@ def revive(key: JobKey) -> Flow[bool]:
         return False
     try:
         if (yield from adopt(key)) is None:
-            done = yield from _redis(records.submit(manifest.submission, _unlimited(manifest), carried=manifest.record))
-            if done.job.state is State.RESERVED:
-                # Again: before there was a record, the job may have ended and Redis may have lost that end.
-                if (yield from adopt(key)) is not None:
-                    return True
-                yield from _redis(records.confirm(key, manifest.created_us))
+            if (yield from _submit_again(key, manifest)):
+                return True
             delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
             if delete is not None:
                 yield from _finish_stop(key, (yield from _redis(records.cancel(key, delete=delete))))
     except JobGone:
         return False
     return True
+
+
+def restore(key: JobKey, *, ended: bool) -> Flow[bool]:
+    """Create a job in Redis again that a listing of the object store has, as `revive` but with fewer requests.
+
+    `ended`: the listing has its outcome, or a request to end it. What came after the listing is in Redis, or is found
+    in the store once Redis has a record.
+    """
+    if not ended:
+        return (yield from _revive_live(key))
+    stored = yield from _objects(lambda objects: manifests.read_outcome(objects, key))
+    if stored is None:
+        return (yield from revive(key))
+    try:
+        yield from _redis(records.commit_end(key, stored.text))
+    except JobGone:
+        return False
+    return True
+
+
+def _revive_live(key: JobKey) -> Flow[bool]:
+    manifest = yield from _objects(lambda objects: manifests.read_manifest(objects, key))
+    if manifest is None:
+        return False
+    try:
+        yield from _submit_again(key, manifest)
+    except JobGone:
+        return False
+    return True
+
+
+def _submit_again(key: JobKey, manifest: Manifest) -> Flow[bool]:
+    """Create a job from its manifest; return True where it has ended instead."""
+    done = yield from _redis(records.submit(manifest.submission, _unlimited(manifest), carried=manifest.record))
+    if done.job.state is State.RESERVED:
+        # Before there was a record, the job may have ended and Redis may have lost that end.
+        if (yield from adopt(key)) is not None:
+            return True
+        yield from _redis(records.confirm(key, manifest.created_us))
+    return False
 
 
 def settle_reservation(key: JobKey) -> Flow[bool]:

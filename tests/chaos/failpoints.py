@@ -70,7 +70,9 @@ class Failpoints:
             return
         folder = self.hits.with_name(what)
         folder.mkdir(exist_ok=True)
-        (folder / name).write_text(f"{os.getpid()} {time.time()}")
+        whole = folder.with_name(f"{what}-{name}")  # a process may die here, and others read meanwhile
+        whole.write_text(f"{os.getpid()} {time.time()}")
+        whole.rename(folder / name)
 
     def _take(self, name: str, limit: int) -> bool:
         for number in range(limit):

@@ -67,7 +67,7 @@ bluestore block size = 10737418240
 [client.rgw]
 # Requests may say that they came by https: a topic whose address holds a password is made by no others.
 rgw trust forwarded https = true
-rgw frontends = beast endpoint=127.0.0.1:{ports[2]}
+rgw frontends = beast tcp_nodelay=1 endpoint=127.0.0.1:{ports[2]}
 """
 
 

@@ -21,7 +21,7 @@ from penstock.storage.redis import records
 from penstock.storage.redis.deliveries import announce_again
 
 #: Jobs restored at once: each waits for the object store most of the time.
-CONCURRENCY = 16
+CONCURRENCY = 32
 #: Jobs and batches looked up in one step.
 LOOKED_UP = 500
 #: Events announced to endpoints in one step.
@@ -84,8 +84,8 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
             lost = [row for row, is_stale in zip(rows, stale, strict=True) if is_stale]
             ended += [key for key, over in lost if over]
             live = [key for key, over in lost if not over]
-            restored += sum(pool.map(lambda key: both_stores.run(_revived(key)), live))
-        restored += sum(pool.map(lambda key: both_stores.run(_revived(key)), ended))
+            restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=False)), live))
+        restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=True)), ended))
     return found, restored
 
 
@@ -109,10 +109,12 @@ def _listed(store: records.Runs, objects: ObjectStore) -> Iterator[tuple[JobKey 
             _publish(store, objects, endpoint)
 
 
-def _revived(key: JobKey | BatchKey) -> Flow[bool]:
+def _restored(key: JobKey | BatchKey, *, ended: bool) -> Flow[bool]:
     """Restore a job or batch; leave one of a format that cannot be read to a newer keeper."""
     try:
-        return (yield from batch_journal.revive(key) if isinstance(key, BatchKey) else journal.revive(key))
+        if isinstance(key, BatchKey):
+            return (yield from batch_journal.revive(key))
+        return (yield from journal.restore(key, ended=ended))
     except RecordTooNew as error:
         log.warning("record.skipped", detail=error.detail)
         return False

@@ -225,17 +225,19 @@ end
 -- Return the reason why a job waits although it could run, as `problem_of`.
 local function obstacle(job, now) return waits(job) and (problem_of(job.model) or unserved(job.queue, job.model, now)) end
 
--- Return the basis of a job's estimate: {now_us, places or false, pace, problem or false}. A `quick` one takes the same
--- time however many models and tenants have jobs in the queue.
-local QUICK_LANES = 16
-local function outlook(job, quick)
-  local now = now_us()
-  quick = quick and redis.call('ZCARD', qkey(job.queue, 'lanes')) > QUICK_LANES
+-- Most models and tenants with waiting jobs (lanes) that an answer looks at: of a submit, of a list for each job, and of a
+-- read. Beyond them a place among the tenant's own jobs is not told, and an estimate takes all jobs for like ones.
+local SUBMIT_LANES, LIST_LANES, READ_LANES = 16, 100, 1000
+local function has_many_lanes(queue, most) return redis.call('ZCARD', qkey(queue, 'lanes')) > most end
+
+-- Return the basis of a job's estimate: {now_us, places or false, pace, problem or false}.
+local function outlook(job, lanes)
+  local now, quick = now_us(), has_many_lanes(job.queue, lanes or READ_LANES)
   return { int(now), places(job, quick), pace(job.queue, job.model, now, quick), obstacle(job, now) }
 end
 
 -- Return a record with the basis of its estimate: {record, the four of `outlook`}.
-local function view(job) return { flatten(job), unpack(outlook(job)) } end
+local function view(job, lanes) return { flatten(job), unpack(outlook(job, lanes)) } end
 
 -- Return a key of a batch. A job that is no member has no batch, or ''.
 local function bkey(tenant, batch, rest) return tkey(tenant, 'batch:' .. batch .. (rest and ':' .. rest or '')) end

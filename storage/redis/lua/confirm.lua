@@ -19,6 +19,6 @@ announce(job, 'job.queued', job.created_us)
 emit(job, 'job.created', { model = job.model, queue = job.queue })
 local hint = call_for(job.queue, job.model)
 if not args.brief then return { view(job), hint } end
-local found = outlook(job, true)
+local found = outlook(job, SUBMIT_LANES)
 found[5], found[6] = tonumber(job.revision), job.delivery
 return { found, hint }

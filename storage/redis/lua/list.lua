@@ -33,9 +33,10 @@ end
 
 local function row(job)
   local name = job.queue .. '/' .. job.model
-  paces[name] = paces[name] or pace(job.queue, job.model, now)
+  local quick = has_many_lanes(job.queue, LIST_LANES)
+  paces[name] = paces[name] or pace(job.queue, job.model, now, quick)
   if waits(job) and problems[name] == nil then problems[name] = obstacle(job, now) end
-  return { flatten(job), places(job), paces[name], waits(job) and problems[name] }
+  return { flatten(job), places(job, quick), paces[name], waits(job) and problems[name] }
 end
 
 local found, seen, bytes, offset, place = {}, 0, 0, 0, ''

@@ -43,4 +43,4 @@ enqueue(job)
 announce(job, 'job.queued', now)
 emit(job, 'job.created', { model = model, queue = queue })
 local hint = call_for(queue, model)
-return { 'created', view(job), hint }
+return { 'created', view(job, SUBMIT_LANES), hint }
