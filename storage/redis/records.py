@@ -461,7 +461,7 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
         case "reserved":
             created_s = int(reply[1]) / MICRO
-            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True)
+            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True, hint=False)
         case "created" | "exists" as how:
             return Submitted(view_of(*reply[1]), created=how == "created", hint=bool(reply[2]))
         case "mismatch":
