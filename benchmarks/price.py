@@ -235,9 +235,11 @@ def _processor_s(stack: Stack) -> Counter[str]:
     names = {stack.pid(name): name for name in ("api", "worker", "keeper", "valkey")}
     found: Counter[str] = Counter()
     for process in (root, *root.children(recursive=True)):
-        below = {parent.pid for parent in process.parents()}
+        try:
+            below, times = {parent.pid for parent in process.parents()}, process.cpu_times()
+        except psutil.NoSuchProcess:  # it has just ended, and counts for its parent
+            continue
         name = names.get(process.pid) or ("IO processes" if stack.pid("worker") in below else "up")
-        times = process.cpu_times()
         found[name] += times.user + times.system
         # Processes that have ended count for the one that waited for them.
         found["IO processes" if name in ("worker", "IO processes") else name] += (
