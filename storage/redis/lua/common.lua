@@ -149,13 +149,16 @@ end
 -- Return the id of the server's run: each start of a server has its own, that of a replica too.
 local function run_id() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
 
--- Return the number of slots of the queue's living workers.
+-- Return the number of slots of the queue's living workers, which is looked up once in a script.
+local SLOTS = {}
 local function slots_of(queue, now)
+  if SLOTS[queue] then return SLOTS[queue] end
   local slots, workers = 0, redis.call('ZRANGEBYSCORE', qkey(queue, 'seen'), int(now), '+inf')
   for first = 1, #workers, 1000 do
     local some = redis.call('HMGET', qkey(queue, 'workers'), unpack(workers, first, math.min(#workers, first + 999)))
     for _, each in ipairs(some) do slots = slots + tonumber(each or '0') end
   end
+  SLOTS[queue] = slots
   return slots
 end
 
