@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.chaos.processes import ROOT
 
 #: Files that a copy needs.
-_TREE = ("src", "api", "workers", "processors", "storage", "tests", "pyproject.toml")
+_TREE = ("src", "api", "workers", "processors", "storage", "tests", "benchmarks", "pyproject.toml")
 #: A mutant's jobs never end: this is how long the tests wait for them.
 _PATIENCE_S = 20
 _TIMEOUT_S = 600
@@ -111,7 +111,7 @@ def main(names: list[str]) -> int:
 def _passes(mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        _copy(root)
+        copy_tree(root)
         if mutant is not None:
             _change(root / mutant.path, mutant.old, mutant.new)
         environment = {
@@ -132,7 +132,8 @@ def _passes(mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
         return done.returncode == 0
 
 
-def _copy(root: Path) -> None:
+def copy_tree(root: Path) -> None:
+    """Copy what the tests need into an empty folder."""
     for name in _TREE:
         source = ROOT / name
         if source.is_dir():
