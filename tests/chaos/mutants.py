@@ -65,8 +65,8 @@ MUTANTS = (
     ),
     Mutant(
         "no request manifest",
-        "storage/journal/manifests.py",
-        'objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)',
+        "storage/journal/journal.py",
+        "yield manifests.put_of(manifest)",
         "pass",
         (_chaos("test_redis", "flushall"),),
     ),
