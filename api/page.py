@@ -18,17 +18,17 @@ from penstock.storage.objects.base import ObjectStore
 
 PATH = "/ui"
 BUNDLE = Path(__file__).parent / "ui" / "dist"
-#: `{store}`: the origin of the object store's signed links. Decoders of compressed rasters are WebAssembly, and run in
-#: workers made of blobs.
+#: `{store}`: the origin of the object store's signed links. Decoders of compressed rasters are WebAssembly out of
+#: `data:`, and run in workers made of blobs.
 _POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; worker-src 'self' blob:; "
-    "img-src 'self' blob: data:{store}; media-src 'self' blob:{store}; connect-src 'self'{store}; "
+    "img-src 'self' blob: data:{store}; media-src 'self' blob:{store}; connect-src 'self' data:{store}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _NOT_BUILT = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Penstock</title>
 <h1>The page is not built</h1>
-<p>The service runs, but the files of this page are missing. Install Node.js 20 or newer, then run
+<p>The service runs, but the files of this page are missing. Install Node.js 18 or newer, then run
 <code>make page</code> in the repository. The API works without the page: its documentation is at
 <a href="/docs">/docs</a>.</p></html>
 """
@@ -67,7 +67,7 @@ class Page:
         await answer(scope, receive, send_safe)
 
     async def _store_origin(self) -> str:
-        """Return the origin of signed links after a blank; empty for this service's own, and where none can be signed."""
+        """Return the origin of signed links after a blank; empty for this service and unknown ones."""
         if self._objects is None:
             return ""
         if self._store is None:

@@ -14,7 +14,7 @@ from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
 
 
-def a_page(service: Service, bundle: Path) -> httpx.AsyncClient:
+def a_page(bundle: Path) -> httpx.AsyncClient:
     app = Starlette(routes=[Mount("/ui", Page(None, bundle))])
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
@@ -24,22 +24,22 @@ def directives(answer: httpx.Response) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-async def test_a_bundle_is_served_with_a_strict_policy(service: Service, tmp_path: Path) -> None:
+async def test_a_bundle_is_served_with_a_strict_policy(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<!doctype html><title>Penstock</title>")
     (tmp_path / "main.js").write_text("export {}")
-    async with a_page(service, tmp_path) as http:
+    async with a_page(tmp_path) as http:
         page, script, missing = [await http.get(f"/ui/{name}") for name in ("", "main.js", "none.js")]
     assert (page.status_code, script.status_code, missing.status_code) == (200, 200, 404)
     assert script.headers["content-type"].startswith("text/javascript")
     policy = directives(page)
-    assert (policy["default-src"], policy["style-src"], policy["connect-src"]) == ("'none'", "'self'", "'self'")
+    assert (policy["default-src"], policy["style-src"], policy["connect-src"]) == ("'none'", "'self'", "'self' data:")
     assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
     assert policy["frame-ancestors"] == "'none'"
     assert "unsafe-inline" not in str(policy)
 
 
-async def test_without_a_bundle_the_page_says_how_to_build_it(service: Service, tmp_path: Path) -> None:
-    async with a_page(service, tmp_path / "nowhere") as http:
+async def test_without_a_bundle_the_page_says_how_to_build_it(tmp_path: Path) -> None:
+    async with a_page(tmp_path / "nowhere") as http:
         answer = await http.get("/ui/")
     assert answer.status_code == 503
     assert "make page" in answer.text
@@ -50,7 +50,7 @@ async def test_the_policy_names_the_store_of_signed_links(valkey: ValkeyProcess,
     s3 = {"endpoint_url": "https://store.test:9000", "access_key_id": "a", "secret_access_key": "b"}
     async with serving(valkey.url, tmp_path, object_store="s3://results", s3=s3) as service:
         policy = directives(await service.http.get("/ui/"))
-    assert policy["connect-src"] == "'self' https://store.test:9000"
+    assert policy["connect-src"] == "'self' data: https://store.test:9000"
     assert policy["img-src"].endswith("data: https://store.test:9000")
 
 
