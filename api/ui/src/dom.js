@@ -23,6 +23,11 @@ function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
+/** Return a text whose `words in backticks` are code. */
+export function prose(text) {
+  return (text ?? "").split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
 let last = 0;
 
 /** Return an id that no other element has. */

@@ -7,6 +7,7 @@ import { filters, jobQuery } from "./filters.js";
 import { badge, jobPath, labels, progress, shortId } from "./parts.js";
 
 const PAGE = 50;
+const TICK_MS = 5000;
 
 export async function show(main, { query, signal }) {
   const { models } = await get("/v1/models", { signal });
@@ -54,6 +55,8 @@ export async function show(main, { query, signal }) {
 
   await read();
   follow(read, signal);
+  const ticking = setInterval(() => { for (const one of body.querySelectorAll("time")) fill(one, ago(one.dateTime)); }, TICK_MS);
+  signal.addEventListener("abort", () => clearInterval(ticking));
 }
 
 async function follow(read, signal) {

@@ -6,22 +6,25 @@ import GeoTIFF from "ol/source/GeoTIFF.js";
 export const RAMP = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
 export const RESULT_CLASS = "ol-layer result-layer";
 
-function source(url, projection, interpolate, nodata) {
-  const info = nodata === null || nodata === undefined ? { url } : { url, nodata };
-  return new GeoTIFF({ sources: [info], projection, normalize: false, interpolate, transition: 0, sourceOptions: { cacheSize: 200 } });
+/** Exponent of the input's brightness: clouds would leave the ground black without it. */
+const GAMMA = 0.55;
+
+// Pixels are not interpolated: each shows its own value, and nodata has sharp edges.
+function source(url, projection) {
+  return new GeoTIFF({ sources: [{ url }], projection, normalize: false, interpolate: false, transition: 0 });
 }
 
 /** Return a layer of the input in the bands `[red, green, blue]`, from 0. */
 export function inputLayer(url, projection, { bands, nodata }, [red, green, blue]) {
-  const stretch = (index) => ["clamp", ["/", ["-", ["band", index + 1], bands[index].low], bands[index].high - bands[index].low], 0, 1];
-  const opaque = nodata === null ? 1 : ["band", bands.length + 1];
-  const color = ["array", stretch(red), stretch(green), stretch(blue), opaque === 1 ? 1 : ["case", [">", opaque, 0], 1, 0]];
-  return new WebGLTileLayer({ source: source(url, projection, true, nodata), style: { color } });
+  const stretch = (index) => ["^", ["clamp", ["/", ["-", ["band", index + 1], bands[index].low], bands[index].high - bands[index].low], 0, 1], GAMMA];
+  const alpha = nodata === null ? 1 : ["case", [">", ["band", bands.length + 1], 0], 1, 0];
+  const color = ["array", stretch(red), stretch(green), stretch(blue), alpha];
+  return new WebGLTileLayer({ source: source(url, projection), style: { color } });
 }
 
 /** Return a layer of class ids; `hidden` classes are transparent. */
 export function classLayer(url, projection, classes, hidden) {
-  const layer = new WebGLTileLayer({ source: source(url, projection, false, null), style: classStyle(classes, hidden), className: RESULT_CLASS });
+  const layer = new WebGLTileLayer({ source: source(url, projection), style: classStyle(classes, hidden), className: RESULT_CLASS });
   return { layer, restyle: (others) => layer.setStyle(classStyle(classes, others)) };
 }
 
@@ -36,5 +39,5 @@ export function valueLayer(url, projection, { bands, nodata }, index) {
   const stops = RAMP.flatMap((colour, at) => [low + ((high - low) * at) / (RAMP.length - 1), colour]);
   const ramp = ["interpolate", ["linear"], ["band", index + 1], ...stops];
   const color = nodata === null ? ramp : ["case", ["==", ["band", bands.length + 1], 0], "rgba(0,0,0,0)", ramp];
-  return new WebGLTileLayer({ source: source(url, projection, true, null), style: { color }, className: RESULT_CLASS });
+  return new WebGLTileLayer({ source: source(url, projection), style: { color }, className: RESULT_CLASS });
 }

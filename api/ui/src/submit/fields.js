@@ -1,5 +1,5 @@
 // The fields of the form. Each has `element`, `value()` (undefined when empty) and `point(pointer, text)` for its errors.
-import { fill, h, newId } from "../dom.js";
+import { fill, h, newId, prose } from "../dom.js";
 import { mediaField } from "./media.js";
 import { kindOf, limits, resolve } from "./schema.js";
 
@@ -22,7 +22,7 @@ export function labelled(name, schema, required, control, value) {
   const words = [schema.description, limits(schema)].filter(Boolean).join(" (") + (schema.description && limits(schema) ? ")" : "");
   const element = h("div", { class: "field" },
     h("label", { for: id }, name, required && h("span", { class: "required" }, " required")),
-    control, h("p", { class: "quiet", id: about }, words), wrong);
+    control, h("p", { class: "quiet", id: about }, prose(words)), wrong);
   return { element, value, point: (pointer, text) => { wrong.hidden = false; fill(wrong, text); control.setAttribute("aria-invalid", "true"); return control; } };
 }
 
@@ -53,7 +53,7 @@ function choices(name, schema, required, { root, changed }) {
   const chosen = new Set(schema.default ?? []);
   const boxes = options.map((each) => h("input", { type: "checkbox", id: newId("choice"), checked: chosen.has(each), onchange: changed }));
   const wrong = h("p", { class: "problem", hidden: true });
-  const element = h("fieldset", { class: "field" }, h("legend", {}, name), schema.description && h("p", { class: "quiet" }, schema.description),
+  const element = h("fieldset", { class: "field" }, h("legend", {}, name), schema.description && h("p", { class: "quiet" }, prose(schema.description)),
     h("div", { class: "choices" }, boxes.map((box, index) => h("span", {}, box, h("label", { for: box.id }, String(options[index]))))), wrong);
   const value = () => {
     const found = options.filter((_, index) => boxes[index].checked);
@@ -73,12 +73,15 @@ function fixed(name, schema, required) {
   return { element: h("div", { hidden: true }), value: () => required ? schema.const : undefined, point: () => null };
 }
 
-/** Return the fields of an object, required ones first. `value()` is undefined when all are empty. */
-export function members(schema, context, depth) {
+/**
+ * Return the fields of an object, required ones first. `value()` is undefined when all are empty. An object that may be
+ * left out requires no field in the browser: the service checks what was given.
+ */
+export function members(schema, context, depth, binding = true) {
   const needed = new Set(schema.required ?? schema.anyOf?.[0]?.required ?? []);
   const must = new Set(schema.required ?? []);
   const names = Object.keys(schema.properties);
-  const made = new Map(names.map((name) => [name, field(name, schema.properties[name], must.has(name), context, depth + 1)]));
+  const made = new Map(names.map((name) => [name, field(name, schema.properties[name], binding && must.has(name), context, depth + 1)]));
   const value = () => {
     const pairs = [...made].map(([name, each]) => [name, each.value()]).filter(([, each]) => each !== undefined);
     return pairs.length ? Object.fromEntries(pairs) : undefined;
@@ -93,8 +96,8 @@ export function members(schema, context, depth) {
 }
 
 function group(name, schema, required, context, depth) {
-  const inner = members(schema, context, depth);
-  const body = [schema.description && h("p", { class: "quiet" }, schema.description), inner.main, inner.others];
+  const inner = members(schema, context, depth, required);
+  const body = [schema.description && h("p", { class: "quiet" }, prose(schema.description)), inner.main, inner.others];
   const element = required ? h("fieldset", { class: "field" }, h("legend", {}, name), body) : h("details", { class: "field" }, h("summary", {}, name), body);
   return { element, value: () => inner.value() ?? (required ? {} : undefined), point: (pointer, text) => { element.open = true; return inner.point(pointer, text); } };
 }
@@ -110,7 +113,7 @@ function list(name, schema, required, context, depth) {
     rows.append(row);
     context.changed();
   };
-  const element = h("fieldset", { class: "field" }, h("legend", {}, name), schema.description && h("p", { class: "quiet" }, schema.description), rows,
+  const element = h("fieldset", { class: "field" }, h("legend", {}, name), schema.description && h("p", { class: "quiet" }, prose(schema.description)), rows,
     h("button", { type: "button", onclick: add }, `Add to ${name}`), wrong);
   if (required) queueMicrotask(add);
   const value = () => {
