@@ -23,6 +23,8 @@ from penstock.storage.redis.scripts import JobStore
 from penstock.up.valkey import recorded_url
 
 QUEUE = "made"
+#: Jobs of one pipeline.
+TOGETHER = 500
 MODEL = CatalogueEntry(
     name="made",
     title="A model of the tests",
@@ -65,12 +67,16 @@ class MadeJobs:
 
     def submit(self, metadata: Mapping[str, str] | None = None, **given: Any) -> JobKey:
         """Submit a job with this input."""
-        return self._submit({"prompt": "hello", **given}, metadata or {}, durable=True)
+        wanted = self._wanted(given, metadata or {}, QUEUE)
+        self.journal.run(journal.submit(wanted, QueueLimits.of(self.settings)))
+        return wanted.key
 
     def submit_many(self, count: int, metadata: Mapping[str, str]) -> None:
-        """Submit jobs quickly: without a manifest in the object store."""
-        for _ in range(count):
-            self._submit({"prompt": "hello"}, metadata, durable=False)
+        """Submit jobs that nobody claims, quickly: many at once, and without manifests in the object store."""
+        limits = QueueLimits(10**6, 10**6, self.settings.retention_s, self.settings.max_crashes)
+        for begin in range(0, count, TOGETHER):
+            wanted = [self._wanted({}, metadata, "unclaimed") for _ in range(min(TOGETHER, count - begin))]
+            self.jobs.run_all([records.submit(one, limits) for one in wanted])
 
     def upload(self, path: Path) -> str:
         """Store a file as an upload of the tenant, and return its reference."""
@@ -106,15 +112,11 @@ class MadeJobs:
             self.journal.run(journal.sweep())
         return claim.key
 
-    def _submit(self, given: Mapping[str, Any], metadata: Mapping[str, str], *, durable: bool) -> JobKey:
+    def _wanted(self, given: Mapping[str, Any], metadata: Mapping[str, str], queue: str) -> Submission:
         key = JobKey(self.tenant, str(uuid.uuid4()))
-        wanted = Submission(key, MODEL.name, QUEUE, given, uuid.uuid4().hex, metadata=metadata)
-        limits = QueueLimits.of(self.settings)
-        if durable:
-            self.journal.run(journal.submit(wanted, limits))
-        else:
-            self.jobs.run(records.submit(wanted, QueueLimits(10**6, 10**6, limits.retention_s, limits.max_crashes)))
-        return key
+        return Submission(
+            key, MODEL.name, queue, {"prompt": "hello", **given}, uuid.uuid4().hex, metadata=metadata, max_attempts=3
+        )
 
 
 @contextmanager
