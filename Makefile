@@ -8,6 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The page at /ui, bundled.
+PAGE := api/ui/dist/index.html
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUT ?= demo-output
 SCENE ?=
@@ -20,13 +22,23 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 # The part of `make test-breadth` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup demo test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test aws-test docs check
+.PHONY: help setup page demo look test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test aws-test docs check
 .PHONY: chaos bench openapi client fuzz up release
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
 
-setup: $(READY) ## Make .venv and install everything (at once done when nothing changed)
+setup: $(READY) $(PAGE) ## Make .venv and install everything (at once done when nothing changed)
+
+page: $(PAGE) ## Build the page at /ui (needs Node.js 18 or newer, with npm)
+
+# Without Node.js the service runs, and /ui says how to build the page.
+$(PAGE): api/ui/package.json api/ui/package-lock.json api/ui/build.mjs $(shell find api/ui/src -type f)
+	@if ! command -v npm > /dev/null; then \
+		echo "The page at /ui was not built: Node.js 18 or newer is missing. Install it, then run: make page"; \
+	elif ! { cd api/ui && npm ci --silent && npm run --silent build; }; then \
+		echo "The page at /ui was not built: npm failed (see above). Try again: make page"; \
+	fi
 
 openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
 	$(BIN)/python -m penstock.api.openapi docs/openapi.json
@@ -37,8 +49,11 @@ client: $(READY) ## Write src/penstock/client/sync_client.py anew after a change
 fuzz: $(READY) ## Fuzz the API by its own description, with far more requests than the tests send
 	PENSTOCK_FUZZ=long $(BIN)/pytest tests/fuzz
 
-demo: $(READY) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
+demo: $(READY) $(PAGE) ## Run everything on a scene: make demo [SCENE=path.tif] [OUT=dir]
 	@$(BIN)/penstock demo --out "$(OUT)" $(if $(SCENE),--scene "$(SCENE)")
+
+look: $(READY) $(PAGE) ## Run the demo, and keep its service to look at the result in a browser: make look [SCENE=path.tif]
+	@$(BIN)/penstock demo --out "$(OUT)" --keep $(if $(SCENE),--scene "$(SCENE)")
 
 # Run the tests of an expression of markers, with further options of pytest, in JOBS processes, and then those that are
 # marked `alone`, beside nothing else.
@@ -51,10 +66,10 @@ $(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope
 exit $$failed
 endef
 
-test: $(READY) ## Run the tests of every promise and every module (JOBS=4: in four processes)
+test: $(READY) $(PAGE) ## Run the tests of every promise and every module (JOBS=4: in four processes)
 	@$(call run_tests,not breadth)
 
-test-breadth: $(READY) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
+test-breadth: $(READY) $(PAGE) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
 	@$(call run_tests,breadth,--part $(PART))
 
 test-all: ## Run all tests: `make test`, then `make test-breadth`
@@ -118,7 +133,7 @@ bench: $(READY) ## Measure scenes, the job core and the engine on this machine
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.cold_start
 
-up: $(READY) ## Start everything on this machine; Ctrl-C ends it
+up: $(READY) $(PAGE) ## Start everything on this machine; Ctrl-C ends it
 	@$(BIN)/penstock up
 
 $(VLLM_ENV)/.ready: infra/vllm-env.sh

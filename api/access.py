@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final, Literal
 
 from penstock.api_keys import Scope
 
 #: The scope of routes that need no key.
 OPEN = None
 
+#: The scope of routes that need a valid key with any scope.
+ANY_KEY: Final = "any"
+
 #: (verb, path) -> required scope. HEAD requires the scope of GET.
-SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
+SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyType(
     {
         ("GET", "/"): OPEN,
         ("GET", "/docs"): OPEN,
@@ -24,6 +28,8 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
         # Signed links need no key.
         ("GET", "/v1/local/{key}"): OPEN,
         ("PUT", "/v1/local/{key}"): OPEN,
+        ("GET", "/v1/key"): ANY_KEY,
+        ("GET", "/v1/events"): Scope.READ,
         ("GET", "/v1/models"): Scope.READ,
         ("GET", "/v1/models/{name}"): Scope.READ,
         ("GET", "/v1/jobs"): Scope.READ,
@@ -32,6 +38,7 @@ SCOPES: Mapping[tuple[str, str], Scope | None] = MappingProxyType(
         ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/deliveries"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/logs"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}/links"): Scope.READ,
         ("POST", "/v1/jobs"): Scope.SUBMIT,
         ("PUT", "/v1/jobs/{job_id}"): Scope.SUBMIT,
         ("DELETE", "/v1/jobs/{job_id}"): Scope.SUBMIT,
@@ -115,8 +122,8 @@ def is_declared(verb: str, path: str) -> bool:
     return _row(verb, path) in SCOPES
 
 
-def scope_of(verb: str, path: str) -> Scope | None:
-    """Return the scope that a declared route requires, or `OPEN`."""
+def scope_of(verb: str, path: str) -> Scope | Literal["any"] | None:
+    """Return the scope that a declared route requires, or `ANY_KEY`, or `OPEN`."""
     return SCOPES[_row(verb, path)]
 
 

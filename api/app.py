@@ -36,15 +36,19 @@ from penstock.api.framing import AbsoluteTarget, AmbiguousLength
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
 from penstock.api.model_catalogue import ModelCatalogue
+from penstock.api.page import PATH, Page
 from penstock.api.page_headers import PageHeaders
 from penstock.api.query import unique_parameters
 from penstock.api.routes import (
     artifacts,
     batches,
+    changes,
     deliveries,
     events,
     health,
     jobs,
+    key,
+    links,
     local_links,
     logs,
     metrics,
@@ -117,6 +121,7 @@ def create_app(
     for router in _routers(services):
         app.include_router(router)
     app.add_api_route("/", _home, include_in_schema=False)
+    app.mount(PATH, Page(None if services.store_is_local else objects))
     return app
 
 
@@ -145,7 +150,8 @@ def from_settings() -> FastAPI:
 
 def _routers(services: Services) -> list[APIRouter]:
     routers = [
-        jobs.router, events.router, artifacts.router, batches.router, logs.router, deliveries.router,
+        jobs.router, events.router, artifacts.router, links.router, changes.router, key.router, batches.router,
+        logs.router, deliveries.router,
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,

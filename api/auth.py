@@ -14,7 +14,7 @@ import structlog
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from penstock.api.access import OPEN, accepts_basic, is_declared, scope_of
+from penstock.api.access import ANY_KEY, OPEN, accepts_basic, is_declared, scope_of
 from penstock.api.keyring import KeyRing
 from penstock.api.services import Api, Services
 from penstock.api_keys import KeyRecord, Scope
@@ -129,7 +129,7 @@ def _require_scope(record: KeyRecord, verb: str, path: str) -> None:
         log.error("route.undeclared", verb=verb, path=path)
         raise InsufficientScope("no scope is declared for this route")
     needed = scope_of(verb, path)
-    if needed not in record.scopes:
+    if needed != ANY_KEY and needed not in record.scopes:
         raise InsufficientScope(f"the route needs the scope {needed}; the key has {', '.join(record.scopes)}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from penstock.api.access import is_declared, scope_of
+from penstock.api.access import ANY_KEY, is_declared, scope_of
 from penstock.api.errors import problems
 from penstock.api.schemas.jobs import Problem
 
@@ -150,7 +150,7 @@ def _with_security(document: dict[str, Any]) -> dict[str, Any]:
             if scope is None:
                 operation["security"] = []
                 continue
-            operation["security"] = [{_SCHEME: [scope.value]}]
+            operation["security"] = [{_SCHEME: [] if scope == ANY_KEY else [scope]}]
             refusals = {str(status): found for status, found in problems(401, 403).items()}
             operation["responses"] = refusals | operation["responses"]
     return document

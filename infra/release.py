@@ -75,7 +75,10 @@ def size_mb(python: Path) -> float:
 
 
 def build_packages(out: Path) -> Path:
-    """Build the source archive, and the wheel from it; return the wheel."""
+    """Build the page, the source archive with it, and the wheel from that; return the wheel."""
+    do("make", "--no-print-directory", "page")
+    if not (ROOT / "api" / "ui" / "dist" / "index.html").is_file():
+        raise SystemExit("the page was not built, and the wheel carries it: install Node.js 18 or newer")
     do(sys.executable, "-m", "build", "--outdir", out)
     [wheel] = out.glob("*.whl")
     return wheel

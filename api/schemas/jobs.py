@@ -244,6 +244,12 @@ class EventList(Outgoing):
     events: list[EventView]
 
 
+class ChangeView(Outgoing):
+    """The answer to a question about changes: `changed` is true where a job of the tenant may have changed."""
+
+    changed: bool
+
+
 class LineView(Outgoing):
     """A line that a processor or a runner logged or printed."""
 

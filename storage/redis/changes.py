@@ -36,16 +36,23 @@ class Watch:
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return after a change since the last call, or when the time is over."""
+    async def wait(self, timeout_s: float) -> bool:
+        """Return True after a change since the last call, False when the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):  # `wait_for` of Python 3.11 can lose a cancel
                 await self._changed.wait()
+        changed = self._changed.is_set()
         self._changed.clear()
+        return changed
 
     def notify(self) -> None:
         """Wake the waiter."""
         self._changed.set()
+
+
+def of_tenant(tenant: str) -> str:
+    """Return the name under which all changes of a tenant's jobs can be watched."""
+    return f"{tenant}/"
 
 
 class Changes:
@@ -58,7 +65,7 @@ class Changes:
 
     @asynccontextmanager
     async def watching(self, *names: str) -> AsyncIterator[Watch]:
-        """Watch jobs `tenant/id`, and models `model:name` for their problems, inside the block."""
+        """Watch jobs `tenant/id`, a tenant's (`of_tenant`), and models `model:name` for their problems, here."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._listen())
         watch = Watch()
@@ -92,8 +99,13 @@ class Changes:
         while True:
             message = await channel.get_message(ignore_subscribe_messages=True, timeout=1.0)
             if message is not None:
-                for watch in self._watches.get(message["data"], ()):
-                    watch.notify()
+                self._wake(message["data"])
+
+    def _wake(self, name: str) -> None:
+        tenant, slash, _ = name.partition("/")
+        for watched in (name, of_tenant(tenant)) if slash else (name,):
+            for watch in self._watches.get(watched, ()):
+                watch.notify()
 
     def _wake_all(self) -> None:
         for watches in self._watches.values():

@@ -144,7 +144,8 @@ def test_statistics_count_what_the_map_holds(tmp_path: Path) -> None:
     assert [label["percent"] for label in stats["classes"]] == [0, 85.7143, 0, 14.2857, 0]
     assert stats["area_method"] == "geodesic"
     assert stats["model"] == {"name": "toy", "revision": "1"}
-    assert stats["scene"] == {"width": 150, "height": 100, "etag": "etag of s.tif"}
+    utm = {"name": "EPSG:32633", "proj4": "+proj=utm +zone=33 +datum=WGS84 +units=m +no_defs +type=crs"}
+    assert stats["scene"] == {"width": 150, "height": 100, "crs": utm, "etag": "etag of s.tif"}
     assert stats["bands"] == [{"name": "grey", "index": 1, "description": None}]
     assert stats["radiometry"] == {
         "scale": 1,

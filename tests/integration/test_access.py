@@ -30,7 +30,7 @@ FILE = {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 5}
 
 @dataclass(frozen=True)
 class Row:
-    """A route's expectations: the scope (None = open to all), and the answer to a key that has it."""
+    """A route's expectations: the scope (None = open to all, `any` = any key), and the answer to a key that has it."""
 
     scope: str | None
     status: int
@@ -60,6 +60,8 @@ ROUTES = {
     ("GET", "/v1/local/{key:path}"): Row(None, 403),
     ("HEAD", "/v1/local/{key:path}"): Row(None, 403),
     ("PUT", "/v1/local/{key:path}"): Row(None, 403),
+    ("GET", "/v1/key"): Row("any", 200),
+    ("GET", "/v1/events"): Row("read", 200),
     ("GET", "/v1/models"): Row("read", 200),
     ("GET", "/v1/models/{name:path}"): Row("read", 200),
     ("HEAD", "/v1/models/{name:path}"): Row("read", 200),
@@ -71,6 +73,7 @@ ROUTES = {
     ("HEAD", "/v1/jobs/{job_id}/artifacts/{name:path}"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/deliveries"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/logs"): Row("read", 200),
+    ("GET", "/v1/jobs/{job_id}/links"): Row("read", 200),
     ("POST", "/v1/jobs"): Row("submit", 202, ECHO),
     ("PUT", "/v1/jobs/{job_id}"): Row("submit", 200, ECHO),  # the same request again
     ("DELETE", "/v1/jobs/{job_id}"): Row("submit", 204),
@@ -149,10 +152,11 @@ ROUTES = {
     ("POST", "/v1/queues/{name}/dead-letters/requeue"): Row("admin", 200),
 }
 GUARDED = [route for route, row in ROUTES.items() if row.scope is not None]
+SCOPED = [route for route in GUARDED if ROUTES[route].scope != "any"]
 OWNED = ("{job_id}", "{batch_id}", "{upload_id}", "{endpoint_id}", "{delivery_id}")
 OF_A_TENANT = [route for route in GUARDED if any(name in route[1] for name in OWNED) and route[0] != "PUT"]
-#: Not a route but a folder of files: the documentation's scripts.
-MOUNTS = {"/docs/static"}
+#: Not routes but folders of files: the documentation's scripts, and the page.
+MOUNTS = {"/docs/static", "/ui"}
 
 
 @dataclass
@@ -265,7 +269,14 @@ async def test_whatever_is_wrong_with_a_key_is_answered_alike(world: World, rout
     assert (await world.ask(route, good)).status_code == ROUTES[route].status
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=" ".join)
+@pytest.mark.parametrize("scope", Scope)
+async def test_any_key_may_ask_for_its_own_scopes(world: World, scope: Scope) -> None:
+    answer = await world.ask(("GET", "/v1/key"), world.key("other", scopes=[scope], name="mine"))
+    view = answer.json()
+    assert (view["tenant"], view["name"], view["scopes"], view["open"]) == ("other", "mine", [scope.value], False)
+
+
+@pytest.mark.parametrize("route", SCOPED, ids=" ".join)
 async def test_every_other_scope_is_refused(world: World, route: tuple[str, str]) -> None:
     row = ROUTES[route]
     for scopes in ([scope] for scope in Scope if scope != row.scope):
@@ -371,7 +382,8 @@ async def test_the_description_says_what_each_route_asks_for(world: World) -> No
     for path, verbs in document["paths"].items():
         for verb, operation in verbs.items():
             scope = wanted[verb.upper(), path]
-            assert operation["security"] == ([] if scope is None else [{name: [scope]}])
+            scopes = [] if scope == "any" else [scope]
+            assert operation["security"] == ([] if scope is None else [{name: scopes}])
             assert ({"401", "403"} <= operation["responses"].keys()) == (scope is not None)
 
 

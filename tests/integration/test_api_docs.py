@@ -19,7 +19,7 @@ ROUTES = {
     ("/v1/jobs", "post"), ("/v1/jobs", "get"), ("/v1/jobs/{job_id}", "put"), ("/v1/jobs/{job_id}", "get"),
     ("/v1/jobs/{job_id}", "delete"), ("/v1/jobs/{job_id}/cancel", "post"), ("/v1/jobs/{job_id}/events", "get"),
     ("/v1/jobs/{job_id}/artifacts/{name}", "get"), ("/v1/jobs/{job_id}/deliveries", "get"), ("/v1/uploads", "post"),
-    ("/v1/jobs/{job_id}/logs", "get"),
+    ("/v1/jobs/{job_id}/logs", "get"), ("/v1/jobs/{job_id}/links", "get"), ("/v1/events", "get"), ("/v1/key", "get"),
     ("/v1/uploads/{upload_id}/{name}", "get"), ("/v1/uploads/{upload_id}/{name}", "delete"),
     ("/v1/uploads/{upload_id}/{name}/parts", "post"), ("/v1/uploads/{upload_id}/{name}/complete", "post"),
     ("/v1/models", "get"), ("/v1/models/{name}", "get"), ("/v1/queues", "get"), ("/v1/queues/{name}", "get"),

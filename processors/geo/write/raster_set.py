@@ -18,6 +18,7 @@ from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.artifacts import ArtifactWriter
 from penstock.processors.geo.write.cog import COG_TYPE, Dtype, Scratch, write_cog
+from penstock.processors.geo.write.crs import crs_to_json
 from penstock.processors.geo.write.mlm import stac_mlm
 from penstock.processors.geo.write.stac import ITEM_TYPE, MODEL_ITEM, stac_item
 
@@ -93,13 +94,19 @@ class RasterSet:
         """Return the statistics: model, scene, the `counts`, and the inputs that were used."""
         first, *others = (source.etag for source in provenance.sources)
         several = {"etags": [first, *others]} if others else {}
+        scene = self.scene
+        crs = None if scene.transform is None else crs_to_json(scene.crs, *(scene.transform @ _middle(scene)))
         return {
             "model": {"name": self.model.name, "revision": self.model.revision},
-            "scene": {"width": self.scene.width, "height": self.scene.height, "etag": first, **several},
+            "scene": {"width": scene.width, "height": scene.height, "crs": crs, "etag": first, **several},
             **counts,
             **provenance.used,
             "notes": [*provenance.notes, *([UNDATED] if self._described and not provenance.acquired else [])],
         }
+
+
+def _middle(scene: Scene) -> tuple[float, float]:
+    return scene.width / 2, scene.height / 2
 
 
 def _tags(model: Model, radiometry: Radiometry) -> dict[str, str]:

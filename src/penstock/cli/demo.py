@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,8 +49,11 @@ class Receiver:
     came: threading.Event = field(default_factory=threading.Event)
 
 
-def run_demo(scene: Path | None, folder: Path) -> int:
-    """Run the demo and return 0 if all of `RESULT` is in the folder; raises `ClientError` or `ConfigError`."""
+def run_demo(scene: Path | None, folder: Path, *, keep: bool = False) -> int:
+    """Run the demo and return 0 if all of `RESULT` is in the folder; raises `ClientError` or `ConfigError`.
+
+    With `keep` the service runs until Ctrl-C, and its page shows the result.
+    """
     if scene is not None and not scene.is_file():
         raise ConfigError(f"there is no file {scene}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,11 +76,22 @@ def run_demo(scene: Path | None, folder: Path) -> int:
         job = settled(client, job.id)
         with transfer(err, "saving") as on_bytes:
             client.download(job, folder, on_bytes=on_bytes)
+        _show(job, folder)
+        if keep:
+            _keep(job)
     missing = [name for name in RESULT if not (folder / name).is_file() or not (folder / name).stat().st_size]
-    _show(job, folder)
     if missing:
         err.print(f"missing in {folder}: {', '.join(missing)}")
     return 1 if missing else 0
+
+
+def _keep(job: Job) -> None:
+    """Print the address of the job's page, and return after Ctrl-C."""
+    address = str(job.raw["links"]["self"]).partition("/v1/")[0]
+    out.print(f"map     {address}/ui/#/job/{job.id}", soft_wrap=True)
+    out.print("        open this address in a browser; Ctrl-C ends the service")
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def write_scene(path: Path, *, size_px: int = 1024) -> None:

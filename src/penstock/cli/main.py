@@ -318,11 +318,14 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the result.")] = Path(
         "demo-output"
     ),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the service, and print the address of the result's map, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Start everything on free ports, run one scene, show the result, and stop everything."""
     from penstock.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(scene, folder))
+    raise typer.Exit(run_demo(scene, folder, keep=keep))
 
 
 def _first_jobs(client: Client, limit: int, **filters: Any) -> list[Job]:

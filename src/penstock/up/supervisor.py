@@ -308,7 +308,8 @@ def _keep(
             look_at = time.monotonic() + _POLL_READY_EVERY_S
             ready = _is_ready(settings, store, stored)
             if ready:
-                say("ready", f"{settings.base_url} (documentation at {settings.base_url}/docs); Ctrl-C ends it")
+                address = settings.base_url
+                say("ready", f"{address} (page at {address}/ui, documentation at {address}/docs); Ctrl-C ends it")
                 _tell_of_keys(settings, say)
         time.sleep(POLL_EVERY_S)
 

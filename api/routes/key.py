@@ -1,0 +1,37 @@
+"""The API key of a request: its tenant, scopes and limits."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from penstock.api.auth import Caller
+from penstock.api.errors import problems
+from penstock.api.schemas.jobs import utc_time
+from penstock.api.schemas.key import KeyView, LimitsView
+from penstock.api.services import Api
+from penstock.api_keys import Scope
+
+router = APIRouter(prefix="/v1/key", tags=["key"], responses=problems(503))
+
+
+@router.get("")
+async def read_key(api: Api, caller: Caller) -> KeyView:
+    """Return the tenant, scopes and limits of the request's API key; any valid key may ask.
+
+    Without API keys, every request has all scopes of the tenant `default`.
+    """
+    record = None if api.keys is None or caller.key_text is None else await api.keys.find(caller.key_text)
+    expires_s = None if record is None else record.expires_s
+    return KeyView(
+        tenant=caller.tenant,
+        name=None if record is None else record.name,
+        scopes=[scope for scope in Scope if record is None or scope in record.scopes],
+        expires_at=None if expires_s is None else utc_time(expires_s),
+        open=api.keys is None,
+        limits=LimitsView(
+            jobs=api.settings.max_jobs(caller.tenant),
+            submissions_per_s=api.settings.max_submissions_per_s(caller.tenant),
+            body_bytes=api.settings.body_limit_bytes(caller.tenant),
+            upload_bytes=api.settings.upload_limit_bytes(caller.tenant),
+        ),
+    )

@@ -1,0 +1,76 @@
+"""Signed links to the files of a job: its artifacts, and the uploads that its input names."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter
+
+from penstock.api.auth import Key
+from penstock.api.errors import problems
+from penstock.api.schemas.jobs import utc_time
+from penstock.api.schemas.links import FileLinkView, LinkList
+from penstock.api.services import Api, Services
+from penstock.errors import MediaNotFound
+from penstock.intake.media import UploadReference, parse_reference
+from penstock.jobs import Job
+from penstock.storage.journal import journal
+
+#: Inputs of one answer.
+MAX_INPUTS = 200
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
+
+
+@router.get("/{job_id}/links", responses=problems(404, 410))
+async def list_links(key: Key, api: Api) -> LinkList:
+    """Return short-lived links to a job's artifacts and uploaded inputs: they need no API key, and support ranges.
+
+    Inputs in other buckets or on the web have no link. A file that was deleted meanwhile has one that answers 404.
+    """
+    job = await api.journal.run(journal.read(key))
+    expires_s = api.settings.link_expires_s
+    expires_at = utc_time(time.time() + expires_s)
+    links = await asyncio.to_thread(lambda: list(_links(api, job, expires_s)))
+    return LinkList(links=links, expires_at=expires_at)
+
+
+def _links(api: Services, job: Job, expires_s: int) -> Iterator[FileLinkView]:
+    def signed(key: str) -> str:
+        return api.objects.presign_get(key, filename=key.rpartition("/")[2], expires_s=expires_s)
+
+    for artifact in job.artifacts:
+        yield FileLinkView(kind="artifact", name=artifact.name, pointer=None, url=signed(artifact.key))
+    for pointer, key in _uploads(api, job):
+        yield FileLinkView(kind="input", name=key.rpartition("/")[2], pointer=pointer, url=signed(key))
+
+
+def _uploads(api: Services, job: Job) -> list[tuple[str, str]]:
+    """Return the JSON pointer and the object key of each upload that the input names."""
+    found: list[tuple[str, str]] = []
+    for pointer, text in _references(job.submission.input, ""):
+        try:
+            media = parse_reference(text, tenant=job.key.tenant, settings=api.settings)
+        except MediaNotFound:
+            continue
+        if isinstance(media, UploadReference):
+            found.append((pointer, media.key))
+        if len(found) == MAX_INPUTS:
+            break
+    return found
+
+
+def _references(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of an input that look like a reference to an upload, with their JSON pointers."""
+    waiting = [(pointer, value)]
+    while waiting:
+        here, one = waiting.pop(0)
+        if isinstance(one, str) and one.startswith("media://"):
+            yield here, one
+        elif isinstance(one, dict):
+            waiting += [(f"{here}/{name.replace('~', '~0').replace('/', '~1')}", each) for name, each in one.items()]
+        elif isinstance(one, list):
+            waiting += [(f"{here}/{index}", each) for index, each in enumerate(one)]

@@ -1,0 +1,65 @@
+// The result of a job: one viewer for each kind, and raw JSON for the rest.
+import { get, reachable } from "../api.js";
+import { fill, h, section } from "../dom.js";
+import { FINAL } from "../words.js";
+import { partial } from "./partial.js";
+
+/** Viewers in order; the first whose `fits` is true shows the result. Each returns elements for the job and its files. */
+const VIEWERS = [
+  { fits: (job, files) => files.some(isRaster), load: () => import("../map/viewer.js") },
+  { fits: (job, files) => Array.isArray(job.output?.json?.segments) && inputs(files, /\.(wav|flac|mp3|ogg|m4a|webm|opus|mp4)$/i).length > 0 && "start" in (job.output.json.segments[0] ?? { start: 0 }), load: () => import("./audio.js") },
+  { fits: (job, files) => files.some((file) => /\.(png|jpe?g|webp|gif)$/i.test(file.name)), load: () => import("./image.js") },
+  { fits: (job, files) => files.some((file) => /\.csv$/i.test(file.name) && file.kind === "artifact"), load: () => import("./rows.js") },
+];
+
+export function isRaster(file) {
+  return file.kind === "artifact" && /\.tiff?$/i.test(file.name);
+}
+
+function inputs(files, pattern) {
+  return files.filter((file) => file.kind === "input" && pattern.test(file.name));
+}
+
+/** Return the section of a job's result: `update(job)` after each change, `event(event)` for what streams. */
+export function result(signal) {
+  const inner = h("div", { class: "stack" });
+  const element = section("Result", inner);
+  element.hidden = true;
+  const early = partial();
+  let drawn = false;
+
+  async function update(job) {
+    if (drawn || job.status !== "succeeded") {
+      if (FINAL.has(job.status) && !drawn) element.hidden = !early.some();
+      return;
+    }
+    drawn = true;
+    element.hidden = false;
+    const { links } = await get(`/v1/jobs/${job.id}/links`, { signal });
+    const files = links.map((link) => ({ ...link, url: reachable(link.url) }));
+    const viewer = VIEWERS.find((each) => each.fits(job, files));
+    const shown = viewer ? await (await viewer.load()).view(job, files, signal) : null;
+    if (!signal.aborted) fill(inner, shown, text(job), raw(job, shown));
+  }
+
+  return {
+    element,
+    update: (job) => update(job).catch((error) => { if (!signal.aborted) fill(inner, h("p", { class: "problem", role: "alert" }, error.message)); }),
+    event(event) {
+      if (drawn || !early.add(event)) return;
+      element.hidden = false;
+      fill(inner, early.element);
+    },
+  };
+}
+
+function text(job) {
+  return job.output?.text ? h("div", { class: "text" }, job.output.text) : null;
+}
+
+function raw(job, shown) {
+  const data = job.output?.json;
+  if (!data || !Object.keys(data).length) return shown || job.output?.text ? null : h("p", { class: "quiet" }, "The result is the artifacts below.");
+  const json = h("pre", { class: "json", tabindex: "0" }, JSON.stringify(data, null, 2));
+  return shown || job.output?.text ? h("details", {}, h("summary", {}, "Result as JSON"), json) : json;
+}

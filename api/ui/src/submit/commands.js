@@ -1,0 +1,65 @@
+// The same job as commands to copy: curl, Python, and the command line.
+import { BASE } from "../api.js";
+import { fill, h, note } from "../dom.js";
+import { session } from "../session.js";
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** Return the panel; `update(request, files)` shows other commands. `files` maps input names to file names. */
+export function commands() {
+  const panel = h("div", { class: "commands" });
+  return {
+    element: h("aside", { class: "card", "aria-label": "The same as commands" }, h("h2", {}, "The same as a command"), panel),
+    update(request, files) {
+      fill(panel, [["Command line", cli(request, files)], ["Python", python(request, files)], ["curl", curl(request, files)]].map(([name, text]) => block(name, text)));
+    },
+  };
+}
+
+function block(name, text) {
+  const copy = async () => {
+    await navigator.clipboard.writeText(text).then(() => note(`${name}: copied.`), () => note("The browser did not allow to copy.", "bad"));
+  };
+  return h("div", { class: "command" }, h("div", { class: "head" }, h("h3", {}, name), h("button", { type: "button", "aria-label": `Copy ${name}`, onclick: copy }, "Copy")),
+    h("pre", { tabindex: "0" }, text));
+}
+
+function withoutFiles(request, files) {
+  return Object.fromEntries(Object.entries(request.input).filter(([name]) => !(name in files)));
+}
+
+function cli(request, files) {
+  const given = Object.entries(files).map(([name, file]) => (Object.keys(files).length === 1 ? quoted(file) : `${name}=${quoted(file)}`));
+  const parameters = Object.entries(withoutFiles(request, files)).map(([name, value]) => `--param ${quoted(`${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)}`);
+  const metadata = Object.entries(request.metadata ?? {}).map(([name, value]) => `--meta ${quoted(`${name}=${value}`)}`);
+  return [`PENSTOCK_URL=${BASE} penstock submit ${request.model}`, ...given, ...parameters, ...metadata, "--out result"].join(" \\\n  ");
+}
+
+function python(request, files) {
+  const words = [JSON.stringify(request.model)];
+  const rest = withoutFiles(request, files);
+  if (Object.keys(rest).length) words.push(literal(rest));
+  if (Object.keys(files).length) words.push(`files=${literal(files)}`);
+  if (request.metadata) words.push(`metadata=${literal(request.metadata)}`);
+  const key = session.key.open ? "" : ", api_key=KEY";
+  return `from penstock.client import Client
+
+with Client("${BASE}"${key}) as penstock:
+    job = penstock.submit(${words.join(", ")})
+    job = penstock.wait(job.id)
+    penstock.download(job, "result")`;
+}
+
+function literal(value) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${literal(each)}`).join(", ")}}`;
+  return JSON.stringify(value);
+}
+
+function curl(request, files) {
+  const key = session.key.open ? "" : " \\\n  -H \"Authorization: Bearer $PENSTOCK_API_KEY\"";
+  const uploads = Object.keys(files).length ? "# The file is uploaded already; POST /v1/uploads makes a place for another one.\n" : "";
+  return `${uploads}curl ${BASE}/v1/jobs${key} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(request))}`;
+}

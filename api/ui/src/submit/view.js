@@ -1,0 +1,86 @@
+// Submit a job: a form from the model's JSON Schema, and the same job as commands beside it.
+import { call, get, Problem } from "../api.js";
+import { facts, fill, h, note } from "../dom.js";
+import { jobPath } from "../jobs/parts.js";
+import { bytes, duration } from "../words.js";
+import { commands } from "./commands.js";
+import { field, members } from "./fields.js";
+import { resolve } from "./schema.js";
+
+export async function show(main, { rest: [wanted], signal }) {
+  const { models } = await get("/v1/models", { signal });
+  if (!models.length) {
+    fill(main, h("h1", {}, "Submit a job"), h("p", {}, "No model is known yet. A worker reports its models when it starts."));
+    return;
+  }
+  const model = models.find(({ name, aliases }) => name === wanted || aliases.includes(wanted)) ?? models.find(({ problem }) => !problem) ?? models[0];
+  const pick = h("select", { id: "model", onchange: () => { location.hash = `#/submit/${pick.value}`; } },
+    models.map(({ name, title }) => h("option", { value: name, selected: name === model.name }, title && title !== name ? `${name}: ${title}` : name)));
+  const beside = commands();
+  fill(main, h("h1", {}, "Submit a job"),
+    h("div", { class: "columns" },
+      h("div", { class: "stack" }, h("div", { class: "card" }, h("div", { class: "field" }, h("label", { for: "model" }, "Model"), pick), about(model)), form(model, beside)),
+      beside.element));
+}
+
+function about(model) {
+  const { limits } = model;
+  return [
+    model.problem && h("p", { class: "problem" }, `The model cannot run now: ${model.problem}`),
+    model.description && h("details", {}, h("summary", {}, "About the model"), h("p", { class: "about" }, model.description)),
+    facts([
+      ["Licence", model.licence], ["Files", limits.max_items && `at most ${limits.max_items}`], ["Size", limits.max_bytes && `at most ${bytes(limits.max_bytes)}`],
+      ["Length", limits.max_seconds && `at most ${duration(limits.max_seconds)}`],
+    ]),
+  ];
+}
+
+function form(model, beside) {
+  const pending = new Set();
+  const submit = h("button", { class: "main", type: "submit" }, "Submit");
+  const wrong = h("div", { class: "problem", role: "alert", hidden: true });
+  const uploads = { begin() { const one = {}; pending.add(one); submit.disabled = true; return () => { pending.delete(one); submit.disabled = pending.size > 0; }; } };
+  const root = model.input_schema;
+  let ready = false;
+  const context = { root, uploads, changed: () => { if (ready) beside.update(request(), fileNames()); } };
+  const input = members(resolve(root, root), context, -1);
+  const metadata = h("input", { id: "metadata", placeholder: "campaign=spring, field=7", autocomplete: "off", oninput: context.changed });
+  const priority = field("priority", { enum: ["low", "normal", "high"], description: "Orders your own waiting jobs." }, false, context);
+  const element = h("form", { class: "card", onsubmit: send, novalidate: false },
+    input.main, input.others.length > 0 && (input.main.length ? h("details", { class: "more" }, h("summary", {}, "More parameters"), input.others) : input.others),
+    h("details", { class: "more" }, h("summary", {}, "Metadata and priority"),
+      h("div", { class: "field" }, h("label", { for: "metadata" }, "metadata"), metadata, h("p", { class: "quiet" }, "NAME=VALUE, with commas between them. The list of jobs can be filtered by them.")),
+      priority.element),
+    wrong, h("div", { class: "buttons" }, submit));
+
+  function request() {
+    const pairs = metadata.value.split(",").map((each) => each.trim()).filter((each) => each.includes("=")).map((each) => [each.slice(0, each.indexOf("=")), each.slice(each.indexOf("=") + 1)]);
+    const rank = priority.value();
+    return { model: model.name, input: input.value() ?? {}, ...(pairs.length ? { metadata: Object.fromEntries(pairs) } : {}), ...(rank ? { priority: rank } : {}) };
+  }
+  function fileNames() {
+    const given = Object.entries(request().input).filter(([, value]) => typeof value === "string" && value.startsWith("media://"));
+    return Object.fromEntries(given.map(([name, value]) => [name, value.split("/").at(-1)]));
+  }
+  async function send(event) {
+    event.preventDefault();
+    submit.disabled = true;
+    wrong.hidden = true;
+    for (const each of element.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+    for (const each of element.querySelectorAll(".field > .problem")) each.hidden = true;
+    try {
+      const job = await call("POST", "/v1/jobs", { body: request(), headers: { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) } });
+      note("The job is submitted.");
+      location.hash = jobPath(job.id);
+    } catch (error) {
+      submit.disabled = false;
+      wrong.hidden = false;
+      fill(wrong, h("p", {}, error.message), error instanceof Problem && error.errors.length > 0 && h("ul", {}, error.errors.map((issue) => h("li", {}, h("code", {}, issue.pointer), " ", issue.detail))));
+      const first = (error.errors ?? []).map((issue) => input.point(issue.pointer.replace(/^\/input/, ""), issue.detail)).find(Boolean);
+      first?.focus();
+    }
+  }
+  ready = true;
+  context.changed();
+  return element;
+}

@@ -1,0 +1,64 @@
+"""A browser, and a service with API keys, for all tests of the page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from penstock.api_keys import Scope
+from tests.support.browser import chromium
+from tests.support.made_jobs import MadeJobs, making
+from tests.support.stack import Stack, running
+
+SECRET = "of the browser tests"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running service that asks for keys; `all_key` may do everything, `read_key` may read."""
+
+    stack: Stack
+    made: MadeJobs
+    all_key: str
+    read_key: str
+    other_key: str
+
+    @property
+    def url(self) -> str:
+        """The service's address."""
+        return self.stack.url
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    data = tmp_path_factory.mktemp("page")
+    keys = [
+        _key(data, "ops", "acme", [scope.value for scope in Scope]),
+        _key(data, "reader", "acme", ["read"]),
+        _key(data, "others", "other", ["read", "submit"]),
+    ]
+    with (
+        running(data, api_key=keys[0], options=("--keys",), PENSTOCK_SECRET=SECRET) as stack,
+        making(data, tenant="acme") as made,
+    ):
+        yield Site(stack, made, *keys)
+
+
+def _key(data: Path, name: str, tenant: str, scopes: list[str]) -> str:
+    command = [sys.executable, "-m", "penstock.cli", "keys", "create", "--data", str(data), "--name", name]
+    command += ["--tenant", tenant, "--scopes", ",".join(scopes)]
+    env = os.environ | {"PENSTOCK_SECRET": SECRET}
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.strip()
