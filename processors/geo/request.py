@@ -133,6 +133,74 @@ class Location(BaseModel):
     lon: float = Field(ge=-180, le=180, allow_inf_nan=False, description="Longitude in degrees, positive in the east.")
 
 
+#: A ring of GeoJSON: positions of two numbers, or three with a height.
+Position = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=3)]
+Rings = Annotated[list[Annotated[list[Position], Field(min_length=4, max_length=100_000)]], Field(min_length=1)]
+
+
+class PolygonGeometry(BaseModel):
+    """A GeoJSON polygon: its outer ring, then its holes. The last position of a ring repeats the first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["Polygon"]
+    coordinates: Rings
+
+
+class MultiPolygonGeometry(BaseModel):
+    """A GeoJSON multipolygon."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["MultiPolygon"]
+    coordinates: Annotated[list[Rings], Field(min_length=1)]
+
+
+class AreaRequest(BaseModel):
+    """The part of the scene whose results are wanted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_only_one_of("bbox", "geometry"))
+
+    bbox: (
+        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=4)]
+        | (SkipJsonSchema[None])
+    ) = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description=(
+            "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest. In EPSG:4326, west "
+            "may be greater than east: such a rectangle crosses the antimeridian."
+        ),
+    )
+    geometry: PolygonGeometry | MultiPolygonGeometry | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+    )
+    crs: Annotated[str, Field(pattern=r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$")] = Field(
+        default="EPSG:4326",
+        description=(
+            "CRS of the coordinates, e.g. EPSG:32738. x is always the first number: in EPSG:4326 longitude, as in "
+            "GeoJSON."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.bbox is None) == (self.geometry is None):
+            raise ValueError("exactly one of bbox, geometry is needed")
+        return self
+
+    @model_validator(mode="after")
+    def _bbox_has_an_extent(self) -> Self:
+        if self.bbox is not None:
+            west, south, east, north = self.bbox
+            around = self.crs.upper() in ("EPSG:4326", "OGC:CRS84") and -180 <= east < west <= 180
+            if not south < north or not (west < east or around):
+                raise ValueError("bbox must be [west, south, east, north]: the lowest x and y, then the highest")
+        return self
+
+
 class Acquisition(BaseModel):
     """A scene at one date: one file with all bands (`scene`) or several files (`files`)."""
 
@@ -225,6 +293,14 @@ class SceneRequest(Acquisition):
         description=(
             "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
             "of each tile, from the scene's georeference."
+        ),
+    )
+    area: AreaRequest | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description=(
+            "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
+            "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
         ),
     )
 

@@ -79,7 +79,7 @@ class RasterSegmentation:
     ) -> Result:
         """Write the requested artifacts and return the statistics."""
         inputs, request = context.inputs, context.request
-        results = ClassOutputs(self._model, self._options.classes, inputs.scene, inputs.radiometry, request, sink)
+        results = ClassOutputs(self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink)
         with results:
             encoded = partial(encode, wanted=request.outputs)
             suspects = self._mapper.finish(outputs, context, results, encoded, sink)

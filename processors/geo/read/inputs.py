@@ -26,11 +26,13 @@ from penstock.processors.geo.read.radiometry import (
     from_request,
     resolve_radiometry,
 )
-from penstock.processors.geo.read.raster import FileRows, Scene, opened, read_scene
+from penstock.processors.geo.read.raster import FileRows, Scene, check_pixels, opened, read_scene
 from penstock.processors.geo.read.row_stream import FileLayer, SceneRows, layer_dtype, stream_dtype
+from penstock.processors.geo.read.scene_area import SceneArea, find_area
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_item import StacItem, file_name, read_stac_item
 from penstock.processors.geo.request import Acquisition, RadiometryRequest, SceneFile, SceneRequest
+from penstock.processors.geo.tiling.plan import Box
 from penstock.reports import Issue
 
 #: Maximum rows of a chunk in the memory estimate; higher blocks are decoded whole, once for each panel.
@@ -77,6 +79,18 @@ class Inputs:
     times: tuple[AcquisitionTime, ...] = ()
     #: Warnings in plain text, such as dates whose order is unknown.
     notes: tuple[str, ...] = ()
+    #: Part of the scene whose results are wanted; None for the whole scene.
+    area: SceneArea | None = None
+
+    @property
+    def grid(self) -> Scene:
+        """The grid of the results: the scene's, cut to the area."""
+        return self.scene if self.area is None else self.area.grid(self.scene)
+
+    @property
+    def box(self) -> Box:
+        """The part of the scene that the results cover."""
+        return Box(0, 0, self.scene.height, self.scene.width) if self.area is None else self.area.box
 
     @property
     def needed(self) -> tuple[Band, ...]:
@@ -130,8 +144,10 @@ def read_inputs(
     """
     acquisitions = request.acquisitions()
     _check_dates(len(acquisitions), dates)
+    # Of a scene with an area, only the area counts.
+    of_files = (limits or Limits()) if request.area is None else Limits()
     opened_dates = [
-        _open_date(acquisition, media, limits or Limits(), date, f"Date {date}" if dates > 1 else "")
+        _open_date(acquisition, media, of_files, date, f"Date {date}" if dates > 1 else "")
         for date, acquisition in enumerate(acquisitions, start=1)
     ]
     chosen = [_choose(date, request, needed, defaults) for date in opened_dates]
@@ -142,19 +158,25 @@ def read_inputs(
     times = [date.acquired() for date in opened_dates]
     if request.datetime is not None and times[-1].source != "request":
         times[-1] = AcquisitionTime(request.datetime, "request")
-    return Inputs(scene, bands, radiometry, factors, files, tuple(times), check_order(times))
+    area = None if request.area is None else find_area(request.area, scene)
+    found = Inputs(scene, bands, radiometry, factors, files, tuple(times), check_order(times), area)
+    check_pixels(found.grid, limits or Limits(), what="The scene" if area is None else "The area")
+    return found
 
 
 @contextmanager
-def open_rows(inputs: Inputs) -> Iterator[SceneRows]:
-    """Open the scene for reading. A context manager that stops reading and closes the files."""
+def open_rows(inputs: Inputs, *, bottom: int | None = None) -> Iterator[SceneRows]:
+    """Open the scene for reading. A context manager that stops reading and closes the files.
+
+    Rows from `bottom` on are not read ahead.
+    """
     with ExitStack() as stack:
         datasets = {
             file: stack.enter_context(opened(file.path, file.scene.driver))
             for file in dict.fromkeys(band.file for band in inputs.bands)
         }
         layers = [_layer(inputs, places, datasets) for places in _places_by_layer(inputs)]
-        rows = SceneRows(layers, inputs.scene.height, inputs.scene.width)
+        rows = SceneRows(layers, inputs.scene.height, inputs.scene.width, bottom=bottom)
         stack.callback(rows.close)
         yield rows
 

@@ -252,12 +252,17 @@ def _has_mask(dataset: Any) -> bool:
     return any("per_dataset" in (flag.name for flag in flags) for flags in dataset.mask_flag_enums)
 
 
-def _check_size(dataset: Any, scene: Scene, limits: Limits) -> None:
-    pixels = scene.height * scene.width
+def check_pixels(grid: Scene, limits: Limits, *, what: str = "The scene") -> None:
+    """Raise `MediaTooLarge` for a grid with more pixels than the model's limit."""
+    pixels = grid.height * grid.width
     if limits.max_pixels is not None and pixels > limits.max_pixels:
         raise MediaTooLarge(
-            f"The scene has {scene.width} x {scene.height} = {pixels:,} pixels; the model takes {limits.max_pixels:,}."
+            f"{what} has {grid.width} x {grid.height} = {pixels:,} pixels; the model takes {limits.max_pixels:,}."
         )
+
+
+def _check_size(dataset: Any, scene: Scene, limits: Limits) -> None:
+    check_pixels(scene, limits)
     rows, columns = dataset.block_shapes[0]
     interleaved = dataset.count if dataset.interleaving is not None and dataset.interleaving.name == "pixel" else 1
     block_bytes = rows * columns * interleaved * np.dtype(scene.dtype).itemsize
