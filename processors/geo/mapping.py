@@ -27,7 +27,7 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
-from penstock.processors.geo.read.inputs import InputFile, Inputs, open_rows, read_inputs
+from penstock.processors.geo.read.inputs import InputFile, Inputs, fill_files, open_rows, read_inputs
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.scene_area import SceneArea
@@ -78,7 +78,7 @@ class Context(Generic[RequestT]):
                 *self.doubts,
                 *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
             ),
-            tuple(date.stac for date in self.request.acquisitions() if date.stac is not None),
+            tuple(date.stac for date in self.request.acquisitions() if isinstance(date.stac, str)),
         )
 
 
@@ -157,9 +157,10 @@ class SceneMapper:
             defaults=options.default_radiometry,
             limits=self._model.limits,
         )
-        doubts = check_radiometry(inputs, options)
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
+        inputs = fill_files(inputs, plan.window)
+        doubts = check_radiometry(inputs, options)
         digest = plan.digest(self._facts(inputs, coordinates, outputs))
         saved = media.checkpoints(f"{digest}/") if len(plan.wanted_strips) > 1 else {}
         context = Context(inputs, coordinates, plan, request, digest, strips.found_strips(saved, digest), doubts)
@@ -238,7 +239,7 @@ class SceneMapper:
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
         # Read no further than the area: a file may hold no other rows.
-        with open_rows(inputs, bottom=context.plan.bottom) as rows:
+        with open_rows(inputs, bottom=context.plan.window.bottom) as rows:
             yield from make_prompts(
                 rows,
                 context.plan,

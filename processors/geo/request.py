@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.models import MediaReference
+from penstock.models import BY_RANGE, LINKS, MediaReference
 from penstock.times import Time
 
 OutputName = Literal[
@@ -40,8 +40,20 @@ def _without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
+def _with_links(schema: dict[str, Any]) -> None:
+    """Mark a STAC item: the worker fetches its assets if the processor asks for them."""
+    schema.pop("default", None)
+    schema[LINKS] = True
+
+
 def _media(description: str) -> Any:
     return Field(default=None, description=f"{description}. {_FORMS}", json_schema_extra=_without_default)
+
+
+def _by_range(schema: dict[str, Any]) -> None:
+    """Mark media of which only the area is read, if the request has one."""
+    schema.pop("default", None)
+    schema[BY_RANGE] = "area"
 
 
 def _only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:
@@ -55,7 +67,10 @@ def _only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProx
     }
 
 
+_ACQUISITION_SCHEMA = _only_one_of("scene", "files")
+_ACQUISITION_SCHEMA["anyOf"].append({"required": ["stac"]})
 _SCENE_SCHEMA = _only_one_of("scene", "files", "dates", apart={"dates": ("sidecar", "stac")})
+_SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
 
 
 class RadiometryRequest(BaseModel):
@@ -112,7 +127,9 @@ class SceneFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    media: MediaReference = Field(description=f"A GeoTIFF or JPEG 2000 file. {_FORMS}")
+    media: MediaReference = Field(
+        description=f"A GeoTIFF or JPEG 2000 file. {_FORMS}", json_schema_extra={BY_RANGE: "area"}
+    )
     bands: list[BandName] | None = Field(
         default=None,
         min_length=1,
@@ -143,8 +160,8 @@ class PolygonGeometry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    type: Literal["Polygon"]
-    coordinates: Rings
+    type: Literal["Polygon"] = Field(description="Kind of the geometry.")
+    coordinates: Rings = Field(description="The outer ring, then the holes: lists of [x, y].")
 
 
 class MultiPolygonGeometry(BaseModel):
@@ -152,8 +169,8 @@ class MultiPolygonGeometry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    type: Literal["MultiPolygon"]
-    coordinates: Annotated[list[Rings], Field(min_length=1)]
+    type: Literal["MultiPolygon"] = Field(description="Kind of the geometry.")
+    coordinates: Annotated[list[Rings], Field(min_length=1)] = Field(description="The rings of each polygon.")
 
 
 class AreaRequest(BaseModel):
@@ -202,14 +219,16 @@ class AreaRequest(BaseModel):
 
 
 class Acquisition(BaseModel):
-    """A scene at one date: one file with all bands (`scene`) or several files (`files`)."""
+    """A scene at one date: one file with all bands (`scene`), several files (`files`), or those of a `stac` item."""
 
-    #: Alternative fields, of which exactly one is required.
+    #: Alternative fields, of which exactly one is required, unless `stac` names the files.
     ways: ClassVar[tuple[str, ...]] = ("scene", "files")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_only_one_of("scene", "files"))
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_ACQUISITION_SCHEMA)
 
-    scene: MediaReference | SkipJsonSchema[None] = _media(
-        "The scene: a GeoTIFF or JPEG 2000 file with all bands of the model"
+    scene: MediaReference | SkipJsonSchema[None] = Field(
+        default=None,
+        description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {_FORMS}",
+        json_schema_extra=_by_range,
     )
     files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
         default=None,
@@ -223,9 +242,15 @@ class Acquisition(BaseModel):
     sidecar: MediaReference | SkipJsonSchema[None] = _media(
         "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
     )
-    stac: MediaReference | SkipJsonSchema[None] = _media(
-        "The scene's STAC item (JSON) with band names, scales, offsets and nodata of its assets. An asset is matched "
-        "with a file by file name, or with a band by band name; links are never fetched"
+    stac: MediaReference | dict[str, Any] | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_with_links,
+        description=(
+            "The scene's STAC item with band names, scales, offsets and nodata of its assets: a reference to a JSON "
+            "file, or the item itself. Without `scene` and `files`, the assets with the model's bands are fetched; "
+            "their addresses may be relative to the item's. Otherwise nothing is fetched: an asset is matched with a "
+            f"file by file name, or with a band by band name. {_FORMS}"
+        ),
     )
     radiometry: RadiometryRequest | None = Field(
         default=None, description="Radiometry of the scene; overrides all other sources."
@@ -243,6 +268,8 @@ class Acquisition(BaseModel):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         given = [name for name in self.ways if getattr(self, name) is not None]
+        if not given and self.stac is not None:
+            return self
         if len(given) != 1:
             raise ValueError(f"exactly one of {', '.join(self.ways)} is needed, not {' and '.join(given) or 'none'}")
         return self

@@ -100,7 +100,7 @@ class IOPool:
         with self._using(work, limits) as process, self._conversation(process, work, limits) as prompts:
             if receive(process, process.channel, limits, LOADING).kind != "loaded":
                 raise ProcessorFailed("the processor's process sent an invalid message before its plan")
-            prepared = receive_plan(process, limits, checkpoints)
+            prepared = receive_plan(process, limits, checkpoints, work.requests)
             yield RemoteSession(process, prompts, limits, prepared, sink, work.folder, say)
 
     def dummy(self, model: Model, folder: Path) -> Work:

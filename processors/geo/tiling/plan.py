@@ -136,9 +136,12 @@ class Plan:
         return tuple(number * len(self.rows) + at for number in panels for at in wanted)
 
     @property
-    def bottom(self) -> int:
-        """First row of the scene below all rows that tiles need."""
-        return min(self.height, max(strip.window.bottom for strip in self.strips()))
+    def window(self) -> Box:
+        """The part of the scene that tiles need."""
+        windows = [strip.window for strip in self.strips()]
+        top, left = min(window.top for window in windows), min(window.left for window in windows)
+        bottom, right = max(window.bottom for window in windows), max(window.right for window in windows)
+        return Box(top, left, min(bottom, self.height), min(right, self.width))
 
     def count(self, restored: Collection[int] = ()) -> int:
         """Return the number of tiles, without the strips that are `restored` from an earlier attempt."""
