@@ -65,6 +65,8 @@ class Context(Generic[RequestT]):
     #: Notes on doubtful radiometry.
     doubts: tuple[str, ...] = ()
     pending: PendingTiles = field(default_factory=deque)
+    #: The run of the same model on an earlier scene, if the change is wanted.
+    before: Context[RequestT] | None = None
 
     def provenance(self, suspects: SuspectCounts) -> Provenance:
         """Return source files, radiometry and suspected nodata of the scene."""

@@ -359,6 +359,34 @@ class PolygonRequest(BaseModel):
     )
 
 
+class ChangeRequest(BaseModel):
+    """The change since an earlier scene: where classes were lost, gained or kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    before: Acquisition = Field(
+        description=(
+            "The earlier scene, on the same grid; with `area`, the same pixels within the area suffice. `bands` apply "
+            "to both scenes, and so does `radiometry` unless the earlier scene has its own."
+        )
+    )
+    of: Annotated[list[str], Field(min_length=1, max_length=250)] = Field(
+        description="Names of the classes whose change is wanted, e.g. [`water`]. Several count as one."
+    )
+    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description="What the classes are called in the results: `water` gives `water gained`. Default: their names.",
+    )
+    ignore: Annotated[list[str], Field(max_length=250)] = Field(
+        default=[],
+        description=(
+            "Names of classes that hide the ground, e.g. [`cloud`, `cloud shadow`]. A pixel with such a class at "
+            "either date has no data in the change."
+        ),
+    )
+
+
 class SegmentationRequest(SceneRequest):
     """A scene to segment."""
 
@@ -382,6 +410,15 @@ class SegmentationRequest(SceneRequest):
     )
 
     polygons: PolygonRequest = Field(default=PolygonRequest(), description="Options of the output `polygons`.")
+    change: ChangeRequest | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description=(
+            "Also compute the change since an earlier scene, for models of one date. Adds before-classes.tif and "
+            "change.tif (0 = in neither, 1 = lost, 2 = gained, 3 = at both dates, 255 = no data), and change.png, "
+            "change.fgb and change.geojson if `preview` and `polygons` are among the outputs; `stats` has the areas."
+        ),
+    )
 
 
 class RegressionRequest(SceneRequest):

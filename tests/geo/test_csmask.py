@@ -157,6 +157,29 @@ def test_an_area_of_betsiboka_is_the_whole_result_cut(area: dict[str, Any], netw
 
 
 @needs_data
+def test_the_flood_of_betsiboka_is_gained_water(network: Network, tmp_path: Path) -> None:
+    """The river carries red sediment, which the network takes for snow, so that both classes count as water."""
+    change = {
+        "before": {"scene": str(DATA / "l8_betsiboka_20170118_6b.tif")},
+        "of": ["water", "snow or ice"],
+        "name": "water",
+        "ignore": ["cloud", "cloud shadow"],
+    }
+    scene, outputs = DATA / "l8_betsiboka_20200127_6b.tif", ("polygons", "stats")
+    sink, result = segment(scene, tmp_path / "out", network=network, model=csmask(), outputs=outputs, change=change)
+    assert result.data is not None
+    found = {label["name"]: label for label in result.data["change"]["classes"]}
+    assert [found[f"water {kind}"]["percent"] for kind in ("lost", "gained", "at both dates")] == pytest.approx(
+        [1.56, 14.54, 32.73], abs=0.1
+    )
+    assert found["water gained"]["area_m2"] == pytest.approx(125.8e6, rel=0.01)
+    dry_before, wet_after = (read(sink.artifacts[f"{name}.tif"])[0] for name in ("before-classes", "change"))
+    assert (wet_after[dry_before == LAND] != 1).all()
+    # A place on the flooded plain, one in the estuary, one on the hills in the north.
+    assert [int(wet_after[row, column]) for row, column in ((250, 480), (100, 120), (60, 400))] == [2, 3, 0]
+
+
+@needs_data
 def test_aquileias_lagoon_is_water_and_its_fields_are_land(network: Network, tmp_path: Path) -> None:
     scene = DATA / "s2_l2a_aquileia_20190416_6b.tif"
     _, result = segment(scene, tmp_path / "out", network=network, model=csmask(), outputs=("stats",))

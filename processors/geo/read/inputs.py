@@ -248,14 +248,14 @@ def _check_dates(given: int, needed: int) -> None:
 def _open_date(
     acquisition: Acquisition, media: Media, limits: Limits, number: int, date: str, choose: _Choose
 ) -> _Date:
-    with _naming(date):
+    with naming(date):
         sidecar = None if acquisition.sidecar is None else read_sidecar(media.path(acquisition.sidecar))
         item = _item(acquisition, media)
         parts = acquisition.parts() or choose(item, acquisition.stac)
         files, present = list[InputFile](), list[SceneBand]()
         for at, part in enumerate(parts):
             label = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
-            with _naming(label):
+            with naming(label):
                 path, ranges = media.path(part.media), open_partial(media, part.media)
                 scene = read_scene(path, limits)
                 before = sum(file.scene.count for file in files)
@@ -304,7 +304,7 @@ def _choose(
     date: _Date, request: SceneRequest, needed: Sequence[Band], defaults: Sequence[DefaultRadiometry]
 ) -> tuple[list[InputBand], list[BandRadiometry]]:
     """Return the bands of a date in the model's order, and their radiometry."""
-    with _naming(date.label):
+    with naming(date.label):
         bands = select_bands(needed, date.present, request.bands)
         used = [InputBand(n, b, date.files[b.file], date.number) for n, b in zip(needed, bands, strict=True)]
         return used, [_radiometry(band, used, date, request.radiometry, defaults) for band in used]
@@ -367,7 +367,7 @@ def _layer(inputs: Inputs, places: Sequence[int], datasets: Mapping[InputFile, A
 
 
 @contextmanager
-def _naming(prefix: str) -> Iterator[None]:
+def naming(prefix: str) -> Iterator[None]:
     """Prefix the message of an `InputError` with the name of the file or date."""
     try:
         yield
