@@ -151,7 +151,7 @@ def test_drop_folder(shell: Shell) -> None:
         shell.take(replace(block, code=block.code.replace("/srv/scenes", str(scenes))))
 
     made = {path.name for path in (scenes / "out" / "a.tif").iterdir()}
-    assert made == {"classes.tif", "classes.tif.aux.xml", "stats.json"}
+    assert made == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "stats.json"}
     assert {path.name for path in (scenes / "out" / "b.tif").iterdir()} == {"stats.json"}
     assert (shell.folder / "events.key").read_text().startswith("penstock_")
 

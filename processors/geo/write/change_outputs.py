@@ -78,7 +78,8 @@ class ChangeOutputs:
             **counts.to_json(labels, scene.width * scene.height),
             "transitions": pairs.to_json(self.labels),
         }
-        add_class_raster(rasters, "change", labels, preview="change.png" if "preview" in self.wanted else None)
+        preview = "change.png" if "preview" in self.wanted else None
+        add_class_raster(rasters, "change", labels, preview=preview, hidden=(ABSENT,))
         if "polygons" in self.wanted:
             found["polygons"] = add_polygons(rasters, "change", labels, area, self.polygons, without=ABSENT)
         return found

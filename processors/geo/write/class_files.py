@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock.processors.geo.options import ClassLabel
@@ -14,6 +14,7 @@ from penstock.processors.geo.write.outlines import TooRagged
 from penstock.processors.geo.write.preview import write_preview
 from penstock.processors.geo.write.raster_set import RasterSet
 from penstock.processors.geo.write.stac import classes_fields
+from penstock.processors.geo.write.style import QML_TYPE, write_style
 from penstock.processors.geo.write.vector import (
     FLATGEOBUF_TYPE,
     GEOJSON_TYPE,
@@ -24,14 +25,25 @@ from penstock.processors.geo.write.vector import (
 
 
 def add_class_raster(
-    rasters: RasterSet, name: str, labels: Sequence[ClassLabel], *, preview: str | None, cog: bool = True
+    rasters: RasterSet,
+    name: str,
+    labels: Sequence[ClassLabel],
+    *,
+    preview: str | None,
+    cog: bool = True,
+    hidden: Collection[int] = (),
 ) -> None:
-    """Add the COG of a closed raster with its class names, and a preview of this name."""
+    """Add the COG of a closed raster with its class names and style, and a preview of this name.
+
+    Classes that are `hidden` in the style are transparent.
+    """
     artifacts = rasters.artifacts
     if cog:
         rasters.add_cog(name, "MODE", classes_fields(labels))
         write_category_names(path := artifacts.sink.path(f"{name}.tif.aux.xml"), labels)
         artifacts.add(path.name, path, "application/xml", title="class names", roles=("metadata",))
+        write_style(path := artifacts.sink.path(f"{name}.qml"), labels, hidden=hidden)
+        artifacts.add(path.name, path, QML_TYPE, title="style for QGIS", roles=("metadata",))
     if preview is not None:
         write_preview(rasters.path(name), path := artifacts.sink.path(preview), labels)
         artifacts.add(path.name, path, "image/png", title="preview", roles=("overview",))
