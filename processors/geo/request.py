@@ -357,6 +357,13 @@ class PolygonRequest(BaseModel):
             "between neighbours can occur. `pixels` and `area_m2` keep the values of the class map."
         ),
     )
+    geoparquet: bool = Field(
+        default=False,
+        description=(
+            "Also write the polygons as GeoParquet, in the scene's CRS, if the worker has pyarrow; else a note in the "
+            "statistics reports it."
+        ),
+    )
 
 
 class ChangeRequest(BaseModel):

@@ -270,3 +270,17 @@ def test_an_asset_on_a_host_that_is_not_allowed_is_refused(tmp_path: Path) -> No
     media = job_media({"stac": item({"a": {"href": "http://169.254.169.254/a.tif"}})}, tmp_path)
     with pytest.raises(MediaRefused):
         media.fetch("http://169.254.169.254/a.tif", by_range=False)
+
+
+def test_geoparquet_is_written_in_the_sandbox(pool: IOPool, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = write_scene(tmp_path / "scene.tif", pattern(30, 40))
+    store = open_store((tmp_path / "objects").as_uri(), Settings())
+    store.put_file(upload_key("acme", "1", "scene.tif"), path, content_type="image/tiff")
+    request: dict[str, Any] = {
+        "scene": "media://1/scene.tif",
+        "outputs": ["polygons"],
+        "polygons": {"geoparquet": True},
+    }
+    done = run(pool, job_media(request, tmp_path), request, tmp_path, make_model())
+    assert parquet.read_table(done.files["polygons.parquet"].path).num_rows > 100

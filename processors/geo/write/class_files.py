@@ -9,6 +9,7 @@ from penstock.processors.geo.options import ClassLabel
 from penstock.processors.geo.request import PolygonRequest
 from penstock.processors.geo.write.area import PixelArea
 from penstock.processors.geo.write.cog import write_category_names
+from penstock.processors.geo.write.geoparquet import GEOPARQUET_TYPE, MISSING, is_available, write_geoparquet
 from penstock.processors.geo.write.lonlat import NoLonLat
 from penstock.processors.geo.write.outlines import TooRagged
 from penstock.processors.geo.write.preview import write_preview
@@ -72,7 +73,12 @@ def add_polygons(
         return _no_polygons(str(error))
     write_flatgeobuf(path := artifacts.sink.path(f"{stem}.fgb"), polygons, scene, labels)
     artifacts.add(path.name, path, FLATGEOBUF_TYPE, title=stem, roles=("data",))
-    path, notes = artifacts.sink.path(f"{stem}.geojson"), []
+    path, notes = artifacts.sink.path(f"{stem}.geojson"), list[str]()
+    if request.geoparquet and not is_available():
+        notes.append(f"{stem}.parquet was not created: {MISSING}.")
+    elif request.geoparquet:
+        write_geoparquet(parquet := artifacts.sink.path(f"{stem}.parquet"), polygons, scene, labels)
+        artifacts.add(parquet.name, parquet, GEOPARQUET_TYPE, title=stem, roles=("data",))
     try:
         write_geojson(path, polygons, scene, labels)
     except NoLonLat as error:
