@@ -13,7 +13,7 @@ data, never objects with code.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -87,6 +87,29 @@ class Media(Protocol):
 
     def etag(self, reference: str) -> str | None:
         """Return the source's etag, where it has one."""
+        ...
+
+    def is_partial(self, reference: str) -> bool:
+        """Return True for a file with holes: fill the ranges that are read.
+
+        Only TIFF files are partial, and only if the request marks the reference (`penstock.models.BY_RANGE`) or `fetch`
+        asks for it. The file has its full size. A range that nobody filled reads as zeros.
+        """
+        ...
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the worker fetch ranges (start, end) of a partial file. Call this before `pre_process` returns.
+
+        All ranges are those of one version of the source: a source that changes fails the job with `media_changed`.
+        """
+        ...
+
+    def fetch(self, reference: str, *, by_range: bool = False) -> None:
+        """Have the worker fetch a file that a document of the request names; then `path` returns it.
+
+        The same rules apply as for references in the request. Call this before `pre_process` returns. With `by_range`,
+        a large TIFF file is partial.
+        """
         ...
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:

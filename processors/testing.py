@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -52,6 +52,17 @@ class LocalFiles:
     def etag(self, reference: str) -> str | None:  # noqa: ARG002  (the protocol names it)
         """Return None: local files have no etag."""
         return None
+
+    def is_partial(self, reference: str) -> bool:  # noqa: ARG002  (the protocol names it)
+        """Return False: local files are whole."""
+        return False
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Do nothing: local files are whole."""
+
+    def fetch(self, reference: str, *, by_range: bool = False) -> None:  # noqa: ARG002  (the protocol names it)
+        """Raise `MediaNotFound` for a file that is not among the files."""
+        self.path(reference)
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:
         """Return the checkpoints whose names start with `prefix`."""

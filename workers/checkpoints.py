@@ -67,7 +67,7 @@ class StoredCheckpoints:
         objects = self.patiently or self.objects
         for info in objects.list(self.key.checkpoints + prefix):
             name = info.key.removeprefix(self.key.checkpoints)
-            path = self.folder / str(len(files))
+            path = self.folder / name.replace("/", "-")
             if not CHECKPOINT_NAME.fullmatch(name) or info.size_bytes > MAX_BYTES:
                 continue
             self.folder.mkdir(parents=True, exist_ok=True)

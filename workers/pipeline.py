@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -23,12 +24,12 @@ from penstock.errors import (
     ProcessorFailed,
 )
 from penstock.intake.guard import GuardedClient
-from penstock.intake.media import LocalMedia, fetch_media
+from penstock.intake.media import LocalMedia, fetch_for_job
 from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
 from penstock.listening import listening
-from penstock.models import media_references
+from penstock.models import linked_documents, media_by_range, media_references
 from penstock.processors.base import Output, Prompt
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Ended, Journal
@@ -38,6 +39,7 @@ from penstock.workers.artifacts import upload
 from penstock.workers.attempts import Attempt, Heartbeat
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.engine.base import Engine
+from penstock.workers.job_media import JobMedia
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.result_cache import ResultCache, fingerprint_of
@@ -138,16 +140,18 @@ class Pipeline:
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
             media = self._fetch(attempt, runnable, folder / "media")
-        processed = self._known(attempt, runnable, media, folder / "known")
+        processed = self._known(attempt, runnable, media.files, folder / "known")
         if processed is None:
             attempt.enter(Phase.LOADING)
             with attempt.timed("cold_start"):
                 self.engine.load(runnable.model, check=attempt.check)
             work = Work(
-                runnable.model, attempt.claim.submission.input, media, folder / ARTIFACTS, tenant, folder.parent,
-                attempt.lines.open_memory(),
+                runnable.model, attempt.claim.submission.input, dict(media.files), folder / ARTIFACTS, tenant,
+                folder.parent, attempt.lines.open_memory(), media,
             )  # fmt: skip
             processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
+            if media.files.keys() != work.media.keys():
+                attempt.fingerprint = None  # it says nothing about files that documents name
         attempt.check()
         attempt.enter(Phase.UPLOADING)
         with attempt.timed("upload"):
@@ -158,8 +162,11 @@ class Pipeline:
     def _known(
         self, attempt: Attempt, runnable: RunnableModel, media: dict[str, LocalMedia], folder: Path
     ) -> Processed | None:
-        """Return the result of an earlier, equal job, if the model has a cache and such a job exists."""
-        if not runnable.model.cache:
+        """Return the result of an earlier, equal job, if the model has a cache and such a job exists.
+
+        A job with partial media has no fingerprint of their bytes.
+        """
+        if not runnable.model.cache or any(file.partial for file in media.values()):
             return None
         with attempt.timed("fetch"):
             attempt.fingerprint = fingerprint_of(attempt.claim, runnable, media, check=attempt.check)
@@ -167,25 +174,22 @@ class Pipeline:
         attempt.count({"cached": int(found is not None)})
         return found
 
-    def _fetch(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> dict[str, LocalMedia]:
-        files: dict[str, LocalMedia] = {}
-        references = media_references(runnable.schema, dict(attempt.claim.submission.input))
-        for place, reference in references:
+    def _fetch(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> JobMedia:
+        request = dict(attempt.claim.submission.input)
+        get = partial(
+            fetch_for_job, store=self.waits.store(attempt), tenant=attempt.claim.key.tenant, settings=self.settings,
+            guard=self.guard, limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
+            check=attempt.check,
+        )  # fmt: skip
+        media = JobMedia(get, folder, attempt.fetched)
+        by_range = media_by_range(runnable.schema, request)
+        for place, reference in media_references(runnable.schema, request):
             attempt.check()
-            if reference not in files:
-                with pointing_to(place):
-                    files[reference] = fetch_media(
-                        reference,
-                        folder,
-                        store=self.waits.store(attempt),
-                        tenant=attempt.claim.key.tenant,
-                        settings=self.settings,
-                        guard=self.guard,
-                        limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
-                        check=attempt.check,
-                    )
-                attempt.fetched(files[reference].path.stat().st_size)
-        return files
+            with pointing_to(place):
+                media.add(reference, by_range=reference in by_range)
+        for document in linked_documents(runnable.schema, request):
+            media.allow_links(document)
+        return media
 
     def _checkpoints(self, attempt: Attempt, folder: Path) -> StoredCheckpoints:
         def on_news(count: int) -> None:

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +25,11 @@ from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints, NoCheckpoints
 from penstock.workers.engine.base import Check
 from penstock.workers.engine.runners import Runners
+from penstock.workers.job_media import MediaRequests, NoRequests
 from penstock.workers.pairs import checked_entry
+
+#: Requests of a processor whose media are all local files.
+NO_REQUESTS: MediaRequests = NoRequests()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Work:
     #: Descriptor of the memory for the lines that the processor logs or prints in an IO process; None = nobody reads
     #: them.
     lines: int | None = None
+    #: Answers the processor's requests for further media and ranges.
+    requests: MediaRequests = NO_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +158,34 @@ class Files:
 
     files: Mapping[str, LocalMedia]
     found: Callable[[str], Mapping[str, Path]]
+    requests: MediaRequests = NO_REQUESTS
+    #: Files that were fetched at the processor's request.
+    fetched: dict[str, LocalMedia] = field(default_factory=dict)
 
     def path(self, reference: str) -> Path:
         """Return the local file of a reference."""
-        return self.files[reference].path
+        return self._file(reference).path
 
     def etag(self, reference: str) -> str | None:
         """Return the source's etag, where it has one."""
-        return self.files[reference].etag
+        return self._file(reference).etag
+
+    def is_partial(self, reference: str) -> bool:
+        """Return True if the file has holes."""
+        return self._file(reference).partial
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the worker fetch ranges of a partial file."""
+        if self.is_partial(reference):
+            self.requests.fill(reference, ranges)
+
+    def fetch(self, reference: str, *, by_range: bool = False) -> None:
+        """Have the worker fetch a file that a document of the request names."""
+        if reference not in self.files and reference not in self.fetched:
+            self.fetched[reference] = self.requests.fetch(reference, by_range=by_range)
+
+    def _file(self, reference: str) -> LocalMedia:
+        return self.files.get(reference) or self.fetched[reference]
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:
         """Return the checkpoints of earlier attempts whose names start with a prefix."""
@@ -238,7 +264,7 @@ class InThread:
         """Run the first half here; see `Processing.open`. `check` is called once: threads cannot be interrupted."""
         check()
         processor = self._processor(work.model)
-        prepared = processor.pre_process(parse(processor, work), Files(work.media, checkpoints.found))
+        prepared = processor.pre_process(parse(processor, work), Files(work.media, checkpoints.found, work.requests))
         try:
             yield ThreadSession(processor, prepared, Sink(work.folder, say=say, save=checkpoints.save, show=show))
         finally:

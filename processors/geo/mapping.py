@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,10 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
-from penstock.processors.geo.read.inputs import InputFile, Inputs, open_rows, read_inputs
+from penstock.processors.geo.read.inputs import InputFile, Inputs, fill_files, open_rows, read_inputs
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
+from penstock.processors.geo.read.scene_area import SceneArea
 from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts, add_suspects
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
@@ -64,6 +65,8 @@ class Context(Generic[RequestT]):
     #: Notes on doubtful radiometry.
     doubts: tuple[str, ...] = ()
     pending: PendingTiles = field(default_factory=deque)
+    #: The run of the same model on an earlier scene, if the change is wanted.
+    before: Context[RequestT] | None = None
 
     def provenance(self, suspects: SuspectCounts) -> Provenance:
         """Return source files, radiometry and suspected nodata of the scene."""
@@ -75,9 +78,9 @@ class Context(Generic[RequestT]):
             (
                 *inputs.notes,
                 *self.doubts,
-                *_scene_bands(inputs).notes(suspects, inputs.scene.width * inputs.scene.height),
+                *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
             ),
-            tuple(date.stac for date in self.request.acquisitions() if date.stac is not None),
+            tuple(date.stac for date in self.request.acquisitions() if isinstance(date.stac, str)),
         )
 
 
@@ -87,11 +90,21 @@ def _scene_bands(inputs: Inputs) -> SceneBands:
 
 
 def _used_data(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
-    """Return the bands, radiometry and coordinates that were used, as JSON values."""
+    """Return the bands, radiometry, coordinates and area that were used, as JSON values."""
     found = coordinates.to_json()
-    return {"bands": inputs.bands_json(), "radiometry": inputs.radiometry.to_json()} | (
-        {"coordinates": found} if found else {}
+    return (
+        {"bands": inputs.bands_json(), "radiometry": inputs.radiometry.to_json()}
+        | ({"coordinates": found} if found else {})
+        | ({} if inputs.area is None else {"area": inputs.area.to_json()})
     )
+
+
+def _work(plan: Plan, area: SceneArea | None, restored: Collection[int] = ()) -> tuple[int, int]:
+    """Return the number of tiles and their cost in input pixels, without tiles beside the area."""
+    if area is None:
+        return plan.count(restored), plan.cost(restored)
+    tiles = [tile for strip in plan.strips(restored) for tile in strip.tiles if area.touches(tile.core)]
+    return len(tiles), sum(tile.window.height * tile.window.width for tile in tiles)
 
 
 def scene_exchange(output: str, used: CoordinateOptions | None = None) -> Exchange:
@@ -146,14 +159,15 @@ class SceneMapper:
             defaults=options.default_radiometry,
             limits=self._model.limits,
         )
-        doubts = check_radiometry(inputs, options)
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
+        inputs = fill_files(inputs, plan.window)
+        doubts = check_radiometry(inputs, options)
         digest = plan.digest(self._facts(inputs, coordinates, outputs))
-        saved = media.checkpoints(f"{digest}/") if plan.strip_count > 1 else {}
+        saved = media.checkpoints(f"{digest}/") if len(plan.wanted_strips) > 1 else {}
         context = Context(inputs, coordinates, plan, request, digest, strips.found_strips(saved, digest), doubts)
-        count = plan.count(context.restored)
-        cost, done = plan.cost(context.restored), plan.count() - count
+        count, cost = _work(plan, inputs.area, context.restored)
+        done = _work(plan, inputs.area)[0] - count
         return Prepared(self._prompts(context), count, cost, context, unit="tiles", done=done)
 
     def finish(
@@ -200,10 +214,12 @@ class SceneMapper:
             pixel_bytes=inputs.pixel_bytes + (0 if overlap_px is None else 8 * self._channels.count),
             column_bytes=inputs.column_bytes,
             strip_bytes=options.strip_bytes,
+            area=None if inputs.area is None else inputs.area.box,
         )
-        most, count = self._model.limits.max_tiles, plan.count()
-        if most is not None and count > most:
-            raise MediaTooLarge(f"The scene has {count} tiles; this model accepts at most {most}.")
+        most = self._model.limits.max_tiles
+        if most is not None and (count := _work(plan, inputs.area)[0]) > most:
+            what = "scene" if inputs.area is None else "area"
+            raise MediaTooLarge(f"The {what} has {count} tiles; this model accepts at most {most}.")
         return plan
 
     def _facts(self, inputs: Inputs, coordinates: Coordinates, outputs: tuple[str, ...]) -> dict[str, Any]:
@@ -214,6 +230,7 @@ class SceneMapper:
             "model": self._model.model_dump(mode="json", include=set(_MODEL_FIELDS)),
             "options": self._options.model_dump(mode="json"),
             "files": [file.etag or _hash(file) for file in inputs.files],
+            "shape": None if inputs.area is None else inputs.area.facts(),
             **_used_data(inputs, coordinates),
             "outputs": sorted(outputs),
         }
@@ -223,7 +240,8 @@ class SceneMapper:
         trusted = any(band.trusted for band in inputs.radiometry.bands)
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
-        with open_rows(inputs) as rows:
+        # Read no further than the area: a file may hold no other rows.
+        with open_rows(inputs, bottom=context.plan.window.bottom) as rows:
             yield from make_prompts(
                 rows,
                 context.plan,
@@ -232,6 +250,7 @@ class SceneMapper:
                 context.restored,
                 tile_inputs=context.coordinates.of,
                 find_suspects=_scene_bands(inputs).find_suspects,
+                area=inputs.area,
             )
 
 
@@ -240,6 +259,7 @@ class _SceneWriter:
 
     def __init__(self, context: Context[Any], writer: RasterWriter, sink: ArtifactSink) -> None:
         self._context, self._writer, self._sink = context, writer, sink
+        self._covered, self._last_strip = context.inputs.box, context.plan.wanted_strips[-1]
         self._restored = deque(sorted(context.restored.items()))
         self._checkpoint: strips.StripWriter | None = None
         #: Suspected nodata in all written pixels.
@@ -250,12 +270,12 @@ class _SceneWriter:
         index = result.strip.index
         for piece in result.pieces:
             self.write_restored(index)  # scene order: the restored strips before this strip come first
-            rasters = encode(piece.numbers, piece.valid)
-            self._writer.write(rasters, piece.box)
+            rasters, box = encode(piece.numbers, piece.valid), piece.box.within(self._covered)
+            self._writer.write(rasters, box)
             add_suspects(self.suspects, piece.suspects)
             # Not the last strip: no other strip follows, so saving it would gain little.
-            if index < self._context.plan.strip_count - 1:
-                self._open_checkpoint(index).write(rasters, piece.box, piece.suspects)
+            if index < self._last_strip:
+                self._open_checkpoint(index).write(rasters, box, piece.suspects)
         if result.last and self._checkpoint is not None:
             self._save(self._checkpoint)
             self._checkpoint = None

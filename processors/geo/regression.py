@@ -53,7 +53,7 @@ class RasterRegression:
     ) -> Result:
         """Write the requested artifacts and return the statistics."""
         inputs, wanted = context.inputs, context.request.outputs
-        results = ValueOutputs(self._model, self._options.quantities, inputs.scene, inputs.radiometry, wanted, sink)
+        results = ValueOutputs(self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink)
         with results:
             suspects = self._mapper.finish(outputs, context, results, encode_values, sink)
             return Result(data=results.finish(context.provenance(suspects)))

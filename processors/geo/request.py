@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.models import MediaReference
+from penstock.models import BY_RANGE, LINKS, MediaReference
 from penstock.times import Time
 
 OutputName = Literal[
@@ -40,8 +40,20 @@ def _without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
+def _with_links(schema: dict[str, Any]) -> None:
+    """Mark a STAC item: the worker fetches its assets if the processor asks for them."""
+    schema.pop("default", None)
+    schema[LINKS] = True
+
+
 def _media(description: str) -> Any:
     return Field(default=None, description=f"{description}. {_FORMS}", json_schema_extra=_without_default)
+
+
+def _by_range(schema: dict[str, Any]) -> None:
+    """Mark media of which only the area is read, if the request has one."""
+    schema.pop("default", None)
+    schema[BY_RANGE] = "area"
 
 
 def _only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:
@@ -55,7 +67,10 @@ def _only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProx
     }
 
 
+_ACQUISITION_SCHEMA = _only_one_of("scene", "files")
+_ACQUISITION_SCHEMA["anyOf"].append({"required": ["stac"]})
 _SCENE_SCHEMA = _only_one_of("scene", "files", "dates", apart={"dates": ("sidecar", "stac")})
+_SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
 
 
 class RadiometryRequest(BaseModel):
@@ -112,7 +127,9 @@ class SceneFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    media: MediaReference = Field(description=f"A GeoTIFF or JPEG 2000 file. {_FORMS}")
+    media: MediaReference = Field(
+        description=f"A GeoTIFF or JPEG 2000 file. {_FORMS}", json_schema_extra={BY_RANGE: "area"}
+    )
     bands: list[BandName] | None = Field(
         default=None,
         min_length=1,
@@ -133,15 +150,85 @@ class Location(BaseModel):
     lon: float = Field(ge=-180, le=180, allow_inf_nan=False, description="Longitude in degrees, positive in the east.")
 
 
+#: A ring of GeoJSON: positions of two numbers, or three with a height.
+Position = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=3)]
+Rings = Annotated[list[Annotated[list[Position], Field(min_length=4, max_length=100_000)]], Field(min_length=1)]
+
+
+class PolygonGeometry(BaseModel):
+    """A GeoJSON polygon: its outer ring, then its holes. The last position of a ring repeats the first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["Polygon"] = Field(description="Kind of the geometry.")
+    coordinates: Rings = Field(description="The outer ring, then the holes: lists of [x, y].")
+
+
+class MultiPolygonGeometry(BaseModel):
+    """A GeoJSON multipolygon."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["MultiPolygon"] = Field(description="Kind of the geometry.")
+    coordinates: Annotated[list[Rings], Field(min_length=1)] = Field(description="The rings of each polygon.")
+
+
+class AreaRequest(BaseModel):
+    """The part of the scene whose results are wanted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_only_one_of("bbox", "geometry"))
+
+    bbox: (
+        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=4)]
+        | (SkipJsonSchema[None])
+    ) = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description=(
+            "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest. In EPSG:4326, west "
+            "may be greater than east: such a rectangle crosses the antimeridian."
+        ),
+    )
+    geometry: PolygonGeometry | MultiPolygonGeometry | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+    )
+    crs: Annotated[str, Field(pattern=r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$")] = Field(
+        default="EPSG:4326",
+        description=(
+            "CRS of the coordinates, e.g. EPSG:32738. x is always the first number: in EPSG:4326 longitude, as in "
+            "GeoJSON."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.bbox is None) == (self.geometry is None):
+            raise ValueError("exactly one of bbox, geometry is needed")
+        return self
+
+    @model_validator(mode="after")
+    def _bbox_has_an_extent(self) -> Self:
+        if self.bbox is not None:
+            west, south, east, north = self.bbox
+            around = self.crs.upper() in ("EPSG:4326", "OGC:CRS84") and -180 <= east < west <= 180
+            if not south < north or not (west < east or around):
+                raise ValueError("bbox must be [west, south, east, north]: the lowest x and y, then the highest")
+        return self
+
+
 class Acquisition(BaseModel):
-    """A scene at one date: one file with all bands (`scene`) or several files (`files`)."""
+    """A scene at one date: one file with all bands (`scene`), several files (`files`), or those of a `stac` item."""
 
-    #: Alternative fields, of which exactly one is required.
+    #: Alternative fields, of which exactly one is required, unless `stac` names the files.
     ways: ClassVar[tuple[str, ...]] = ("scene", "files")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_only_one_of("scene", "files"))
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_ACQUISITION_SCHEMA)
 
-    scene: MediaReference | SkipJsonSchema[None] = _media(
-        "The scene: a GeoTIFF or JPEG 2000 file with all bands of the model"
+    scene: MediaReference | SkipJsonSchema[None] = Field(
+        default=None,
+        description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {_FORMS}",
+        json_schema_extra=_by_range,
     )
     files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
         default=None,
@@ -155,9 +242,15 @@ class Acquisition(BaseModel):
     sidecar: MediaReference | SkipJsonSchema[None] = _media(
         "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
     )
-    stac: MediaReference | SkipJsonSchema[None] = _media(
-        "The scene's STAC item (JSON) with band names, scales, offsets and nodata of its assets. An asset is matched "
-        "with a file by file name, or with a band by band name; links are never fetched"
+    stac: MediaReference | dict[str, Any] | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_with_links,
+        description=(
+            "The scene's STAC item with band names, scales, offsets and nodata of its assets: a reference to a JSON "
+            "file, or the item itself. Without `scene` and `files`, the assets with the model's bands are fetched; "
+            "their addresses may be relative to the item's. Otherwise nothing is fetched: an asset is matched with a "
+            f"file by file name, or with a band by band name. {_FORMS}"
+        ),
     )
     radiometry: RadiometryRequest | None = Field(
         default=None, description="Radiometry of the scene; overrides all other sources."
@@ -175,6 +268,8 @@ class Acquisition(BaseModel):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         given = [name for name in self.ways if getattr(self, name) is not None]
+        if not given and self.stac is not None:
+            return self
         if len(given) != 1:
             raise ValueError(f"exactly one of {', '.join(self.ways)} is needed, not {' and '.join(given) or 'none'}")
         return self
@@ -227,6 +322,14 @@ class SceneRequest(Acquisition):
             "of each tile, from the scene's georeference."
         ),
     )
+    area: AreaRequest | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description=(
+            "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
+            "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
+        ),
+    )
 
     @model_validator(mode="after")
     def _documents_belong_to_a_date(self) -> Self:
@@ -254,6 +357,41 @@ class PolygonRequest(BaseModel):
             "between neighbours can occur. `pixels` and `area_m2` keep the values of the class map."
         ),
     )
+    geoparquet: bool = Field(
+        default=False,
+        description=(
+            "Also write the polygons as GeoParquet, in the scene's CRS, if the worker has pyarrow; else a note in the "
+            "statistics reports it."
+        ),
+    )
+
+
+class ChangeRequest(BaseModel):
+    """The change since an earlier scene: where classes were lost, gained or kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    before: Acquisition = Field(
+        description=(
+            "The earlier scene, on the same grid; with `area`, the same pixels within the area suffice. `bands` apply "
+            "to both scenes, and so does `radiometry` unless the earlier scene has its own."
+        )
+    )
+    of: Annotated[list[str], Field(min_length=1, max_length=250)] = Field(
+        description="Names of the classes whose change is wanted, e.g. [`water`]. Several count as one."
+    )
+    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description="What the classes are called in the results: `water` gives `water gained`. Default: their names.",
+    )
+    ignore: Annotated[list[str], Field(max_length=250)] = Field(
+        default=[],
+        description=(
+            "Names of classes that hide the ground, e.g. [`cloud`, `cloud shadow`]. A pixel with such a class at "
+            "either date has no data in the change."
+        ),
+    )
 
 
 class SegmentationRequest(SceneRequest):
@@ -279,6 +417,15 @@ class SegmentationRequest(SceneRequest):
     )
 
     polygons: PolygonRequest = Field(default=PolygonRequest(), description="Options of the output `polygons`.")
+    change: ChangeRequest | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description=(
+            "Also compute the change since an earlier scene, for models of one date. Adds before-classes.tif and "
+            "change.tif (0 = in neither, 1 = lost, 2 = gained, 3 = at both dates, 255 = no data), and change.png, "
+            "change.fgb and change.geojson if `preview` and `polygons` are among the outputs; `stats` has the areas."
+        ),
+    )
 
 
 class RegressionRequest(SceneRequest):

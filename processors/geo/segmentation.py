@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
+from penstock.processors.geo.change import PrefixedSink, SplitOutputs, both, check_dates, class_ids, earlier_request
 from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import SegmentationOptions, read_options
-from penstock.processors.geo.request import SegmentationRequest
+from penstock.processors.geo.read.inputs import naming
+from penstock.processors.geo.read.provenance import Provenance
+from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.tiling.stitch import Channels
+from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_outputs import ClassOutputs, encode
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
+
+_Context = Context[SegmentationRequest]
 
 #: Name of the network's output: float32 (classes, rows, columns) with sum 1 at every pixel.
 OUTPUT_NAME = "probability"
@@ -70,21 +79,67 @@ class RasterSegmentation:
         self.exchanges = (scene_exchange(OUTPUT_NAME, self._options.coordinates),)
         self._mapper = SceneMapper(model, self._options, Channels(OUTPUT_NAME, len(self._options.classes)))
 
-    def pre_process(self, request: SegmentationRequest, media: Media) -> Prepared[Context[SegmentationRequest]]:
-        """Plan a scene and return its prompts; see `SceneMapper.prepare`."""
-        return self._mapper.prepare(request, request.outputs, media)
+    def pre_process(self, request: SegmentationRequest, media: Media) -> Prepared[_Context]:
+        """Plan a scene and return its prompts; see `SceneMapper.prepare`. An earlier scene's prompts come first."""
+        if request.change is None:
+            return self._mapper.prepare(request, request.outputs, media)
+        self._change(request.change, Path(), request)
+        if self._options.dates > 1:
+            raise InvalidInput("`change` is for models of one date; this model compares several dates by itself.")
+        earlier = earlier_request(request, request.change)
+        with naming("Before"):
+            before = self._mapper.prepare(earlier, earlier.outputs, media)
+        after = self._mapper.prepare(request, request.outputs, media)
+        check_dates(before.context.inputs, after.context.inputs)
+        return Prepared(
+            _one_after_the_other(before.prompts, after.prompts),
+            (before.count or 0) + (after.count or 0),
+            before.cost + after.cost,
+            replace(after.context, before=before.context),
+            unit=after.unit,
+            done=before.done + after.done,
+        )
 
-    def post_process(
-        self, outputs: Iterator[Output], context: Context[SegmentationRequest], sink: ArtifactSink
-    ) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
+        change = context.request.change
+        with ExitStack() as stack:
+            if change is None or context.before is None:
+                results, provenance = self._write(outputs, context, sink, stack)
+                return Result(data=results.finish(provenance))
+            split = SplitOutputs(outputs, context.before.pending)
+            before, of_before = self._write(split.first(), context.before, PrefixedSink(sink, "before-"), stack)
+            after, of_after = self._write(split.second(), context, sink, stack)
+            before_raster = before.close()
+            before.finish(of_before)
+            made = self._change(change, before_raster, context.request)
+            return Result(data=after.finish(both(of_before, of_after), made))
+
+    def _write(
+        self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack
+    ) -> tuple[ClassOutputs, Provenance]:
+        """Write the rasters of one scene."""
         inputs, request = context.inputs, context.request
-        results = ClassOutputs(self._model, self._options.classes, inputs.scene, inputs.radiometry, request, sink)
-        with results:
-            encoded = partial(encode, wanted=request.outputs)
-            suspects = self._mapper.finish(outputs, context, results, encoded, sink)
-            return Result(data=results.finish(context.provenance(suspects)))
+        results = ClassOutputs(self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink)
+        stack.enter_context(results)
+        encoded = partial(encode, wanted=request.outputs)
+        return results, context.provenance(self._mapper.finish(outputs, context, results, encoded, sink))
+
+    def _change(self, change: ChangeRequest, before: Path, request: SegmentationRequest) -> ChangeOutputs:
+        """Return the writer of a change; raise `InvalidInput` for classes that the model does not have."""
+        labels = self._options.classes
+        of, ignored = class_ids(change.of, labels, "of"), class_ids(change.ignore, labels, "ignore")
+        if of & ignored:
+            raise InvalidInput("`change.of` and `change.ignore` name the same class.")
+        name = change.name or " or ".join(label.name for label in labels if label.id in of)
+        return ChangeOutputs(before, of, name, ignored, labels, frozenset(request.outputs), request.polygons)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""
         return self._mapper.dummy(limits, folder)
+
+
+def _one_after_the_other(first: Iterator[Prompt], second: Iterator[Prompt]) -> Iterator[Prompt]:
+    """Yield the prompts of two runs. A generator, so that closing it closes the run in progress."""
+    yield from first
+    yield from second

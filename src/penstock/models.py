@@ -66,6 +66,14 @@ STEPS = Field(json_schema_extra={"x-steps": True})
 #: `raw_tensors` may send them.
 TENSORS = "x-tensors"
 
+#: Marks a media reference in a processor's request, with the name of a field at the top level: if a request has this
+#: field, the worker fetches large TIFF files only as far as the processor asks for (`Media.fill`).
+BY_RANGE = "x-by-range"
+
+#: Marks a STAC item in a processor's request, as a media reference or as the document itself: the processor may have
+#: the worker fetch the item's assets (`Media.fetch`).
+LINKS = "x-links"
+
 
 class Record(BaseModel):
     """A frozen value read from outside; unknown keys are an error."""
@@ -302,6 +310,24 @@ def known_names(catalogue: Mapping[str, NamedT]) -> str:
     """Return the models' names, with aliases in brackets: `csmask (clouds), stories`."""
     aliases = {name: f" ({', '.join(model.aliases)})" if model.aliases else "" for name, model in catalogue.items()}
     return ", ".join(f"{name}{aliases[name]}" for name in sorted(catalogue)) or "none"
+
+
+def media_by_range(schema: Mapping[str, Any], value: Mapping[str, Any]) -> frozenset[str]:
+    """Return the media of a request that need not be whole: their mark `BY_RANGE` names a field that the request has.
+
+    Such a field limits the part of the media that the processor reads.
+    """
+    found = _places(schema, schema, value, "")
+    return frozenset(
+        text for _, part, text in found if isinstance(text, str) and value.get(part.get(BY_RANGE, "")) is not None
+    )
+
+
+def linked_documents(schema: Mapping[str, Any], value: Any) -> Iterator[str | Mapping[str, Any]]:
+    """Yield the documents of a request whose links may be fetched: references, or documents themselves."""
+    for _, part, found in _places(schema, schema, value, ""):
+        if part.get(LINKS) is True and isinstance(found, str | Mapping):
+            yield found
 
 
 def media_references(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str, str]]:

@@ -96,10 +96,11 @@ class ObjectStore(Protocol):
         """Return an object's bytes; `MediaTooLarge` past the limit."""
         ...
 
-    def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:
         """Yield the bytes from `start` to before `end` in chunks of at most 1 MiB; errors come while iterating.
 
-        A range that begins after the object's end yields nothing.
+        A range that begins after the object's end yields nothing. With `etag`, an object that has another etag is
+        `MediaChanged`.
         """
         ...
 

@@ -136,9 +136,11 @@ class LocalStore:
             raise MediaTooLarge
         return data
 
-    def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:
         """Yield a range of an object's bytes; errors come with the first chunk."""
         with self._reading(key), self._open(key) as source:
+            if etag not in (None, _etag(os.fstat(source.fileno()))):
+                raise MediaChanged
             source.seek(start)
             left = (os.fstat(source.fileno()).st_size if end is None else end) - start
             while left > 0 and (chunk := source.read(min(left, CHUNK_BYTES))):

@@ -159,13 +159,14 @@ class S3Store:
                     raise MediaTooLarge
                 return body.read()
 
-    def read(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:
         """Yield a range of an object's bytes."""
         if end is not None and end <= start:
             self.head(key)
             return
         part: Any = {} if (start, end) == (0, None) else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
-        with _translated(key):
+        part |= {} if etag is None else {"IfMatch": f'"{etag}"'}
+        with _translated(key, conflict=MediaChanged):
             try:
                 answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + key, **part)
             except ClientError as error:

@@ -162,6 +162,13 @@ class TestPutAndGet:
         store.put_bytes("ten", b"0123456789", content_type=TEXT)
         assert b"".join(store.read("ten", start=start, end=end)) == b"0123456789"[start:end]
 
+    def test_a_range_can_be_pinned_to_a_version(self, store: ObjectStore) -> None:
+        info = store.put_bytes("ten", b"0123456789", content_type=TEXT)
+        assert b"".join(store.read("ten", start=2, end=5, etag=info.etag)) == b"234"
+        store.put_bytes("ten", b"9876543210", content_type=TEXT)
+        with pytest.raises(MediaChanged):
+            list(store.read("ten", start=2, end=5, etag=info.etag))
+
 
 class TestFirstWriterWins:
     def test_a_taken_key_stays_as_it_is(self, store: ObjectStore, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 
@@ -58,6 +59,27 @@ def test_map_water(shell: Shell) -> None:
     served = {folder: digest(shell.folder / folder / "classes.tif") for folder in ("water", "served")}
     assert served["water"] == served["served"]
     assert digest(shell.folder / "served-bands" / "classes.tif") == digest(shell.folder / "from-bands" / "classes.tif")
+
+
+SCENES = Path(__file__).parents[3] / "shared" / "data" / "geo"
+
+
+@pytest.mark.skipif(not SCENES.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
+def test_map_a_flood(shell: Shell) -> None:
+    for name, scene in (("before", "l8_betsiboka_20170118_6b.tif"), ("after", "l8_betsiboka_20200127_6b.tif")):
+        copyfile(SCENES / scene, shell.folder / f"{name}.tif")
+    for block in blocks("map-a-flood.md"):
+        if block.language != "json" or block.title:
+            shell.take(block)
+
+    stats = json.loads((shell.folder / "stats.json").read_text())
+    found = {row["name"]: row["area_m2"] / 1e6 for row in stats["change"]["classes"]}
+    assert 50 < found["water gained"] < 110
+    assert found["water gained"] > 10 * found["water lost"]
+    assert (shell.folder / "flooded.fgb").stat().st_size > 10_000
+    polygon = json.loads((shell.folder / "polygon-stats.json").read_text())
+    assert polygon["valid_pixels"] > 10_000
+    assert polygon["nodata_pixels"] > polygon["pixels"] / 4
 
 
 def test_keys(shell: Shell) -> None:
@@ -129,7 +151,7 @@ def test_drop_folder(shell: Shell) -> None:
         shell.take(replace(block, code=block.code.replace("/srv/scenes", str(scenes))))
 
     made = {path.name for path in (scenes / "out" / "a.tif").iterdir()}
-    assert made == {"classes.tif", "classes.tif.aux.xml", "stats.json"}
+    assert made == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "stats.json"}
     assert {path.name for path in (scenes / "out" / "b.tif").iterdir()} == {"stats.json"}
     assert (shell.folder / "events.key").read_text().startswith("penstock_")
 

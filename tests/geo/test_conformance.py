@@ -29,7 +29,7 @@ def test_csmask_conforms_and_finds_the_published_shares() -> None:
             engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
             other={"scene": "media://1", "outputs": ["stats"]},
         )
-    expected = {"classes.tif", "classes.tif.aux.xml", "preview.png", "stats.json"}
+    expected = {"classes.tif", "classes.tif.aux.xml", "classes.qml", "preview.png", "stats.json"}
     assert set(finished.artifacts) == expected
     assert finished.result.data is not None
     shares = {label["name"]: label["percent"] for label in finished.result.data["classes"]}

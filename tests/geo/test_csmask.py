@@ -88,11 +88,14 @@ def test_the_synthetic_scene_says_so_and_is_the_same_every_time(tmp_path: Path) 
     assert 0.02 < (one[0] == 0).mean() < 0.15
 
 
-def betsiboka(network: Network, folder: Path, **options: int) -> tuple[Folder, Any]:
-    """Segment the Betsiboka scene."""
+def betsiboka(
+    network: Network, folder: Path, *, area: dict[str, Any] | None = None, **options: int
+) -> tuple[Folder, Any]:
+    """Segment the Betsiboka scene, or an area of it."""
     scene = DATA / "l8_betsiboka_20200127_6b.tif"
     outputs = ("classes", "probability_float32", "stats")
-    sink, result = segment(scene, folder, network=network, model=csmask(**options), outputs=outputs)
+    asked = {} if area is None else {"area": area}
+    sink, result = segment(scene, folder, network=network, model=csmask(**options), outputs=outputs, **asked)
     return sink, result.data
 
 
@@ -118,6 +121,62 @@ def test_betsibokas_tiles_equal_the_whole_image_with_96_px_of_halo_and_do_not_wi
     assert tiled.artifacts[name].read_bytes() == whole.artifacts[name].read_bytes()
     differ = np.abs(read(short.artifacts[name]) - read(whole.artifacts[name]))
     assert np.nanmax(differ) > 1e-4
+
+
+@needs_data
+@pytest.mark.parametrize(
+    "area",
+    [
+        pytest.param({"bbox": [47.05, -15.42, 47.11, -15.36]}, id="degrees"),
+        # UTM zone 38 south: a rectangle there is a curved quadrangle on the scene's grid in degrees.
+        pytest.param({"bbox": [722_000, 8_290_000, 731_000, 8_299_000], "crs": "EPSG:32738"}, id="metres"),
+        pytest.param(
+            {"geometry": {"type": "Polygon", "coordinates": [
+                [[47.04, -15.56], [47.2, -15.5], [47.28, -15.33], [47.18, -15.45], [47.04, -15.56]]
+            ]}},
+            id="polygon",
+        ),
+    ],
+)  # fmt: skip
+def test_an_area_of_betsiboka_is_the_whole_result_cut(area: dict[str, Any], network: Network, tmp_path: Path) -> None:
+    whole, all_of_it = betsiboka(network, tmp_path / "whole", tile_px=128)
+    part, data = betsiboka(network, tmp_path / "part", tile_px=128, area=area)
+    (top, bottom), (left, right) = data["area"]["rows"], data["area"]["columns"]
+    assert (bottom - top) * (right - left) == data["pixels"] < all_of_it["pixels"]
+    classes, every = (read(sink.artifacts["classes.tif"])[0] for sink in (part, whole))
+    inside = np.isfinite(read(part.artifacts["probability_float32.tif"])[0])
+    np.testing.assert_array_equal(classes, np.where(inside, every[top:bottom, left:right], NODATA))
+    name = "probability_float32.tif"
+    exact = read(whole.artifacts[name])[:, top:bottom, left:right]
+    np.testing.assert_array_equal(read(part.artifacts[name])[:, inside], exact[:, inside])
+    assert data["area"]["whole_box"] == (area.get("crs") is None and "bbox" in area)
+    assert data["valid_pixels"] == inside.sum() > 5_000
+    with rasterio.open(part.artifacts["classes.tif"]) as file, rasterio.open(whole.artifacts["classes.tif"]) as full:
+        assert file.crs == full.crs
+        assert file.transform == full.transform @ rasterio.Affine.translation(left, top)
+
+
+@needs_data
+def test_the_flood_of_betsiboka_is_gained_water(network: Network, tmp_path: Path) -> None:
+    """The river carries red sediment, which the network takes for snow, so that both classes count as water."""
+    change = {
+        "before": {"scene": str(DATA / "l8_betsiboka_20170118_6b.tif")},
+        "of": ["water", "snow or ice"],
+        "name": "water",
+        "ignore": ["cloud", "cloud shadow"],
+    }
+    scene, outputs = DATA / "l8_betsiboka_20200127_6b.tif", ("polygons", "stats")
+    sink, result = segment(scene, tmp_path / "out", network=network, model=csmask(), outputs=outputs, change=change)
+    assert result.data is not None
+    found = {label["name"]: label for label in result.data["change"]["classes"]}
+    assert [found[f"water {kind}"]["percent"] for kind in ("lost", "gained", "at both dates")] == pytest.approx(
+        [1.56, 14.54, 32.73], abs=0.1
+    )
+    assert found["water gained"]["area_m2"] == pytest.approx(125.8e6, rel=0.01)
+    dry_before, wet_after = (read(sink.artifacts[f"{name}.tif"])[0] for name in ("before-classes", "change"))
+    assert (wet_after[dry_before == LAND] != 1).all()
+    # A place on the flooded plain, one in the estuary, one on the hills in the north.
+    assert [int(wet_after[row, column]) for row, column in ((120, 490), (100, 120), (60, 400))] == [2, 3, 0]
 
 
 @needs_data

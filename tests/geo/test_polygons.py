@@ -142,7 +142,7 @@ def test_simplified_outlines_have_fewer_points_and_the_maps_areas_beside_them(tm
 
 def test_without_a_crs_there_is_no_geojson_and_no_area(tmp_path: Path) -> None:
     sink, stats = polygons_of(tmp_path, place={"crs": None, "transform": NORTH_UP})
-    assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "polygons.fgb", "stats.json"}
+    assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "polygons.fgb", "stats.json"}
     meta, polygons, columns = flatgeobuf(sink)
     assert meta["crs"] is None
     assert set(columns) == {"class", "name", "pixels"}
@@ -152,7 +152,7 @@ def test_without_a_crs_there_is_no_geojson_and_no_area(tmp_path: Path) -> None:
 
 def test_without_a_geotransform_there_are_no_polygons_and_the_result_says_why(tmp_path: Path) -> None:
     sink, stats = polygons_of(tmp_path, place={"crs": None, "transform": None})
-    assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "stats.json"}
+    assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "stats.json"}
     assert stats["polygons"]["count"] is None
     assert "no geotransform" in stats["polygons"]["notes"][0]
 

@@ -152,7 +152,7 @@ def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
         other={"scene": "media://2", "outputs": ["classes"]},
         count_is_a_bound=True,
     )
-    assert set(done.artifacts) == {"classes.tif", "classes.tif.aux.xml", "preview.png", "stats.json"}
+    assert set(done.artifacts) == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "preview.png", "stats.json"}
 
 
 def test_a_scene_of_more_tiles_than_the_model_takes_is_refused_before_a_pixel_is_read(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_only_what_was_asked_for_is_made_and_nothing_else_is_left(tmp_path: Path
     path = write_scene(tmp_path / "scene.tif", pattern(70, 70))
     for outputs in (("classes",), ("preview",), ("probability", "stats"), ("stats",)):
         sink, result = segment(path, tmp_path / "-".join(outputs), outputs=outputs)
-        names = {"classes": {"classes.tif", "classes.tif.aux.xml"}, "probability": {"probability.tif"}}
+        names = {"classes": {"classes.tif", "classes.tif.aux.xml", "classes.qml"}, "probability": {"probability.tif"}}
         names |= {"preview": {"preview.png"}, "stats": {"stats.json"}}
         assert set(sink.artifacts) == set().union(*(names[name] for name in outputs))
         assert {file.name for file in (tmp_path / "-".join(outputs)).iterdir()} == set(sink.artifacts)

@@ -187,7 +187,7 @@ def test_a_scene_of_unknown_time_has_no_item_and_the_statistics_tell_why(tmp_pat
     assert "start_datetime" not in item["properties"]
     path = write_scene(tmp_path / "s.tif", pattern(30, 40))
     sink, result = segment(path, tmp_path / "undated", outputs=("classes", "stats", "item"))
-    assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "stats.json", "model.json"}
+    assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "stats.json", "model.json"}
     (note,) = json.loads(sink.artifacts["stats.json"].read_text())["notes"]
     assert note.startswith("item.json was not created: STAC requires the acquisition time")
     assert result.data is not None

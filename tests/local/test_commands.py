@@ -40,7 +40,7 @@ def test_a_scene_is_run_and_its_files_are_named(tmp_path: Path, scene: Path) -> 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pixels"] == 64 * 64
     assert sorted(path.name for path in (tmp_path / "toy-result").iterdir()) == [
-        "classes.tif", "classes.tif.aux.xml", "stats.json",
+        "classes.qml", "classes.tif", "classes.tif.aux.xml", "stats.json",
     ]  # fmt: skip
     assert "toy-result/classes.tif" in done.stderr
 

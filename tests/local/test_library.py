@@ -53,6 +53,7 @@ def test_a_result_has_data_and_files(engine: penstock.Engine, scene: Path, tmp_p
     assert {name: file.path for name, file in result.artifacts.items()} == {
         "classes.tif": tmp_path / "new/result/classes.tif",
         "classes.tif.aux.xml": tmp_path / "new/result/classes.tif.aux.xml",
+        "classes.qml": tmp_path / "new/result/classes.qml",
         "stats.json": tmp_path / "new/result/stats.json"
     }  # fmt: skip
     assert json.loads(result.artifacts["stats.json"].path.read_text())["pixels"] == 64 * 64

@@ -115,7 +115,7 @@ class IOPool:
                 if receive(process, process.channel, limits, LOADING).kind != "loaded":
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")
                 process.loaded = True
-            prepared = receive_plan(process, limits, checkpoints)
+            prepared = receive_plan(process, limits, checkpoints, work.requests)
             prompts = only_prompts(prepared) or conversation.enter_context(_conversation(process, limits))
             yield RemoteSession(process, prompts, limits, prepared, sink, work.folder, say)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from penstock.workers.engine.base import Check
 from penstock.workers.io import reports
 from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
+from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
 
 T = TypeVar("T")
@@ -109,14 +111,25 @@ def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str
     return message
 
 
-def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoints) -> Message:
-    """Return the plan of the first half; answer the process's requests for checkpoints before."""
+def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoints, requests: MediaRequests) -> Message:
+    """Return the plan of the first half; answer the process's requests for checkpoints and media before."""
     while True:
         message = receive(process, process.channel, limits, READING)
         match message.kind, message.header:
             case "checkpoints", {"prefix": str(prefix)}:
                 found = do_for_process(process, limits, lambda: checkpoints.found(prefix))
                 send_answer(process, limits, READING, "found", files={name: str(path) for name, path in found.items()})
+            case "fill", {"reference": str(reference), "ranges": list(ranges)}:
+                wanted = _ranges(ranges)
+                do_for_process(process, limits, partial(requests.fill, reference, wanted))
+                send_answer(process, limits, READING, "filled")
+            case "fetch", {"reference": str(reference), "by_range": bool(by_range)}:
+                fetch = partial(requests.fetch, reference, by_range=by_range)
+                file = do_for_process(process, limits, fetch)
+                path = str(file.path)
+                send_answer(
+                    process, limits, READING, "fetched", path=path, etag=file.etag, partial=file.partial
+                )  # fmt: skip
             case _:
                 return message
 
@@ -132,6 +145,18 @@ def only_prompts(prepared: Message) -> OnlyPrompts | None:
             return OnlyPrompts([Prompt(prepared.data, cost)])
         case _:
             raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
+
+
+def _ranges(pairs: list[Any]) -> list[tuple[int, int]]:
+    """Return the ranges of a message; raise `ProcessorFailed` for anything else."""
+    wanted: list[tuple[int, int]] = []
+    for pair in pairs:
+        match pair:
+            case [int(start), int(end)] if 0 <= start < end:
+                wanted.append((start, end))
+            case _:
+                raise ProcessorFailed("the processor's process asked for an invalid range of a file")
+    return wanted
 
 
 def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import copy_context
 from itertools import islice
@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
-from penstock.intake.media import safe_name
+from penstock.intake.media import LocalMedia, safe_name
 from penstock.listening import hear_prints, listening
 from penstock.models import Model
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
@@ -102,7 +102,9 @@ class IOWorker:
         if not self._loaded:
             self._loaded = True
             self._channel.send("loaded")
-        prepared = processor.pre_process(parse(processor, work), Files(work.media, self._found))
+        prepared = processor.pre_process(
+            parse(processor, work), Files(work.media, self._found, RemoteMedia(self._channel))
+        )
         left = self._announce(prepared)
         if left is not None:
             self._begin_to_feed(left, afterwards)
@@ -193,6 +195,22 @@ class IOWorker:
             return grown
         sandbox.trim()
         return sandbox.private_bytes() - self._fresh_bytes
+
+
+class RemoteMedia:
+    """The requests of a job in an IO process for media: the worker fetches them. Only for the first half."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
+        """Have the worker fetch a file."""
+        answer = ask(self._channel, "fetched", "fetch", reference=reference, by_range=by_range).header
+        return LocalMedia(Path(answer["path"]), answer["etag"], answer["partial"])
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the worker fetch ranges of a partial file."""
+        ask(self._channel, "filled", "fill", reference=reference, ranges=[list(each) for each in ranges])
 
 
 class RemoteSink:

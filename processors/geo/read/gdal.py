@@ -32,6 +32,7 @@ import rasterio.control  # noqa: E402
 import rasterio.features  # noqa: E402
 import rasterio.shutil  # noqa: E402
 import rasterio.transform  # noqa: E402
+import rasterio.warp  # noqa: E402
 import rasterio.windows  # noqa: E402
 from rasterio._err import CPLE_BaseError  # noqa: E402
 from rasterio.enums import ColorInterp, Resampling  # noqa: E402

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,20 @@ from penstock.processors.geo.read.radiometry import (
     from_request,
     resolve_radiometry,
 )
-from penstock.processors.geo.read.raster import FileRows, Scene, opened, read_scene
+from penstock.processors.geo.read.raster import FileRows, Scene, check_pixels, opened, read_scene
+from penstock.processors.geo.read.resample import coarse_box
 from penstock.processors.geo.read.row_stream import FileLayer, SceneRows, layer_dtype, stream_dtype
+from penstock.processors.geo.read.scene_area import SceneArea, find_area
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
+from penstock.processors.geo.read.stac_assets import choose_assets
 from penstock.processors.geo.read.stac_item import StacItem, file_name, read_stac_item
+from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import Acquisition, RadiometryRequest, SceneFile, SceneRequest
+from penstock.processors.geo.tiling.plan import Box
 from penstock.reports import Issue
 
+#: Chooses the files of a STAC item, from the item and its reference.
+_Choose = Callable[[StacItem | None, str | Mapping[str, Any] | None], tuple[SceneFile, ...]]
 #: Maximum rows of a chunk in the memory estimate; higher blocks are decoded whole, once for each panel.
 _MAX_CHUNK_ROWS = 1024
 
@@ -47,6 +55,8 @@ class InputFile:
     scene: Scene
     #: Name of the file in error messages.
     label: str
+    #: Source of further ranges, if the file is partial.
+    partial: PartialTiff | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,20 @@ class Inputs:
     times: tuple[AcquisitionTime, ...] = ()
     #: Warnings in plain text, such as dates whose order is unknown.
     notes: tuple[str, ...] = ()
+    #: Part of the scene whose results are wanted; None for the whole scene.
+    area: SceneArea | None = None
+    #: Part of the scene whose pixels are in the partial files; None if no file is partial.
+    filled: Box | None = None
+
+    @property
+    def grid(self) -> Scene:
+        """The grid of the results: the scene's, cut to the area."""
+        return self.scene if self.area is None else self.area.grid(self.scene)
+
+    @property
+    def box(self) -> Box:
+        """The part of the scene that the results cover."""
+        return Box(0, 0, self.scene.height, self.scene.width) if self.area is None else self.area.box
 
     @property
     def needed(self) -> tuple[Band, ...]:
@@ -130,8 +154,11 @@ def read_inputs(
     """
     acquisitions = request.acquisitions()
     _check_dates(len(acquisitions), dates)
+    # Of a scene with an area, only the area counts.
+    of_files = (limits or Limits()) if request.area is None else Limits()
+    choose = partial(_fetch_assets, request=request, media=media, needed=needed)
     opened_dates = [
-        _open_date(acquisition, media, limits or Limits(), date, f"Date {date}" if dates > 1 else "")
+        _open_date(acquisition, media, of_files, date, f"Date {date}" if dates > 1 else "", choose)
         for date, acquisition in enumerate(acquisitions, start=1)
     ]
     chosen = [_choose(date, request, needed, defaults) for date in opened_dates]
@@ -142,19 +169,44 @@ def read_inputs(
     times = [date.acquired() for date in opened_dates]
     if request.datetime is not None and times[-1].source != "request":
         times[-1] = AcquisitionTime(request.datetime, "request")
-    return Inputs(scene, bands, radiometry, factors, files, tuple(times), check_order(times))
+    area = None if request.area is None else find_area(request.area, scene)
+    found = Inputs(scene, bands, radiometry, factors, files, tuple(times), check_order(times), area)
+    check_pixels(found.grid, limits or Limits(), what="The scene" if area is None else "The area")
+    return found
+
+
+def fill_files(inputs: Inputs, box: Box) -> Inputs:
+    """Fetch the pixels of a box of the scene, of those files that are partial."""
+    files = dict.fromkeys(band.file for band in inputs.bands if band.file.partial is not None)
+    if not files:
+        return inputs
+    for file in files:
+        used = [(band, factor) for band, factor in zip(inputs.bands, inputs.factors, strict=True) if band.file is file]
+        masks = [file.scene.mask_band] if file.scene.mask_band else []
+        bands = [band.band.index for band, _ in used] + masks
+        if file.partial is not None:
+            file.partial.fill(_in_the_file(box, file, used[0][1]), bands)
+    return replace(inputs, filled=box)
+
+
+def _in_the_file(box: Box, file: InputFile, factor: Factor) -> Box:
+    """Return the pixels of a file that a box of the scene needs."""
+    return box if factor.same else coarse_box(box, factor, file.scene.height, file.scene.width)
 
 
 @contextmanager
-def open_rows(inputs: Inputs) -> Iterator[SceneRows]:
-    """Open the scene for reading. A context manager that stops reading and closes the files."""
+def open_rows(inputs: Inputs, *, bottom: int | None = None) -> Iterator[SceneRows]:
+    """Open the scene for reading. A context manager that stops reading and closes the files.
+
+    Rows from `bottom` on are not read ahead.
+    """
     with ExitStack() as stack:
         datasets = {
             file: stack.enter_context(opened(file.path, file.scene.driver))
             for file in dict.fromkeys(band.file for band in inputs.bands)
         }
         layers = [_layer(inputs, places, datasets) for places in _places_by_layer(inputs)]
-        rows = SceneRows(layers, inputs.scene.height, inputs.scene.width)
+        rows = SceneRows(layers, inputs.scene.height, inputs.scene.width, bottom=bottom)
         stack.callback(rows.close)
         yield rows
 
@@ -168,6 +220,8 @@ class _Date:
     #: Name of the date in error messages; empty for a single date.
     label: str
     acquisition: Acquisition
+    #: Files of the date as requested, or chosen from its STAC item.
+    parts: tuple[SceneFile, ...]
     files: tuple[InputFile, ...]
     present: tuple[SceneBand, ...]
     sidecar: Sidecar | None
@@ -191,21 +245,48 @@ def _check_dates(given: int, needed: int) -> None:
         )
 
 
-def _open_date(acquisition: Acquisition, media: Media, limits: Limits, number: int, date: str) -> _Date:
-    with _naming(date):
+def _open_date(
+    acquisition: Acquisition, media: Media, limits: Limits, number: int, date: str, choose: _Choose
+) -> _Date:
+    with naming(date):
         sidecar = None if acquisition.sidecar is None else read_sidecar(media.path(acquisition.sidecar))
-        item = None if acquisition.stac is None else read_stac_item(media.path(acquisition.stac))
-        parts = acquisition.parts()
+        item = _item(acquisition, media)
+        parts = acquisition.parts() or choose(item, acquisition.stac)
         files, present = list[InputFile](), list[SceneBand]()
         for at, part in enumerate(parts):
             label = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
-            with _naming(label):
-                path = media.path(part.media)
+            with naming(label):
+                path, ranges = media.path(part.media), open_partial(media, part.media)
                 scene = read_scene(path, limits)
                 before = sum(file.scene.count for file in files)
                 present += _present(part, scene, item, file=at, before=before)
-            files.append(InputFile(part.media, path, media.etag(part.media), scene, label or date or "The scene"))
-    return _Date(number, date, acquisition, tuple(files), tuple(present), sidecar, item)
+            name = label or date or "The scene"
+            files.append(InputFile(part.media, path, media.etag(part.media), scene, name, ranges))
+    return _Date(number, date, acquisition, parts, tuple(files), tuple(present), sidecar, item)
+
+
+def _item(acquisition: Acquisition, media: Media) -> StacItem | None:
+    match acquisition.stac:
+        case None:
+            return None
+        case str(reference):
+            return read_stac_item(media.path(reference))
+        case document:
+            return read_stac_item(document)
+
+
+def _fetch_assets(
+    item: StacItem | None, source: str | Mapping[str, Any] | None, *, request: SceneRequest, media: Media,
+    needed: Sequence[Band],
+) -> tuple[SceneFile, ...]:  # fmt: skip
+    """Have the files of a STAC item fetched that hold the needed bands, and return them."""
+    if item is None:
+        return ()
+    base = source if isinstance(source, str) else None
+    addresses = choose_assets(item, base, needed, request.bands)
+    for address in addresses:
+        media.fetch(address, by_range=request.area is not None)
+    return tuple(SceneFile(media=address) for address in addresses)
 
 
 def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int, before: int) -> Iterator[SceneBand]:
@@ -223,7 +304,7 @@ def _choose(
     date: _Date, request: SceneRequest, needed: Sequence[Band], defaults: Sequence[DefaultRadiometry]
 ) -> tuple[list[InputBand], list[BandRadiometry]]:
     """Return the bands of a date in the model's order, and their radiometry."""
-    with _naming(date.label):
+    with naming(date.label):
         bands = select_bands(needed, date.present, request.bands)
         used = [InputBand(n, b, date.files[b.file], date.number) for n, b in zip(needed, bands, strict=True)]
         return used, [_radiometry(band, used, date, request.radiometry, defaults) for band in used]
@@ -237,7 +318,7 @@ def _radiometry(
     defaults: Sequence[DefaultRadiometry],
 ) -> BandRadiometry:
     """Return the radiometry of one band. The file's tags are read for all used bands of the file together."""
-    part = date.acquisition.parts()[band.band.file]
+    part = date.parts[band.band.file]
     requests = (part.radiometry, date.acquisition.radiometry, everywhere)
     found: list[tuple[Source, Declaration]] = [("request", from_request(one)) for one in requests if one is not None]
     if date.sidecar is not None:
@@ -280,12 +361,13 @@ def _layer(inputs: Inputs, places: Sequence[int], datasets: Mapping[InputFile, A
     file, factor = inputs.bands[places[0]].file, inputs.factors[places[0]]
     indexes = [inputs.bands[place].band.index for place in places]
     nodata = [inputs.radiometry.nodata[place] for place in places]
-    rows = FileRows(datasets[file], file.scene, indexes, nodata, label=file.label)
+    filled = None if file.partial is None or inputs.filled is None else _in_the_file(inputs.filled, file, factor)
+    rows = FileRows(datasets[file], file.scene, indexes, nodata, label=file.label, filled=filled)
     return FileLayer(rows, tuple(places), file.scene.height, file.scene.width, factor)
 
 
 @contextmanager
-def _naming(prefix: str) -> Iterator[None]:
+def naming(prefix: str) -> Iterator[None]:
     """Prefix the message of an `InputError` with the name of the file or date."""
     try:
         yield

@@ -26,15 +26,15 @@ _LEAST_PX = 1024
 _MOST_PX = 24_000
 
 
-def sample_numbers(rows: SceneRows, *, dates: int, block_rows: int) -> Numbers:
-    """Return float64 (bands, pixels) of at most 24,000 valid pixels, without suspected undeclared fill.
+def sample_numbers(rows: SceneRows, within: Box, *, dates: int, block_rows: int) -> Numbers:
+    """Return float64 (bands, pixels) of at most 24,000 valid pixels of a box, without suspected undeclared fill.
 
-    At most 25 windows are read, or 144 if those hold almost no data. A scene that is hardly larger is read whole.
+    At most 25 windows are read, or 144 if those hold almost no data. A box that is hardly larger is read whole.
     """
     side = next((side for height, side in _GRIDS if block_rows <= height), 1)
-    found = _read(rows, side, dates)
-    if found.shape[1] < _LEAST_PX and side > 1 and not _is_small(rows, side):
-        found = _read(rows, _FINE_GRID, dates)
+    found = _read(rows, within, side, dates)
+    if found.shape[1] < _LEAST_PX and side > 1 and not _is_small(within, side):
+        found = _read(rows, within, _FINE_GRID, dates)
     return found[:, :: -(-found.shape[1] // _MOST_PX) or 1]
 
 
@@ -52,14 +52,14 @@ def _origins(length: int, side: int) -> list[int]:
     return sorted({middle // _WINDOW_PX * _WINDOW_PX for middle in middles})
 
 
-def _is_small(rows: SceneRows, side: int) -> bool:
-    return max(rows.height, rows.width) <= side * _WINDOW_PX
+def _is_small(box: Box, side: int) -> bool:
+    return max(box.height, box.width) <= side * _WINDOW_PX
 
 
-def _read(rows: SceneRows, side: int, dates: int) -> Numbers:
+def _read(rows: SceneRows, within: Box, side: int, dates: int) -> Numbers:
     found = [np.empty((rows.count, 0))]
-    for box in windows(rows.height, rows.width, side):
-        for _, numbers, valid in rows.look(box):
+    for box in windows(within.height, within.width, side):
+        for _, numbers, valid in rows.look(box.moved(within.top, within.left)):
             found.append(numbers[:, valid & ~_fill(numbers, valid, dates)].astype(np.float64))
     return np.concatenate(found, axis=1)
 

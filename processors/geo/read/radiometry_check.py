@@ -23,14 +23,14 @@ _TRUST = 'To use the numbers as they are, add "trust": true to `radiometry`.'
 def check_radiometry(inputs: Inputs, options: SceneOptions) -> tuple[str, ...]:
     """Return notes on doubtful radiometry, date by date.
 
-    Raises `InvalidInput` that names the likeliest encoding if a date's values are impossible, unless the request
-    trusts them. Models without a declared unit or range are not checked.
+    Only the requested area is read. Raises `InvalidInput` that names the likeliest encoding if a date's values are
+    impossible, unless the request trusts them. Models without a declared unit or range are not checked.
     """
     if options.reflectance is None and all(band.range is None for band in options.bands):
         return ()
     block_rows = max(band.file.scene.block_rows for band in inputs.bands)
     with open_rows(inputs) as rows:
-        numbers = sample_numbers(rows, dates=options.dates, block_rows=block_rows)
+        numbers = sample_numbers(rows, inputs.box, dates=options.dates, block_rows=block_rows)
     training = Training(tuple(options.bands), options.reflectance)
     notes: list[str] = []
     for date, (start, end) in enumerate(pairwise(range(0, len(inputs.bands) + 1, len(options.bands))), start=1):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable, ProcessorFailed
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
 from penstock.processors.geo.read.bands import SceneBand
@@ -110,6 +110,7 @@ class FileRows:
     """Reader for some bands of an open file, in the file's data type and on the file's grid.
 
     `indexes` are band numbers from 1, `nodata` the nodata number of each band, and `label` the file's name in errors.
+    `filled` is the part that a partial file has; None for a whole file.
     """
 
     def __init__(
@@ -120,8 +121,9 @@ class FileRows:
         nodata: Sequence[float | None],
         *,
         label: str = "The scene",
+        filled: Box | None = None,
     ) -> None:
-        self._dataset, self._scene = dataset, scene
+        self._dataset, self._scene, self._filled = dataset, scene, filled
         self._indexes, self._label = list(indexes), label
         self.dtype = np.dtype(scene.dtype)
         self._nodata = [_in_dtype(value, self.dtype) for value in nodata]
@@ -132,6 +134,8 @@ class FileRows:
 
         A pixel is valid if all bands hold data.
         """
+        if self._filled is not None and box.clipped(self._filled) != box and box.height > 0:
+            raise ProcessorFailed(f"{self._label} was to be read at {box}, but only {self._filled} was fetched")
         top = box.top
         while top < box.bottom:
             bottom = min(box.bottom, (top // self.chunk_rows + 1) * self.chunk_rows)
@@ -252,12 +256,17 @@ def _has_mask(dataset: Any) -> bool:
     return any("per_dataset" in (flag.name for flag in flags) for flags in dataset.mask_flag_enums)
 
 
-def _check_size(dataset: Any, scene: Scene, limits: Limits) -> None:
-    pixels = scene.height * scene.width
+def check_pixels(grid: Scene, limits: Limits, *, what: str = "The scene") -> None:
+    """Raise `MediaTooLarge` for a grid with more pixels than the model's limit."""
+    pixels = grid.height * grid.width
     if limits.max_pixels is not None and pixels > limits.max_pixels:
         raise MediaTooLarge(
-            f"The scene has {scene.width} x {scene.height} = {pixels:,} pixels; the model takes {limits.max_pixels:,}."
+            f"{what} has {grid.width} x {grid.height} = {pixels:,} pixels; the model takes {limits.max_pixels:,}."
         )
+
+
+def _check_size(dataset: Any, scene: Scene, limits: Limits) -> None:
+    check_pixels(scene, limits)
     rows, columns = dataset.block_shapes[0]
     interleaved = dataset.count if dataset.interleaving is not None and dataset.interleaving.name == "pixel" else 1
     block_bytes = rows * columns * interleaved * np.dtype(scene.dtype).itemsize

@@ -68,9 +68,11 @@ class SceneRows:
     `dtype` represents the numbers of every file exactly.
     """
 
-    def __init__(self, layers: Sequence[FileLayer], height: int, width: int) -> None:
+    def __init__(self, layers: Sequence[FileLayer], height: int, width: int, *, bottom: int | None = None) -> None:
         self._layers = tuple(layers)
         self.height, self.width = height, width
+        #: Rows from here on are not read ahead; they may be missing in the files.
+        self._bottom = height if bottom is None else bottom
         self.count = sum(len(layer.places) for layer in layers)
         self.dtype = stream_dtype([layer.dtype for layer in layers])
         #: The only layer, if it has all bands in order: no merging needed.
@@ -88,7 +90,7 @@ class SceneRows:
         """
         if (box.left, box.right) != self._sides or box.top != self._cursor.at:
             self.close()
-            rest = Box(box.top, box.left, self.height, box.right)
+            rest = Box(box.top, box.left, max(box.bottom, self._bottom), box.right)
             self._stream = read_ahead(self._chunks(rest), depth=self._depth(rest))
             self._cursor, self._sides = Cursor(self._stream, box.top), (box.left, box.right)
         return self._cursor.until(box.bottom)

@@ -1,7 +1,7 @@
 """STAC item of a scene: band names and radiometry of its files.
 
-Supports STAC 1.0 (`eo:bands`, `raster:bands`) and 1.1 (`bands`). Assets are matched with the files of the request;
-links in the item are never opened.
+Supports STAC 1.0 (`eo:bands`, `raster:bands`) and 1.1 (`bands`). Assets are matched with the files of the request, or
+chosen as the files of the scene (`stac_assets`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -43,6 +43,10 @@ class StacItem:
     files: Mapping[str, list[tuple[AssetBand, ...]]]
     #: Acquisition time; None if the item gives an interval, or no time with a time zone.
     acquired: datetime | None = None
+    #: The item itself, its assets, and the bands of each, by the asset's key.
+    document: Mapping[str, Any] = field(default_factory=dict)
+    assets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bands: Mapping[str, tuple[AssetBand, ...]] = field(default_factory=dict)
 
     def of_file(self, reference: str) -> tuple[AssetBand, ...]:
         """Return the bands of the asset with the file name of a media reference, in order; empty if there is none.
@@ -71,18 +75,22 @@ class StacItem:
         )
 
 
-def read_stac_item(path: Path) -> StacItem:
-    """Read a STAC item. Raises `MediaUnreadable` for any other document, `MediaTooLarge` for a huge one."""
-    item = parse_json(read_text(path, _WHAT), _WHAT)
+def read_stac_item(source: Path | Mapping[str, Any]) -> StacItem:
+    """Read a STAC item: a file, or the document itself.
+
+    Raises `MediaUnreadable` for any other document, `MediaTooLarge` for a huge one.
+    """
+    item = parse_json(read_text(source, _WHAT), _WHAT) if isinstance(source, Path) else source
     assets, properties = item.get("assets"), item.get("properties")
     if item.get("type") != "Feature" or not isinstance(assets, dict) or not isinstance(properties, dict):
         raise MediaUnreadable("The document is not a STAC item, i.e. a GeoJSON feature with `properties` and `assets`.")
     applied = any(properties.get(name) is True for name in _OFFSET_APPLIED)
     files: dict[str, list[tuple[AssetBand, ...]]] = {}
-    for key, asset in assets.items():
-        if isinstance(asset, dict) and isinstance(asset.get("href"), str):
-            files.setdefault(file_name(asset["href"]), []).append(tuple(_bands(key, asset, applied=applied)))
-    return StacItem(files, parse_time(properties.get("datetime")))
+    named = {key: one for key, one in assets.items() if isinstance(one, dict) and isinstance(one.get("href"), str)}
+    bands = {key: tuple(_bands(key, asset, applied=applied)) for key, asset in named.items()}
+    for key, asset in named.items():
+        files.setdefault(file_name(asset["href"]), []).append(bands[key])
+    return StacItem(files, parse_time(properties.get("datetime")), item, named, bands)
 
 
 def _bands(key: str, asset: Mapping[str, Any], *, applied: bool) -> Iterator[AssetBand]:

@@ -63,6 +63,16 @@ class Box:
         top, left = outer.top, outer.left
         return Box(self.top - top, self.left - left, self.bottom - top, self.right - left)
 
+    def moved(self, rows: int, columns: int) -> Box:
+        """Return this box, moved down and to the right."""
+        return Box(self.top + rows, self.left + columns, self.bottom + rows, self.right + columns)
+
+    def clipped(self, outer: Box) -> Box | None:
+        """Return the part of this box inside another box; None if they have no pixel in common."""
+        top, left = max(self.top, outer.top), max(self.left, outer.left)
+        bottom, right = min(self.bottom, outer.bottom), min(self.right, outer.right)
+        return Box(top, left, bottom, right) if top < bottom and left < right else None
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -110,11 +120,28 @@ class Plan:
     panels: tuple[tuple[Cut, ...], ...]
     #: True for `hann` (overlapping tiles are averaged), False for `halo`.
     averaged: bool = False
+    #: Part of the scene whose results are wanted; None for the whole scene. Tiles stay those of the whole scene.
+    area: Box | None = None
 
     @property
     def strip_count(self) -> int:
-        """Number of strips."""
+        """Number of strips of the whole scene."""
         return len(self.rows) * len(self.panels)
+
+    @property
+    def wanted_strips(self) -> tuple[int, ...]:
+        """Indexes of the strips that have results."""
+        wanted = [at for at, row in enumerate(self.rows) if self._has_rows(row)]
+        panels = [number for number, panel in enumerate(self.panels) if self._columns(panel)]
+        return tuple(number * len(self.rows) + at for number in panels for at in wanted)
+
+    @property
+    def window(self) -> Box:
+        """The part of the scene that tiles need."""
+        windows = [strip.window for strip in self.strips()]
+        top, left = min(window.top for window in windows), min(window.left for window in windows)
+        bottom, right = max(window.bottom for window in windows), max(window.right for window in windows)
+        return Box(top, left, min(bottom, self.height), min(right, self.width))
 
     def count(self, restored: Collection[int] = ()) -> int:
         """Return the number of tiles, without the strips that are `restored` from an earlier attempt."""
@@ -147,8 +174,14 @@ class Plan:
         for number, panel in enumerate(self.panels):
             first, columns = number * len(self.rows), self._columns(panel)
             for index, row in enumerate(self.rows, start=first):
-                if any(later not in restored for later in self._reached(index - first, first)):
+                reached = self._reached(index - first, first)
+                if columns and any(
+                    later not in restored and self._has_rows(self.rows[later - first]) for later in reached
+                ):
                     yield index, row, columns, panel
+
+    def _has_rows(self, row: Cut) -> bool:
+        return self.area is None or (row.start < self.area.bottom and self.area.top < row.stop)
 
     def _reached(self, at: int, first: int) -> range:
         """Return the strips to which the tiles of a row contribute: its own strip and possibly later ones."""
@@ -157,14 +190,15 @@ class Plan:
         return range(first + at, first + at + sum(later))
 
     def _columns(self, panel: tuple[Cut, ...]) -> Columns:
-        if not self.averaged:
-            return tuple((cut, cut.start, cut.stop) for cut in panel)
         left, right = panel[0].start, panel[-1].stop
+        first, last = (left, right) if self.area is None else (max(left, self.area.left), min(right, self.area.right))
+        if not self.averaged:
+            return tuple((cut, cut.start, cut.stop) for cut in panel if cut.start < last and first < cut.stop)
         every = (cut for cuts in self.panels for cut in cuts)
         return tuple(
             (cut, max(left, cut.window_start), min(right, cut.window_stop))
             for cut in every
-            if cut.window_start < right and left < cut.window_stop
+            if cut.window_start < last and first < cut.window_stop and first < last
         )
 
     def _strip(self, index: int, row: Cut, columns: tuple[tuple[Cut, int, int], ...], panel: tuple[Cut, ...]) -> Strip:
@@ -193,13 +227,15 @@ def make_plan(
     strip_bytes: int,
     column_bytes: int = 0,
     overlap_px: int | None = None,
+    area: Box | None = None,
 ) -> Plan:
     """Return the plan of a scene of `height` x `width` pixels (each at least 1).
 
     Without `overlap_px`, `tile_px` is the maximum side of a core with a halo on both sides; `tile_px` and `halo_px` are
     multiples of `stride_px`. With `overlap_px` (at least half of `tile_px`, less than `tile_px`), `tile_px` is the side
     of every window, and `halo_px` and `stride_px` are ignored. A strip uses `pixel_bytes` per pixel of its window plus
-    `column_bytes` per column, and at most `strip_bytes` unless a single column of tiles needs more.
+    `column_bytes` per column, and at most `strip_bytes` unless a single column of tiles needs more. With `area`, only
+    the tiles that its pixels need are planned, at the same places as without.
     """
     averaged = overlap_px is not None
     if overlap_px is None:
@@ -211,7 +247,7 @@ def make_plan(
         tile, beside = tile_px - overlap_px, 2 * tile_px
     affordable_px = strip_bytes // (pixel_bytes * _side_px(rows[0]) + column_bytes)
     most = max(1, (affordable_px - beside) // max(1, tile))
-    return Plan(height, width, rows, tuple(_even_groups(columns, most)), averaged)
+    return Plan(height, width, rows, tuple(_even_groups(columns, most)), averaged, area)
 
 
 def _cuts(size: int, tile_px: int, halo: int, stride: int) -> tuple[Cut, ...]:

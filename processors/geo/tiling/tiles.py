@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +126,19 @@ class Normalisation:
         raise InvalidInput(why, errors=[Issue(_NODATA_POINTER, f"is needed: {number!r} looks like nodata")])
 
 
+class Area(Protocol):
+    """The part of a scene whose results are wanted."""
+
+    @property
+    def box(self) -> Box:
+        """The smallest box of the scene's pixels that contains the area."""
+        ...
+
+    def mask(self, box: Box) -> npt.NDArray[np.bool_]:
+        """Return bool (rows, columns): True for the pixels of a box that are inside the area."""
+        ...
+
+
 #: Function from numbers (bands, rows, columns) and validity (rows, columns) to the counts of suspected nodata.
 FindSuspects = Callable[[npt.NDArray[Any], npt.NDArray[np.bool_]], SuspectCounts]
 
@@ -142,16 +155,18 @@ def make_prompts(
     *,
     tile_inputs: TileInputs = lambda _: {},
     find_suspects: FindSuspects = lambda *_: SuspectCounts(),
+    area: Area | None = None,
 ) -> Iterator[Prompt]:
     """Yield the prompts of all tiles whose core has data, in the plan's order; append each tile to `pending` first.
 
     `restored` strips of an earlier attempt are read only as far as other strips need their rows. Each final box is
-    searched for suspected nodata once.
+    searched for suspected nodata once. With `area`, only tiles whose core has data inside the area are sent, and final
+    boxes are cut to the area's box; the network still sees the data outside.
     """
-    buffer = _RowBuffer(rows)
+    buffer = _RowBuffer(rows, area)
     for strip in plan.strips(restored):
         buffer.move_to(strip)
-        sent = [tile for tile in strip.tiles if buffer.valid(tile.core).any()]
+        sent = [tile for tile in strip.tiles if buffer.wanted(tile.core).any()]
         for tile in sent:
             last, window = tile is sent[-1], tile.window
             # Means are final after the last tile of the strip; cores are final one by one.
@@ -165,11 +180,13 @@ def make_prompts(
 class _RowBuffer:
     """Buffer with the rows of the current strip, in the file's data type."""
 
-    def __init__(self, rows: SceneRows) -> None:
-        self._rows = rows
+    def __init__(self, rows: SceneRows, area: Area | None = None) -> None:
+        self._rows, self._area = rows, area
         self._box = Box(0, 0, 0, 0)
         self._numbers: npt.NDArray[Any] = np.empty((rows.count, 0, 0), dtype=rows.dtype)
         self._valid = np.empty((0, 0), dtype=bool)
+        #: Valid pixels inside the area.
+        self._wanted = self._valid
 
     def move_to(self, strip: Strip) -> None:
         """Move the buffer to a strip, and read the rows that are missing."""
@@ -179,6 +196,9 @@ class _RowBuffer:
             at = slice(top - box.top, top - box.top + valid.shape[0])
             self._numbers[:, at] = numbers
             self._valid[at] = valid
+            if self._area is not None:
+                read = Box(top, box.left, top + valid.shape[0], box.right)
+                self._wanted[at] = valid & self._area.mask(read)
         self._box = box
 
     def numbers(self, box: Box) -> npt.NDArray[Any]:
@@ -191,25 +211,33 @@ class _RowBuffer:
         rows, columns = self._slices(box)
         return self._valid[rows, columns]
 
+    def wanted(self, box: Box) -> npt.NDArray[np.bool_]:
+        """Return the mask of the valid pixels inside the area as a view, cropped like `numbers`."""
+        rows, columns = self._slices(box)
+        return self._wanted[rows, columns]
+
     def final(self, boxes: Iterable[Box], find_suspects: FindSuspects) -> Iterator[FinalBox]:
-        """Yield the boxes that have data, with copies of their validity masks."""
-        for box in boxes:
-            valid = self.valid(box)
+        """Yield the boxes that have data, cut to the area's box, with copies of their validity masks."""
+        for box in boxes if self._area is None else filter(None, (each.clipped(self._area.box) for each in boxes)):
+            valid = self.wanted(box)
             if valid.any():
                 yield FinalBox(box, valid.copy(), find_suspects(self.numbers(box), valid))
 
     def _keep(self, box: Box) -> int:
         """Move the rows that both strips share to the top, and return their number."""
-        held, numbers, valid = self._box, self._numbers, self._valid
+        held, numbers, valid, wanted = self._box, self._numbers, self._valid, self._wanted
         goes_on = (held.left, held.right) == (box.left, box.right) and held.top <= box.top
         kept, start = max(0, held.bottom - box.top) if goes_on else 0, box.top - held.top
         if valid.shape[1] != box.width or valid.shape[0] < box.height:
             self._numbers = np.empty((numbers.shape[0], box.height, box.width), dtype=numbers.dtype)
             self._valid = np.empty((box.height, box.width), dtype=bool)
+            self._wanted = self._valid if self._area is None else np.empty_like(self._valid)
         if kept:
             for new, old in zip(self._numbers, numbers, strict=True):  # one by one: numpy copies overlapping moves
                 new[:kept] = old[start : start + kept]
             self._valid[:kept] = valid[start : start + kept]
+            if self._area is not None:
+                self._wanted[:kept] = wanted[start : start + kept]
         return kept
 
     def _inside(self, box: Box) -> Box:

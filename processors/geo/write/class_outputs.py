@@ -8,6 +8,7 @@ finish      scratch rasters -> COGs, polygons, preview, statistics, STAC item
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,20 +23,12 @@ from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.area import pixel_area
-from penstock.processors.geo.write.cog import STEPS, Dtype, write_category_names
-from penstock.processors.geo.write.lonlat import NoLonLat
-from penstock.processors.geo.write.outlines import TooRagged
-from penstock.processors.geo.write.preview import write_preview
+from penstock.processors.geo.write.change_outputs import ChangeOutputs
+from penstock.processors.geo.write.class_files import add_class_raster, add_polygons
+from penstock.processors.geo.write.cog import STEPS, Dtype
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
-from penstock.processors.geo.write.stac import bands_fields, classes_fields
+from penstock.processors.geo.write.stac import bands_fields
 from penstock.processors.geo.write.stats import ClassCounts
-from penstock.processors.geo.write.vector import (
-    FLATGEOBUF_TYPE,
-    GEOJSON_TYPE,
-    find_polygons,
-    write_flatgeobuf,
-    write_geojson,
-)
 
 #: Outputs that need the class raster.
 _FROM_CLASSES = frozenset({"classes", "preview", "polygons"})
@@ -92,7 +85,7 @@ class ClassOutputs:
         self.counts = ClassCounts(pixel_area(scene.crs, scene.transform, scene.height, scene.width))
 
     def __enter__(self) -> ClassOutputs:
-        if _FROM_CLASSES & self._wanted:
+        if _FROM_CLASSES & self._wanted or self._request.change is not None:
             self._rasters.open("classes", 1).label_classes(self._labels, self._rasters.model.title)
         for name, (dtype, scale, bands) in self._averaged.items():
             self._rasters.open(name, len(bands), dtype).label_bands(bands, scale=scale)
@@ -106,14 +99,22 @@ class ClassOutputs:
         self.counts.add(rasters["classes"][0], box)
         self._rasters.write(rasters, box)
 
-    def finish(self, provenance: Provenance) -> dict[str, Any]:
+    def close(self) -> Path:
+        """Close the rasters after the last `write`, and return the class raster."""
+        self._rasters.close()
+        return self._rasters.path("classes")
+
+    def finish(self, provenance: Provenance, change: ChangeOutputs | None = None) -> dict[str, Any]:
         """Create all wanted artifacts after the last `write`, and return the statistics."""
         rasters = self._rasters
         rasters.close()
         stats = rasters.stats(provenance, self.counts.to_json(self._labels, rasters.scene.width * rasters.scene.height))
-        self._add_classes()
+        if self._wanted & {"classes", "preview"}:
+            self._add_classes()
         if "polygons" in self._wanted:
             stats["polygons"] = self._add_polygons()
+        if change is not None:
+            stats["change"] = change.add(rasters)
         for name, (dtype, scale, bands) in self._averaged.items():
             rasters.add_cog(name, "AVERAGE", bands_fields(bands, dtype, scale=scale))
         if "stats" in self._wanted:
@@ -123,36 +124,9 @@ class ClassOutputs:
         return stats
 
     def _add_classes(self) -> None:
-        rasters, artifacts = self._rasters, self._rasters.artifacts
-        if "classes" in self._wanted:
-            rasters.add_cog("classes", "MODE", classes_fields(self._labels))
-            write_category_names(path := artifacts.sink.path("classes.tif.aux.xml"), self._labels)
-            artifacts.add(path.name, path, "application/xml", title="class names", roles=("metadata",))
-        if "preview" in self._wanted:
-            write_preview(rasters.path("classes"), path := artifacts.sink.path("preview.png"), self._labels)
-            artifacts.add(path.name, path, "image/png", title="preview", roles=("overview",))
+        preview = "preview.png" if "preview" in self._wanted else None
+        add_class_raster(self._rasters, "classes", self._labels, preview=preview, cog="classes" in self._wanted)
 
     def _add_polygons(self) -> dict[str, Any]:
-        """Create the polygon files. Return their entry of the statistics: counts, and reasons for missing files."""
-        artifacts, scene, labels = self._rasters.artifacts, self._rasters.scene, self._labels
-        if scene.transform is None:
-            return _no_polygons("The scene has no geotransform.")
-        try:
-            polygons = find_polygons(self._rasters.path("classes"), self.counts.area, self._request.polygons)
-        except TooRagged as error:
-            return _no_polygons(str(error))
-        write_flatgeobuf(path := artifacts.sink.path("polygons.fgb"), polygons, scene, labels)
-        artifacts.add(path.name, path, FLATGEOBUF_TYPE, title="polygons", roles=("data",))
-        path, notes = artifacts.sink.path("polygons.geojson"), []
-        try:
-            write_geojson(path, polygons, scene, labels)
-        except NoLonLat as error:
-            path.unlink(missing_ok=True)
-            notes.append(f"polygons.geojson was not created: {error}.")
-        else:
-            artifacts.add(path.name, path, GEOJSON_TYPE, title="polygons, EPSG:4326", roles=("data",))
-        return {"count": len(polygons.classes), "left_out": polygons.dropped, "connectedness": 4, "notes": notes}
-
-
-def _no_polygons(why: str) -> dict[str, Any]:
-    return {"count": None, "left_out": None, "connectedness": 4, "notes": [f"Polygons were not created. {why}"]}
+        area, request = self.counts.area, self._request.polygons
+        return add_polygons(self._rasters, "classes", self._labels, area, request, stem="polygons")

@@ -44,6 +44,10 @@ class Outlines:
     #: In pixels from the raster's upper left corner; x are columns, y are rows.
     polygons: Geometries
 
+    def of(self, chosen: npt.NDArray[np.bool_]) -> Outlines:
+        """Return the chosen polygons."""
+        return Outlines(self.classes[chosen], self.polygons[chosen])
+
 
 def outlines(raster: Path, *, strip_rows: int | None = None) -> Iterator[Outlines]:
     """Yield the polygons of a uint8 class raster, nodata left out, in an order that depends on the raster alone.

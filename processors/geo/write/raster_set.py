@@ -63,6 +63,10 @@ class RasterSet:
         self._scratches[name] = scratch
         return scratch
 
+    def write_one(self, name: str, values: npt.NDArray[Any], box: Box) -> None:
+        """Write a box of one open raster."""
+        self._scratches[name].write(values, box)
+
     def write(self, rasters: RasterArrays, box: Box) -> None:
         """Write a box of every open raster."""
         for name, scratch in self._scratches.items():

@@ -52,14 +52,17 @@ class Polygons:
     dropped: int
 
 
-def find_polygons(raster: Path, area: PixelArea | None, request: PolygonRequest) -> Polygons:
-    """Return the polygons of a uint8 class raster with their pixel counts and areas.
+def find_polygons(
+    raster: Path, area: PixelArea | None, request: PolygonRequest, *, without: int | None = None
+) -> Polygons:
+    """Return the polygons of a uint8 class raster with their pixel counts and areas, `without` those of one class.
 
     Raises `TooRagged` for too many polygons or points.
     """
     kept: list[Polygons] = []
     dropped = points = 0
-    for found in outlines(raster):
+    for every in outlines(raster):
+        found = every if without is None else every.of(every.classes != without)
         pixels = np.rint(_integrals(found.polygons, np.multiply)).astype(np.int64)
         large = pixels >= request.min_pixels
         dropped += int((~large).sum())

@@ -32,7 +32,8 @@ from penstock.webhooks import verify
 
 MODEL, FIELD = "csmask", "scene"
 RESULT = (
-    "classes.tif", "classes.tif.aux.xml", "preview.png", "stats.json", "manifest.json", "job.json", "webhook.json",
+    "classes.tif", "classes.tif.aux.xml", "classes.qml", "preview.png", "stats.json", "manifest.json", "job.json",
+    "webhook.json",
 )  # fmt: skip
 START_TIMEOUT_S, WEBHOOK_TIMEOUT_S, STOP_TIMEOUT_S = 180.0, 60.0, 60.0
 #: Seconds between the webhook's arrival and the keeper's record of it, at most; seconds between two polls.

@@ -22,7 +22,15 @@ import httpx
 import structlog
 
 from penstock.config import Settings
-from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, Unreached
+from penstock.errors import (
+    FetchFailed,
+    MediaChanged,
+    MediaNotFound,
+    MediaRefused,
+    MediaTooLarge,
+    MediaUnreadable,
+    Unreached,
+)
 from penstock.intake.addresses import WebAddress, check_url, is_public, joined, refusal
 from penstock.intake.connections import Bounds, PinnedBackend, Resolver, look_up, no_check
 from penstock.storage.objects.base import new_file
@@ -46,6 +54,7 @@ _REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((httpcore.ConnectError,), "the connection could not be made"),
     ((Exception,), "the server did not respond properly"),
 )
+_CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<last>\d{1,18})/(?P<size>\d{1,18})")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Retryable responses: timeouts, too early, too many; and every 5xx.
 _PASSING = frozenset({408, 425, 429})
@@ -84,6 +93,20 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedPart:
+    """A range of a file on the web, or the whole file from a server without ranges."""
+
+    #: Size of the whole file.
+    size_bytes: int
+    #: Strong etag of the file; None if the server gives none, so that further ranges could be those of another file.
+    etag: str | None
+    #: Received bytes.
+    received_bytes: int
+    #: True if the server sent the whole file.
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """A webhook receiver's response with any status; its body is cut to 64 KiB."""
 
@@ -113,19 +136,22 @@ class GuardedClient:
         Raises `MediaRefused`, `MediaNotFound` (4xx), `MediaTooLarge`, `MediaUnreadable` (an encoded body), and the
         retryable `FetchFailed` (`Unreached` if the reason may be shown). After an error the file does not exist.
         """
-        ends = time.monotonic() + self.patience.total_s
-        for _ in range(MAX_REDIRECTS + 1):
-            address = self._checked(url, self.settings.fetch_any_public_host)
-            headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
-            bounds = Bounds(ends, check)
-            with self._exchange("GET", address, headers, None, bounds) as answer:
-                answer_headers = _headers(answer)
-                location = answer_headers.get("location")
-                if answer.status not in _REDIRECTS or location is None:
-                    bounds.expect(limit_bytes)
-                    return _save(answer, answer_headers, path, limit_bytes)
-            url = self._next(address, location)
-        raise _logged("redirect.refused", url, refusal("too many redirects"))
+        with self._answer(url, {}, limit_bytes, check) as answer:
+            return _save(answer, _headers(answer), path, limit_bytes)
+
+    def fetch_part(
+        self, url: str, file: BinaryIO, start: int, end: int, *, limit_bytes: int, etag: str | None = None,
+        check: Callable[[], None] = no_check,
+    ) -> FetchedPart:  # fmt: skip
+        """Download the bytes from `start` to before `end` to the same place of an open file, as `fetch` does.
+
+        With `etag`, raise `MediaChanged` for a file that has another etag by now. A server without ranges sends the
+        whole file, of at most `limit_bytes`; with `etag` this is an error. A file that ends before `end` gives fewer
+        bytes.
+        """
+        headers = {"Range": f"bytes={start}-{end - 1}"} | ({} if etag is None else {"If-Match": f'"{etag}"'})
+        with self._answer(url, headers, limit_bytes, check) as answer:
+            return _save_part(answer, _headers(answer), file, range(start, end), etag, limit_bytes)
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
         """Post to a webhook receiver and return its response within the time; redirects are returned, never followed.
@@ -138,6 +164,25 @@ class GuardedClient:
         with self._exchange("POST", address, headers, body, bounds) as answer:
             bounds.expect(MAX_ANSWER_BYTES)
             return Response(answer.status, _headers(answer), _beginning(answer))
+
+    @contextmanager
+    def _answer(
+        self, url: str, headers: Mapping[str, str], limit_bytes: int, check: Callable[[], None]
+    ) -> Iterator[httpcore.Response]:
+        """Yield the answer to a GET over at most three redirects, with a body of at most `limit_bytes`."""
+        ends = time.monotonic() + self.patience.total_s
+        for _ in range(MAX_REDIRECTS + 1):
+            address = self._checked(url, self.settings.fetch_any_public_host)
+            bounds = Bounds(ends, check)
+            usual = {"Accept": "*/*", "Accept-Encoding": "identity"}
+            with self._exchange("GET", address, {**usual, **headers}, None, bounds) as answer:
+                location = _headers(answer).get("location")
+                if answer.status not in _REDIRECTS or location is None:
+                    bounds.expect(limit_bytes)
+                    yield answer
+                    return
+            url = self._next(address, location)
+        raise _logged("redirect.refused", url, refusal("too many redirects"))
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -210,8 +255,37 @@ def _headers(answer: httpcore.Response) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
 
 
-def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, limit_bytes: int) -> Fetched:
-    if answer.status != 200:
+def _save_part(
+    answer: httpcore.Response, headers: Mapping[str, str], file: BinaryIO, part: range, etag: str | None,
+    limit_bytes: int,
+) -> FetchedPart:  # fmt: skip
+    if answer.status == 412 or (etag is not None and answer.status == 200):
+        raise MediaChanged("the file has changed since its first bytes were fetched")
+    strong = headers.get("etag", "")
+    found = strong.strip('"') if strong.startswith('"') else None
+    if answer.status == 200:
+        _check_body(answer, headers, limit_bytes)
+        file.seek(0)
+        size = _copy(answer, file, limit_bytes)
+        return FetchedPart(size, found, size, whole=True)
+    _check_body(answer, headers, limit_bytes, expected=206)
+    sent = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    if sent is None or int(sent["start"]) != part.start or not part.start <= int(sent["last"]) < part.stop:
+        raise FetchFailed("the server sent another range than the one requested")
+    if etag is not None and found != etag:
+        raise MediaChanged("the file has changed since its first bytes were fetched")
+    file.seek(part.start)
+    received = _copy(answer, file, int(sent["last"]) + 1 - part.start)
+    if received != int(sent["last"]) + 1 - part.start:
+        raise FetchFailed("the server sent fewer bytes than it announced")
+    return FetchedPart(int(sent["size"]), found, received)
+
+
+def _check_body(
+    answer: httpcore.Response, headers: Mapping[str, str], limit_bytes: int, *, expected: int = 200
+) -> None:
+    """Raise the error for an answer with another status, with an encoded body, or with one that is too large."""
+    if answer.status != expected:
         passing = answer.status >= 500 or answer.status in _PASSING
         raise (FetchFailed if passing else MediaNotFound)(f"the server responded with status {answer.status}")
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
@@ -219,6 +293,10 @@ def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, lim
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit_bytes:
         raise MediaTooLarge
+
+
+def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, limit_bytes: int) -> Fetched:
+    _check_body(answer, headers, limit_bytes)
     with new_file(path) as file:
         size = _copy(answer, file, limit_bytes)
     etag = headers.get("etag", "").removeprefix("W/").strip('"')

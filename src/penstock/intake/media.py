@@ -23,6 +23,7 @@ from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
 from penstock.intake.addresses import WebAddress, check_url
 from penstock.intake.connections import no_check
 from penstock.intake.guard import GuardedClient
+from penstock.intake.partial import PartialFile, Source, StoreSource, WebSource, begin_partial
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 
@@ -58,6 +59,8 @@ class LocalMedia:
     path: Path
     #: Etag of the source, if it has one.
     etag: str | None = None
+    #: True if the file has holes: its processor must have ranges filled before it reads them.
+    partial: bool = False
 
 
 Reference = UploadReference | S3Object | WebAddress
@@ -118,8 +121,7 @@ def fetch_media(
     `FetchFailed` or `ObjectStoreUnavailable`.
     """
     media = parse_reference(reference, tenant=tenant, settings=settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = Path(tempfile.mkdtemp(dir=folder)) / f"media{_suffix(media)}"
+    path = _new_path(media, folder)
     if isinstance(media, WebAddress):
         return LocalMedia(path, guard.fetch(reference, path, limit_bytes, check=check).etag)
     try:
@@ -131,6 +133,50 @@ def fetch_media(
     except ObjectNotFound as error:
         raise MediaNotFound from error
     return LocalMedia(path, info.etag)
+
+
+def fetch_for_job(
+    reference: str, folder: Path, *, by_range: bool, store: ObjectStore, tenant: str, settings: Settings,
+    guard: GuardedClient, limit_bytes: int, check: Callable[[], None] = no_check,
+) -> tuple[LocalMedia, PartialFile | None]:  # fmt: skip
+    """Fetch a reference as `fetch_media` does; of a large TIFF file, only the beginning if `by_range`.
+
+    Return the file, and the source of its other ranges if it is partial.
+    """
+    if by_range:
+        media = parse_reference(reference, tenant=tenant, settings=settings)
+        path = _new_path(media, folder)
+        source = _source(media, reference, store, settings, guard, limit_bytes, check)
+        try:
+            found, etag = begin_partial(path, source, limit_bytes)
+        except ObjectNotFound as error:
+            raise MediaNotFound from error
+        if path.exists():  # else its ranges could be those of two versions
+            return LocalMedia(path, etag, found is not None), found
+    whole = fetch_media(
+        reference, folder, store=store, tenant=tenant, settings=settings, guard=guard, limit_bytes=limit_bytes,
+        check=check,
+    )  # fmt: skip
+    return whole, None
+
+
+def _source(
+    media: Reference, reference: str, store: ObjectStore, settings: Settings, guard: GuardedClient, limit_bytes: int,
+    check: Callable[[], None],
+) -> Source:  # fmt: skip
+    match media:
+        case UploadReference(key):
+            return StoreSource(store, key)
+        case S3Object(bucket, key, etag):
+            return StoreSource(open_store(f"s3://{bucket}", settings), key, etag)
+        case _:
+            return WebSource(guard, reference, limit_bytes, check)
+
+
+def _new_path(media: Reference, folder: Path) -> Path:
+    """Return the path of a file that does not exist yet, in a new folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=folder)) / f"media{_suffix(media)}"
 
 
 def _suffix(media: Reference) -> str:

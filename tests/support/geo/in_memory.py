@@ -17,7 +17,7 @@ from penstock.processors.geo.read.radiometry import BandRadiometry, Radiometry
 from penstock.processors.geo.read.resample import Chunk
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, stitch_tiles
-from penstock.processors.geo.tiling.tiles import Normalisation, PendingTiles, make_prompts
+from penstock.processors.geo.tiling.tiles import Area, Normalisation, PendingTiles, make_prompts
 
 Numbers = npt.NDArray[Any]
 #: Network function from (bands, rows, columns) to (channels, rows, columns).
@@ -44,10 +44,10 @@ class MemoryRows:
 
 
 def plan_of(shape: tuple[int, int], tile: int, *, halo: int = 0, stride: int = 1, overlap: int | None = None,
-            strip_bytes: int = 10**9) -> Plan:  # fmt: skip
+            strip_bytes: int = 10**9, area: Box | None = None) -> Plan:  # fmt: skip
     """Return a plan with one byte per pixel."""
     cut = {"tile_px": tile, "halo_px": halo, "stride_px": stride, "overlap_px": overlap}
-    return make_plan(*shape, pixel_bytes=1, strip_bytes=strip_bytes, **cut)
+    return make_plan(*shape, pixel_bytes=1, strip_bytes=strip_bytes, area=area, **cut)
 
 
 def mapped(
@@ -59,15 +59,19 @@ def mapped(
     batch: int = 1,
     restored: Collection[int] = (),
     rows: MemoryRows | None = None,
+    area: Area | None = None,
 ) -> Numbers:
-    """Return the result of a scene (bands, rows, columns): float32 (channels, rows, columns), NaN for nodata."""
+    """Return the result of a scene (bands, rows, columns): float32 (channels, rows, columns), NaN for nodata.
+
+    With `area`, pixels outside are NaN.
+    """
     known = np.ones(numbers.shape[1:], dtype=bool) if known is None else known
     rows = rows or MemoryRows(numbers, known)
     bands = tuple(Band(name=str(i), mean=0.0, std=1.0) for i in range(len(numbers)))
     radiometry = Radiometry((BandRadiometry(1.0, 0.0, None, "none", "none"),) * len(numbers))
     norm = Normalisation(bands, radiometry, None, reflected=plan.averaged)
     pending: PendingTiles = deque()
-    prompts = make_prompts(rows, plan, norm, pending, restored)  # type: ignore[arg-type]  # it reads like `SceneRows`
+    prompts = make_prompts(rows, plan, norm, pending, restored, area=area)  # type: ignore[arg-type]  # it reads like `SceneRows`
     channels = len(network(np.zeros((len(numbers), 8, 8), np.float32)))
     scene = np.full((channels, *numbers.shape[1:]), np.nan, np.float32)
     for result in stitch_tiles(_answers(prompts, network, batch), pending, plan, Channels("y", channels)):

@@ -35,6 +35,15 @@ class Files:
     def __init__(self, saved: Mapping[str, Path] | None = None) -> None:
         self.saved = dict(saved or {})
 
+    def is_partial(self, _reference: str) -> bool:
+        return False
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Local files are whole."""
+
+    def fetch(self, reference: str, *, by_range: bool = False) -> None:
+        """Local files are there."""
+
     def checkpoints(self, prefix: str) -> dict[str, Path]:
         return {name: path for name, path in self.saved.items() if name.startswith(prefix)}
 

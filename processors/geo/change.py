@@ -1,0 +1,130 @@
+"""Two dates of one scene: a second run of the model on an earlier scene, and the outputs split between the two runs.
+
+    before -> prompts ┐                 ┌-> classes before ┐
+                      ├-> one engine ---┤                  ├-> change
+    after  -> prompts ┘                 └-> classes after  ┘
+
+Each run has its own plan, nodata and checkpoints, so that its classes are those of the model on that scene alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from penstock.errors import InvalidInput
+from penstock.processors.base import ArtifactSink, Output, final_outputs
+from penstock.processors.geo.options import ClassLabel
+from penstock.processors.geo.read.grids import nesting
+from penstock.processors.geo.read.inputs import Inputs
+from penstock.processors.geo.read.provenance import Provenance
+from penstock.processors.geo.request import Acquisition, ChangeRequest, SegmentationRequest
+from penstock.processors.geo.tiling.tiles import PendingTiles
+from penstock.reports import Issue
+
+_POINTER = "/input/change"
+
+
+def earlier_request(request: SegmentationRequest, change: ChangeRequest) -> SegmentationRequest:
+    """Return the request of the earlier scene alone: its class map, of the same area and bands."""
+    before = change.before
+    own = {name: getattr(before, name) for name in Acquisition.model_fields}
+    own["radiometry"] = before.radiometry or request.radiometry
+    return request.model_copy(update={**own, "change": None, "outputs": ("classes",)})
+
+
+def check_dates(before: Inputs, after: Inputs) -> None:
+    """Raise `InvalidInput` for two dates on different grids, and for an earlier date that is the later one."""
+    try:
+        factor = nesting(after.grid, before.grid, label="The scene of `change.before`")
+    except InvalidInput as error:
+        hint = "" if after.area is not None else " Scenes that overlap, of one pixel grid, need an `area` inside both."
+        raise InvalidInput(error.detail + hint, errors=[Issue(f"{_POINTER}/before", "is on another grid")]) from error
+    if not factor.same:
+        raise InvalidInput(
+            "The scene of `change.before` has another resolution than the scene: both dates must be on one grid.",
+            errors=[Issue(f"{_POINTER}/before", "has another resolution than the scene")],
+        )
+    first, last = before.times[-1].at, after.times[-1].at
+    if first is not None and last is not None and last < first:
+        raise InvalidInput(
+            f"The scene of `change.before` is of {first.isoformat()}, after the scene of {last.isoformat()}.",
+            errors=[Issue(f"{_POINTER}/before", "is later than the scene")],
+        )
+
+
+def class_ids(names: Sequence[str], labels: Sequence[ClassLabel], field: str) -> frozenset[int]:
+    """Return the ids of classes by name; raise `InvalidInput` that lists the model's classes for an unknown name."""
+    known = {label.name.casefold(): label.id for label in labels}
+    for at, name in enumerate(names):
+        if name.casefold() not in known:
+            raise InvalidInput(
+                f"The model has no class {name!r}; its classes are {', '.join(label.name for label in labels)}.",
+                errors=[Issue(f"{_POINTER}/{field}/{at}", "is none of the model's classes")],
+            )
+    return frozenset(known[name.casefold()] for name in names)
+
+
+def both(before: Provenance, after: Provenance) -> Provenance:
+    """Return the provenance of a change: sources, times and notes of both dates."""
+    known = (*before.acquired, *after.acquired) if before.acquired and after.acquired else ()
+    return replace(
+        after,
+        sources=(*after.sources, *before.sources),
+        used={**after.used, "before": dict(before.used)},
+        acquired=known,
+        notes=(*after.notes, *(f"Before: {note}" for note in before.notes)),
+        items=(*after.items, *before.items),
+    )
+
+
+class SplitOutputs:
+    """The outputs of two runs in one stream, the first run's before the second's.
+
+    An output belongs to the first run while that run waits for one: a tile is pending from before its prompt is sent.
+    """
+
+    def __init__(self, outputs: Iterator[Output], first: PendingTiles) -> None:
+        self._outputs, self._first = final_outputs(outputs), first
+        self._held: list[Output] = []
+
+    def first(self) -> Iterator[Output]:
+        """Yield the outputs of the first run."""
+        for output in self._outputs:
+            if not self._first:
+                self._held.append(output)
+                return
+            yield output
+
+    def second(self) -> Iterator[Output]:
+        """Yield the outputs of the second run, after those of the first."""
+        return chain(self._held, self._outputs)
+
+
+class PrefixedSink:
+    """A sink whose files have a prefix, for a second set of artifacts."""
+
+    def __init__(self, sink: ArtifactSink, prefix: str) -> None:
+        self._sink, self._prefix = sink, prefix
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file, with the prefix."""
+        return self._sink.path(self._prefix + name)
+
+    def add(self, name: str, path: Path, *, media_type: str) -> None:
+        """Add a file under the name of its path, which has the prefix."""
+        self._sink.add(name if name.startswith(self._prefix) else self._prefix + name, path, media_type=media_type)
+
+    def say(self, text: str) -> None:
+        """Stream text."""
+        self._sink.say(text)
+
+    def show(self, name: str, picture: bytes, *, media_type: str) -> None:
+        """Show a preview."""
+        self._sink.show(self._prefix + name, picture, media_type=media_type)
+
+    def checkpoint(self, name: str, path: Path) -> None:
+        """Save a checkpoint, whose name needs no prefix."""
+        self._sink.checkpoint(name, path)

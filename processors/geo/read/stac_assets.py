@@ -1,0 +1,75 @@
+"""Choice of a STAC item's assets: the files with the bands that a model needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.errors import InvalidInput, MissingBands
+from penstock.processors.geo.options import Band
+from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.stac_item import AssetBand, StacItem
+from penstock.processors.links import asset_links
+from penstock.reports import Issue
+
+#: Roles of assets that are pictures of the scene, and no data.
+_PICTURES = frozenset({"visual", "overview", "thumbnail", "metadata", "browse"})
+_MOST_NAMED = 30
+
+
+def choose_assets(
+    item: StacItem, base: str | None, needed: Sequence[Band], requested: Sequence[str | int] | None
+) -> tuple[str, ...]:
+    """Return the addresses of the files that hold the needed bands, each once, in the order of the bands.
+
+    A band is looked up by its name, then by its synonyms, as in files; `requested` names replace them. An asset of the
+    band alone is preferred to one of several bands, and a GeoTIFF to other formats. Raises `MissingBands` if no asset
+    has a band, and `InvalidInput` for an asset without an address.
+    """
+    wanted: list[tuple[str, ...]] = [(name,) for name in requested or () if isinstance(name, str)]
+    if requested and len(wanted) != len(requested):
+        raise InvalidInput(
+            "A scene of a STAC item has its bands by name: numbers in `bands` have no meaning.",
+            errors=[Issue("/input/bands", "must be names, because `stac` names the files")],
+        )
+    names = wanted or [(band.name, *band.synonyms) for band in needed]
+    links = asset_links(item.document, base)
+    chosen = [_asset(item, each) for each in names]
+    addresses = [links.get(key) for key in chosen]
+    for key, address in zip(chosen, addresses, strict=True):
+        if address is None:
+            raise InvalidInput(
+                f"The asset {key} of the STAC item has a relative address, and the item has no address of its own: "
+                "name the item by its URL, or give it an absolute link `self`.",
+                errors=[Issue("/input/stac", "has relative addresses")],
+            )
+    return tuple(dict.fromkeys(address for address in addresses if address is not None))
+
+
+def _asset(item: StacItem, names: Sequence[str]) -> str:
+    """Return the key of the best asset with a band of one of the names, of which the first are better."""
+    for name in names:
+        found = [key for key, bands in item.bands.items() if _has(bands, name) and _is_data(item.assets[key])]
+        if found:
+            return min(found, key=lambda key: _rank(item, key))
+    listed = ", ".join(list(item.bands)[:_MOST_NAMED])
+    raise MissingBands(
+        f"No asset of the STAC item has the band {names[0]}"
+        + (f" (or {', '.join(names[1:])})" if names[1:] else "")
+        + f"; the item has {listed}.",
+        errors=[Issue("/input/stac", f"has no band {names[0]}")],
+    )
+
+
+def _has(bands: Sequence[AssetBand], name: str) -> bool:
+    return any(canonical(name) in map(canonical, band.names) for band in bands)
+
+
+def _is_data(asset: Mapping[str, Any]) -> bool:
+    roles = asset.get("roles")
+    return not (isinstance(roles, list) and _PICTURES & {role for role in roles if isinstance(role, str)})
+
+
+def _rank(item: StacItem, key: str) -> tuple[int, int]:
+    kind = str(item.assets[key].get("type", ""))
+    return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1

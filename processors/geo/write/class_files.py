@@ -1,0 +1,93 @@
+"""Files made from a raster of classes: the COG with its names, the preview, and the polygons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from penstock.processors.geo.options import ClassLabel
+from penstock.processors.geo.request import PolygonRequest
+from penstock.processors.geo.write.area import PixelArea
+from penstock.processors.geo.write.cog import write_category_names
+from penstock.processors.geo.write.geoparquet import GEOPARQUET_TYPE, MISSING, is_available, write_geoparquet
+from penstock.processors.geo.write.lonlat import NoLonLat
+from penstock.processors.geo.write.outlines import TooRagged
+from penstock.processors.geo.write.preview import write_preview
+from penstock.processors.geo.write.raster_set import RasterSet
+from penstock.processors.geo.write.stac import classes_fields
+from penstock.processors.geo.write.style import QML_TYPE, write_style
+from penstock.processors.geo.write.vector import (
+    FLATGEOBUF_TYPE,
+    GEOJSON_TYPE,
+    find_polygons,
+    write_flatgeobuf,
+    write_geojson,
+)
+
+
+def add_class_raster(
+    rasters: RasterSet,
+    name: str,
+    labels: Sequence[ClassLabel],
+    *,
+    preview: str | None,
+    cog: bool = True,
+    hidden: Collection[int] = (),
+) -> None:
+    """Add the COG of a closed raster with its class names and style, and a preview of this name.
+
+    Classes that are `hidden` in the style are transparent.
+    """
+    artifacts = rasters.artifacts
+    if cog:
+        rasters.add_cog(name, "MODE", classes_fields(labels))
+        write_category_names(path := artifacts.sink.path(f"{name}.tif.aux.xml"), labels)
+        artifacts.add(path.name, path, "application/xml", title="class names", roles=("metadata",))
+        write_style(path := artifacts.sink.path(f"{name}.qml"), labels, hidden=hidden)
+        artifacts.add(path.name, path, QML_TYPE, title="style for QGIS", roles=("metadata",))
+    if preview is not None:
+        write_preview(rasters.path(name), path := artifacts.sink.path(preview), labels)
+        artifacts.add(path.name, path, "image/png", title="preview", roles=("overview",))
+
+
+def add_polygons(
+    rasters: RasterSet,
+    name: str,
+    labels: Sequence[ClassLabel],
+    area: PixelArea | None,
+    request: PolygonRequest,
+    *,
+    stem: str | None = None,
+    without: int | None = None,
+) -> dict[str, Any]:
+    """Add the polygon files `<stem>.fgb` and `<stem>.geojson` of a closed raster, without those of one class.
+
+    Return their entry of the statistics: counts, and reasons for missing files.
+    """
+    artifacts, scene, stem = rasters.artifacts, rasters.scene, stem or name
+    if scene.transform is None:
+        return _no_polygons("The scene has no geotransform.")
+    try:
+        polygons = find_polygons(rasters.path(name), area, request, without=without)
+    except TooRagged as error:
+        return _no_polygons(str(error))
+    write_flatgeobuf(path := artifacts.sink.path(f"{stem}.fgb"), polygons, scene, labels)
+    artifacts.add(path.name, path, FLATGEOBUF_TYPE, title=stem, roles=("data",))
+    path, notes = artifacts.sink.path(f"{stem}.geojson"), list[str]()
+    if request.geoparquet and not is_available():
+        notes.append(f"{stem}.parquet was not created: {MISSING}.")
+    elif request.geoparquet:
+        write_geoparquet(parquet := artifacts.sink.path(f"{stem}.parquet"), polygons, scene, labels)
+        artifacts.add(parquet.name, parquet, GEOPARQUET_TYPE, title=stem, roles=("data",))
+    try:
+        write_geojson(path, polygons, scene, labels)
+    except NoLonLat as error:
+        path.unlink(missing_ok=True)
+        notes.append(f"{stem}.geojson was not created: {error}.")
+    else:
+        artifacts.add(path.name, path, GEOJSON_TYPE, title=f"{stem}, EPSG:4326", roles=("data",))
+    return {"count": len(polygons.classes), "left_out": polygons.dropped, "connectedness": 4, "notes": notes}
+
+
+def _no_polygons(why: str) -> dict[str, Any]:
+    return {"count": None, "left_out": None, "connectedness": 4, "notes": [f"Polygons were not created. {why}"]}

@@ -1,0 +1,175 @@
+"""The change between two dates: exactly the difference of the two class maps, with its areas and polygons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from penstock.errors import InvalidInput
+from penstock.processors.geo.read.gdal import pyogrio, rasterio
+from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.geo.write.change_outputs import ABSENT, GAINED, KEPT, LOST, change_of
+from tests.support.geo.scenes import NORTH_UP, Files, Folder, answers, by_value, make_model, read, segment, write_scene
+
+UTM = "EPSG:32633"
+IDS = arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 2, 3, 4, 255]))
+
+
+@given(before=IDS, after=IDS)
+def test_each_pixel_is_lost_gained_kept_absent_or_unknown(before: Any, after: Any) -> None:
+    found = change_of(before, after, of={1, 2}, ignored={4})
+    for was, became, change in zip(before.flat, after.flat, found.flat, strict=True):
+        if {was, became} & {4, 255}:
+            assert change == 255
+        else:
+            there = (was in (1, 2), became in (1, 2))
+            assert (
+                change
+                == {(False, False): ABSENT, (True, False): LOST, (False, True): GAINED, (True, True): KEPT}[there]
+            )
+
+
+def two_scenes(folder: Path, **profile: Any) -> tuple[Path, Path]:
+    """Write two scenes of random blobs, each with nodata of its own."""
+    rng = np.random.default_rng(3)
+    paths = []
+    for name in ("before.tif", "after.tif"):
+        blobs = np.kron(rng.integers(1, 11, (30, 25)), np.ones((7, 8), int))[:200, :190].astype(np.uint8)
+        blobs[rng.random(blobs.shape) < 0.02] = 0
+        paths.append(write_scene(folder / name, blobs[None], nodata=0, **profile))
+    return paths[0], paths[1]
+
+
+CHANGE = {"of": ["class 1", "class 3"], "ignore": ["class 4"]}
+ALL = ("classes", "polygons", "preview", "stats", "item")
+
+
+def test_the_change_is_the_difference_of_two_separate_runs(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    model = make_model(tile_px=48, halo_px=8)
+    request = {"model": model, "outputs": ALL, "datetime": "2020-01-27T07:00:00Z"}
+    first, _ = segment(before, tmp_path / "first", **request)
+    second, _ = segment(after, tmp_path / "second", **request)
+    change = {**CHANGE, "before": {"scene": str(before), "datetime": "2017-01-18T07:00:00Z"}}
+    sink, result = segment(after, tmp_path / "both", change=change, **request)
+    was, became = (read(run.artifacts["classes.tif"])[0] for run in (first, second))
+    assert sink.artifacts["classes.tif"].read_bytes() == second.artifacts["classes.tif"].read_bytes()
+    np.testing.assert_array_equal(read(sink.artifacts["before-classes.tif"])[0], was)
+    expected = change_of(was, became, {1, 3}, {4})
+    found = read(sink.artifacts["change.tif"])[0]
+    np.testing.assert_array_equal(found, expected)
+    assert {"change.fgb", "change.geojson", "change.png", "change.tif.aux.xml"} <= sink.artifacts.keys()
+    with rasterio.open(sink.artifacts["change.tif"]) as file, rasterio.open(after) as scene:
+        assert (file.transform, file.crs, file.nodata) == (scene.transform, scene.crs, 255)
+        assert file.colormap(1)[GAINED] == (0x21, 0x66, 0xAC, 255)
+        assert file.tags(1)["CLASS_2"] == "class 1 or class 3 gained"
+    data = result.data
+    assert data is not None
+    counts = np.bincount(expected.ravel(), minlength=256)
+    assert [label["pixels"] for label in data["change"]["classes"]] == counts[:4].tolist()
+    assert data["change"]["nodata_pixels"] == counts[255] > 0
+    pairs = {(pair["before"], pair["after"]): pair["pixels"] for pair in data["change"]["transitions"]}
+    for (one, other), pixels in pairs.items():
+        assert pixels == ((was == int(one[-1])) & (became == int(other[-1]))).sum()
+    assert sum(pairs.values()) == ((was != 255) & (became != 255)).sum()
+    properties = json.loads(sink.artifacts["item.json"].read_text())["properties"]
+    assert (properties["start_datetime"][:4], properties["end_datetime"][:4]) == ("2017", "2020")
+    assert len(data["scene"]["etags"]) == 2
+    assert data["before"]["bands"] == data["bands"]
+
+
+def test_the_polygons_are_those_of_the_changed_pixels(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    change = {**CHANGE, "before": {"scene": str(before)}}
+    sink, result = segment(after, tmp_path / "both", outputs=("polygons", "stats"), change=change)
+    assert "classes.tif" not in sink.artifacts
+    data = result.data
+    assert data is not None
+    pixels = read(sink.artifacts["change.tif"])[0]
+    _, _, shapes, fields = pyogrio.raw.read(sink.artifacts["change.fgb"])
+    by_class = dict.fromkeys((LOST, GAINED, KEPT), 0.0)
+    for shape, kind in zip(shapely.from_wkb(shapes), fields[0], strict=True):
+        by_class[int(kind)] += shape.area / 900
+    assert by_class == {kind: pytest.approx((pixels == kind).sum()) for kind in by_class}
+    assert data["change"]["polygons"]["count"] == len(shapes)
+    gained = next(label for label in data["change"]["classes"] if label["id"] == GAINED)
+    assert gained["area_m2"] == pytest.approx(900 * gained["pixels"], rel=2e-3)
+
+
+def test_scenes_of_other_extents_have_a_change_within_an_area_of_both(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    with rasterio.open(before) as file:
+        part = file.read(window=((20, 180), (30, 190)))
+    moved = NORTH_UP @ rasterio.Affine.translation(30, 20)
+    shifted = write_scene(tmp_path / "shifted.tif", part, nodata=0, transform=moved)
+    with pytest.raises(InvalidInput, match=r"do not nest .* need an `area` inside both"):
+        segment(after, tmp_path / "no", change={**CHANGE, "before": {"scene": str(shifted)}})
+    area = {"bbox": [*(NORTH_UP @ (50, 150)), *(NORTH_UP @ (140, 60))], "crs": UTM}
+    found = []
+    for path in (before, shifted):
+        change = {**CHANGE, "before": {"scene": str(path)}}
+        sink, _ = segment(after, tmp_path / f"of-{path.stem}", change=change, area=area)
+        found.append(read(sink.artifacts["change.tif"]))
+    np.testing.assert_array_equal(*found)
+    assert found[0].shape == (1, 90, 90)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"of": ["water"]}, "no class 'water'; its classes are class 0, class 1"),
+        ({"of": ["class 1"], "ignore": ["Class 1"]}, "name the same class"),
+        ({"of": ["class 1"], "datetime": "2021-01-01T00:00:00Z"}, "after the scene of 2020"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    earlier = {"scene": str(before)} | {name: change.pop(name) for name in ("datetime",) if name in change}
+    with pytest.raises(InvalidInput, match=said):
+        segment(after, tmp_path / "out", change={**change, "before": earlier}, datetime="2020-01-01T00:00:00Z")
+
+
+def test_errors_name_the_earlier_scene(tmp_path: Path) -> None:
+    _, after = two_scenes(tmp_path)
+    (tmp_path / "text.tif").write_text("no scene")
+    with pytest.raises(Exception, match="Before: The scene is neither a GeoTIFF"):
+        segment(after, tmp_path / "out", change={**CHANGE, "before": {"scene": str(tmp_path / "text.tif")}})
+
+
+@pytest.mark.parametrize("empty", ["before", "after"])
+def test_a_date_without_data_changes_nothing(empty: str, tmp_path: Path) -> None:
+    paths = dict(zip(("before", "after"), two_scenes(tmp_path), strict=True))
+    write_scene(paths[empty], np.zeros((1, 200, 190), np.uint8), nodata=0)
+    change = {**CHANGE, "before": {"scene": str(paths["before"])}}
+    sink, _ = segment(paths["after"], tmp_path / "out", change=change)
+    assert (read(sink.artifacts["change.tif"]) == 255).all()
+
+
+def test_an_interrupted_change_is_resumed_with_the_same_bytes(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    processor = RasterSegmentation(make_model(tile_px=48))
+    request = processor.request(scene=str(after), outputs=ALL, change={**CHANGE, "before": {"scene": str(before)}})
+
+    def run(files: Files, folder: Path) -> tuple[Folder, int, int | None]:
+        prepared, sink = processor.pre_process(request, files), Folder(folder)
+        processor.post_process(answers(prepared.prompts, by_value), prepared.context, sink)
+        return sink, prepared.done, prepared.count
+
+    whole, done, count = run(Files(), tmp_path / "whole")
+    assert (done, count, len(whole.saved)) == (0, 2 * 20, 2 * 4)
+    saved = {}
+    for name, content in list(whole.saved.items())[2:6]:  # the last two of the earlier run, the first two of the later
+        saved[name] = tmp_path / name.replace("/", "-")
+        saved[name].write_bytes(content)
+    resumed, done, count = run(Files(saved), tmp_path / "resumed")
+    assert (done, count) == (16, 24)
+    for name in whole.artifacts:
+        assert resumed.artifacts[name].read_bytes() == whole.artifacts[name].read_bytes()

@@ -1,0 +1,128 @@
+"""The media of an attempt: those that its request names, and those that its processor asks for while it reads them.
+
+A processor has no network. It asks for ranges of a partial file, or for a file that a document of the request names;
+the worker fetches them, with the same rules as for the request's own media, into the attempt's folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.errors import FetchFailed, InputError, InvalidInput, ProcessorFailed
+from penstock.intake.media import LocalMedia
+from penstock.intake.partial import PartialFile, Range
+from penstock.processors.links import asset_links
+
+#: Files that a job's documents may name.
+MAX_FETCHED = 1000
+#: Bytes of a document whose links are read.
+MAX_DOCUMENT_BYTES = 16 * 2**20
+
+
+class Fetch(Protocol):
+    """Fetches a reference into a folder, only its beginning if `by_range`; see `fetch_media`, `fetch_beginning`."""
+
+    def __call__(self, reference: str, folder: Path, *, by_range: bool) -> tuple[LocalMedia, PartialFile | None]:
+        """Return the local file, and the source of its other ranges if it is partial."""
+        ...
+
+
+class MediaRequests(Protocol):
+    """Answers a processor's requests for media."""
+
+    def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
+        """Return the local file of a reference; only its beginning if `by_range` and if it is large."""
+        ...
+
+    def fill(self, reference: str, ranges: Sequence[Range]) -> None:
+        """Fetch ranges of a partial file; nothing is done for other files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoRequests:
+    """For a run whose media are all local files."""
+
+    def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:  # noqa: ARG002  (the protocol names it)
+        """Refuse every further file."""
+        raise InvalidInput(
+            f"{reference[:200]} cannot be fetched here: only a service fetches files that a document names."
+        )
+
+    def fill(self, reference: str, ranges: Sequence[Range]) -> None:
+        """Do nothing: local files are whole."""
+
+
+@dataclass(slots=True)
+class JobMedia:
+    """The media of one attempt, by reference. One thread uses it at a time."""
+
+    get: Fetch
+    folder: Path
+    #: Called with the number of bytes just fetched.
+    on_bytes: Callable[[int], None]
+    files: dict[str, LocalMedia] = field(default_factory=dict)
+    partial: dict[str, PartialFile] = field(default_factory=dict)
+    #: References that the processor may have fetched.
+    linked: set[str] = field(default_factory=set)
+
+    def allow_links(self, document: str | Mapping[str, Any]) -> None:
+        """Allow the assets of a STAC item of the request: the item itself, or a reference to it that was fetched.
+
+        A processor can ask for nothing else: a decoder that was taken over could send data in an address.
+        """
+        base = document if isinstance(document, str) else None
+        item = _json(self.files[document].path) if isinstance(document, str) else document
+        self.linked |= set(asset_links(item, base).values())
+
+    def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
+        """Fetch a file that a document of the request names."""
+        if reference not in self.linked and reference not in self.files:
+            raise ProcessorFailed("the processor asked for a file that no document of the job names")
+        with _naming(reference):
+            return self.add(reference, by_range=by_range)
+
+    def add(self, reference: str, *, by_range: bool) -> LocalMedia:
+        """Fetch a reference of the request once."""
+        if reference not in self.files:
+            if len(self.files) == MAX_FETCHED:
+                raise InvalidInput(f"The job's documents name more than {MAX_FETCHED} files.")
+            found, part = self.get(reference, self.folder, by_range=by_range)
+            self.files[reference] = found
+            if part is not None:
+                self.partial[reference] = part
+            self.on_bytes(found.path.stat().st_size if part is None else part.fetched_bytes)
+        return self.files[reference]
+
+    def fill(self, reference: str, ranges: Sequence[Range]) -> None:
+        """Fetch ranges of a partial file."""
+        if reference not in self.files:
+            raise ProcessorFailed("the processor asked for ranges of a file that the job does not have")
+        part = self.partial.get(reference)
+        if part is not None:
+            self.on_bytes(part.fill(ranges))
+
+
+def _json(path: Path) -> Any:
+    """Return the JSON of a file; None for anything else, which the processor rejects."""
+    if path.stat().st_size > MAX_DOCUMENT_BYTES:
+        return None
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+
+
+@contextmanager
+def _naming(reference: str) -> Iterator[None]:
+    """Name the file in an error; a query may be a signature and is left out."""
+    try:
+        yield
+    except (InputError, FetchFailed) as error:
+        name = reference.partition("?")[0]
+        raise type(error)(f"{name[:500]}: {error.detail}", retry_after_s=error.retry_after_s) from error
