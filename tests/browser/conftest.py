@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:  # noqa: ARG001  (first: it may skip)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     data = tmp_path_factory.mktemp("page")
     keys = [
         _key(data, "ops", "acme", [scope.value for scope in Scope]),

@@ -17,6 +17,7 @@ from penstock.formats import READS, RUNS
 from penstock.intake.drop_checks import inspect_drops
 from penstock.models import read_catalogue
 from penstock.queue import visibility_timeout_s
+from penstock.storage.browser_access import inspect_browser_access
 from penstock.storage.checks import (
     Finding,
     inspect_disk,
@@ -66,6 +67,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
         yield _keeper(found)
         yield _formats(_read(address, newer(), NONE_NEWER))
     yield _object_store(settings)
+    yield from _browser_access(settings)
     yield from _disks(settings)
     yield _catalogue(settings)
     store_address = None if found is None else address
@@ -152,6 +154,16 @@ def _object_store(settings: Settings) -> Finding:
         return inspect_object_store(open_store(settings.store_url, settings), settings.store_url)
     except PenstockError as error:
         return Finding("object store", ok=False, detail=error.detail, remedy="correct `object_store`")
+
+
+def _browser_access(settings: Settings) -> Iterator[Finding]:
+    """Report if the page may read and write the bucket; the API itself serves a local store."""
+    if settings.object_store is None or not settings.object_store.startswith("s3://"):
+        return
+    try:
+        yield inspect_browser_access(open_store(settings.store_url, settings), settings.base_url)
+    except PenstockError as error:
+        yield Finding("page", ok=True, detail=f"not checked: {error.detail}", unchecked=True)
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:

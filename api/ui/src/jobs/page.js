@@ -15,7 +15,7 @@ import { timeline } from "./timeline.js";
 export async function show(main, { rest: [id], signal }) {
   const read = () => get(`/v1/jobs/${id}`, { signal });
   let job = await read();
-  const head = h("div", { class: "stack" });
+  const head = h("div", { class: "stack close" });
   const bars = h("div");
   const log = eventLog();
   const shown = result(signal);

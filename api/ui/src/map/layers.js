@@ -10,8 +10,8 @@ export const RESULT_CLASS = "ol-layer result-layer";
 const GAMMA = 0.55;
 
 // Pixels are not interpolated: each shows its own value, and nodata has sharp edges.
-function source(url, projection) {
-  return new GeoTIFF({ sources: [{ url }], projection, normalize: false, interpolate: false, transition: 0 });
+function source(url, projection, nodata = null) {
+  return new GeoTIFF({ sources: [nodata === null ? { url } : { url, nodata }], projection, normalize: false, interpolate: false, transition: 0 });
 }
 
 /** Return a layer of the input in the bands `[red, green, blue]`, from 0. */
@@ -19,7 +19,7 @@ export function inputLayer(url, projection, { bands, nodata }, [red, green, blue
   const stretch = (index) => ["^", ["clamp", ["/", ["-", ["band", index + 1], bands[index].low], bands[index].high - bands[index].low], 0, 1], GAMMA];
   const alpha = nodata === null ? 1 : ["case", [">", ["band", bands.length + 1], 0], 1, 0];
   const color = ["array", stretch(red), stretch(green), stretch(blue), alpha];
-  return new WebGLTileLayer({ source: source(url, projection), style: { color } });
+  return new WebGLTileLayer({ source: source(url, projection, nodata), style: { color } });
 }
 
 /** Return a layer of class ids; `hidden` classes are transparent. */

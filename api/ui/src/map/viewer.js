@@ -94,7 +94,8 @@ async function openedInput(files, stats, place, signal) {
   const others = files.some((file) => file.kind === "input" && /\.(jp2|j2k)$/i.test(file.name));
   if (scenes.length !== 1) return { layer: null, problem: others ? "The input is JPEG 2000, which browsers cannot draw. The map shows the result alone." : null };
   try {
-    const raster = await inspect(scenes[0].url, signal);
+    const found = await inspect(scenes[0].url, signal);
+    const raster = { ...found, nodata: found.nodata ?? stats.radiometry?.nodata ?? null };
     const named = (name) => { const at = stats.bands?.find((band) => band.name === name)?.index; return at && at <= raster.bands.length ? at - 1 : 0; };
     return { layer: inputLayer(scenes[0].url, place.projection, raster, ["red", "green", "blue"].map(named)), problem: null };
   } catch (error) {
