@@ -12,7 +12,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -165,6 +165,15 @@ class _Files:
 
     def etag(self, reference: str) -> str | None:
         return reference
+
+    def is_partial(self, _reference: str) -> bool:
+        return False
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Local files are whole."""
+
+    def fetch(self, reference: str, *, by_range: bool = False) -> None:
+        """Local files are there."""
 
     def checkpoints(self, _prefix: str) -> Mapping[str, Path]:
         return {}

@@ -17,7 +17,7 @@ from penstock.models import BY_RANGE, LINKS, MediaReference
 from penstock.times import Time
 
 OutputName = Literal[
-    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "stats", "item"
+    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "quicklook", "stats", "item"
 ]
 DEFAULT_OUTPUTS: tuple[OutputName, ...] = ("classes", "preview", "stats")
 
@@ -411,8 +411,8 @@ class SegmentationRequest(SceneRequest):
             "Outputs, all from one forward pass. classes: a COG of class ids; probability: a COG with one band per "
             "class, in steps of 1/254; probability_float32: the same, unrounded; confidence: a COG of the largest "
             "probability; polygons: FlatGeobuf in the scene's CRS and GeoJSON; preview: a PNG of at most 1024 px; "
-            "stats: pixels, area and percentage of each class as JSON; item: STAC items of the outputs (if the "
-            "acquisition time is known) and the model."
+            "quicklook: the scene itself in its colours, as such a PNG; stats: pixels, area and percentage of each "
+            "class as JSON; item: STAC items of the outputs (if the acquisition time is known) and the model."
         ),
     )
 

@@ -21,6 +21,7 @@ from penstock.processors.geo.tiling.stitch import Channels
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_outputs import ClassOutputs, encode
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
+from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
 
@@ -61,6 +62,12 @@ class RasterSegmentation:
             default=False,
         ),
         RASTER_OUTPUTS.spec("preview", "preview.png: the classes in their colours, at most 1024 px", kind="png"),
+        RASTER_OUTPUTS.spec(
+            "quicklook",
+            "quicklook.png: the scene in its colours, at most 1024 px",
+            kind="png",
+            default=False,
+        ),
         OutputSpec(
             "item",
             ITEM_TYPE,
@@ -106,14 +113,14 @@ class RasterSegmentation:
         with ExitStack() as stack:
             if change is None or context.before is None:
                 results, provenance = self._write(outputs, context, sink, stack)
-                return Result(data=results.finish(provenance))
+                return Result(data=results.finish(provenance, quicklook=Quicklook(context.inputs)))
             split = SplitOutputs(outputs, context.before.pending)
             before, of_before = self._write(split.first(), context.before, PrefixedSink(sink, "before-"), stack)
             after, of_after = self._write(split.second(), context, sink, stack)
             before_raster = before.close()
             before.finish(of_before)
             made = self._change(change, before_raster, context.request)
-            return Result(data=after.finish(both(of_before, of_after), made))
+            return Result(data=after.finish(both(of_before, of_after), made, quicklook=Quicklook(context.inputs)))
 
     def _write(
         self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack

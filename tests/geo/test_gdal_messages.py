@@ -11,7 +11,7 @@ from penstock.errors import MediaUnreadable
 from tests.support.geo.scenes import pattern, segment, write_scene
 
 EVERYTHING = (
-    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "stats", "item",
+    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "quicklook", "stats", "item",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from tests.support.geo.stac_schemas import core_problems as problems
 Affine = rasterio.Affine
 TIME = datetime(2020, 1, 27, 10, tzinfo=UTC)
 EVERYTHING = (
-    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "stats", "item",
+    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "quicklook", "stats", "item",
 )  # fmt: skip
 SINUSOIDAL = "+proj=sinu +lon_0=0 +x_0=0 +y_0=0 +R=6371007.181 +units=m +no_defs"
 
@@ -50,7 +50,7 @@ def test_every_artifact_is_an_asset_with_its_type_size_and_hash(tmp_path: Path) 
     sink, item = described(tmp_path)
     assert problems(item) == []
     assert set(item["assets"]) == set(sink.artifacts) - {"item.json", "model.json"}
-    assert len(item["assets"]) == 9
+    assert len(item["assets"]) == 10
     for name, asset in item["assets"].items():
         body = sink.artifacts[name].read_bytes()
         assert asset["href"] == f"./{name}"

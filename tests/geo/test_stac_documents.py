@@ -26,7 +26,16 @@ ROOT = Path(__file__).parents[2]
 Affine = rasterio.Affine
 TIME = "2020-01-27T10:00:00Z"
 SINUSOIDAL = "+proj=sinu +lon_0=0 +x_0=0 +y_0=0 +R=6371007.181 +units=m +no_defs"
-CLASS_OUTPUTS = ("classes", "probability", "probability_float32", "confidence", "polygons", "preview", "stats")
+CLASS_OUTPUTS = (
+    "classes",
+    "probability",
+    "probability_float32",
+    "confidence",
+    "polygons",
+    "preview",
+    "quicklook",
+    "stats",
+)
 VALUE_OUTPUTS = ("values", "preview", "stats")
 GCPS = [GroundControlPoint(r, c, 12 + c / 100, 47 - r / 90, 3) for r, c in [(0, 0), (0, 40), (30, 0), (30, 40)]]
 PLACES: dict[str, dict[str, Any]] = {
@@ -78,6 +87,15 @@ def test_every_output_of_a_segmentation_alone(output: str, tmp_path: Path) -> No
     outputs = tuple(dict.fromkeys((output, "item")))
     check(segment(place_scene(tmp_path), tmp_path / "out", outputs=outputs, datetime=TIME)[0])
     check(segment(place_scene(tmp_path), tmp_path / "undated", outputs=outputs)[0], dated=False)
+
+
+def test_a_change_of_an_area(tmp_path: Path) -> None:
+    scene = place_scene(tmp_path)
+    change = {"before": {"scene": str(scene), "datetime": "2017-01-18T07:00:00Z"}, "of": ["class 1"]}
+    area = {"bbox": [*(NORTH_UP @ (3, 25)), *(NORTH_UP @ (35, 4))], "crs": "EPSG:32633"}
+    outputs = (*CLASS_OUTPUTS, "item")
+    sink, _ = segment(scene, tmp_path / "out", outputs=outputs, datetime=TIME, change=change, area=area)
+    check(sink)
 
 
 @pytest.mark.parametrize("output", [*VALUE_OUTPUTS, "item"])

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.config import Settings
 from penstock.errors import (
@@ -186,6 +188,18 @@ def test_an_area_that_needs_too_many_bytes_is_refused(pool: IOPool, tmp_path: Pa
 def test_ranges_are_joined_and_cut() -> None:
     assert list(joined([(5, 9), (0, 3), (2, 4), (9, 9), (20, 21)], 1)) == [(0, 9), (20, 21)]
     assert list(without([(0, 10), (20, 30)], [(2, 3), (8, 22), (29, 40)])) == [(0, 2), (3, 8), (22, 29)]
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
+
+
+@given(wanted=RANGES, there=RANGES)
+def test_what_is_missing_is_what_is_not_there(wanted: list[tuple[int, int]], there: list[tuple[int, int]]) -> None:
+    have = list(joined(there))
+    missing = list(without(joined(wanted), have))
+    numbers = [{n for start, end in ranges for n in range(start, end)} for ranges in (wanted, there, missing)]
+    assert numbers[2] == numbers[0] - numbers[1]
+    assert missing == sorted(missing)
 
 
 BLUE_RED = make_model(

@@ -26,6 +26,7 @@ from penstock.processors.geo.write.area import pixel_area
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_files import add_class_raster, add_polygons
 from penstock.processors.geo.write.cog import STEPS, Dtype
+from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.stac import bands_fields
 from penstock.processors.geo.write.stats import ClassCounts
@@ -104,7 +105,9 @@ class ClassOutputs:
         self._rasters.close()
         return self._rasters.path("classes")
 
-    def finish(self, provenance: Provenance, change: ChangeOutputs | None = None) -> dict[str, Any]:
+    def finish(
+        self, provenance: Provenance, change: ChangeOutputs | None = None, *, quicklook: Quicklook | None = None
+    ) -> dict[str, Any]:
         """Create all wanted artifacts after the last `write`, and return the statistics."""
         rasters = self._rasters
         rasters.close()
@@ -113,6 +116,8 @@ class ClassOutputs:
             self._add_classes()
         if "polygons" in self._wanted:
             stats["polygons"] = self._add_polygons()
+        if "quicklook" in self._wanted and quicklook is not None:
+            stats["notes"] += quicklook.add(rasters.artifacts)
         if change is not None:
             stats["change"] = change.add(rasters)
         for name, (dtype, scale, bands) in self._averaged.items():

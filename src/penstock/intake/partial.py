@@ -167,14 +167,16 @@ def joined(ranges: Iterable[Range], gap_bytes: int = 0) -> Iterator[Range]:
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> Iterator[Range]:
     """Yield the parts of `ranges` that are in none of `others`; both are in order and without overlaps."""
-    cuts = list(others)
+    cuts, next_cut = list(others), 0
     for start, end in ranges:
         at = start
-        for first, last in cuts:
-            if last <= at or first >= end:
-                continue
+        while next_cut < len(cuts) and cuts[next_cut][0] < end:
+            first, last = cuts[next_cut]
             if at < first:
                 yield at, first
             at = max(at, last)
+            if last > end:
+                break  # it also covers a part of the next range
+            next_cut += 1
         if at < end:
             yield at, end
