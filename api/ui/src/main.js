@@ -16,7 +16,7 @@ let leave = new AbortController();
 
 function allowed(name) {
   const { scope } = VIEWS[name];
-  return scope === null ? ["read", "monitor", "webhooks", "admin"].some(may) : may(scope);
+  return scope === null ? ["read", "monitor", "webhooks", "admin"].some(may) : may(scope) && may("read");
 }
 
 function place() {
