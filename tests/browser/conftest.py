@@ -36,8 +36,9 @@ class Site:
         return self.stack.url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Return a browser for the tests of one file: those of others could not run beside Playwright's event loop."""
     with chromium() as found:
         yield found
 
