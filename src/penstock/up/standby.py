@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 
 import psutil
 
@@ -28,3 +29,23 @@ class Standby(Child):
         self._process = None
         self._ledger.drop(self.name)
         return process
+
+    def start(self) -> None:
+        """Start the process, in place of one that has ended."""
+        self._close_pipe()
+        super().start()
+
+    def terminate(self) -> None:
+        """Request the process's end, which the end of its standard input requests too."""
+        super().terminate()
+        self._close_pipe()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        super().kill()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if isinstance(self._process, psutil.Popen) and self._process.stdin is not None:
+            with suppress(OSError):  # the process has ended
+                self._process.stdin.close()

@@ -29,6 +29,7 @@ class Slow(LocalStore):
 
     def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
         self.groups.append(len(puts))
+        self.goes_on.wait(10)
         return super().put_many(puts)
 
 
