@@ -3,6 +3,8 @@ import uPlot from "uplot";
 import { h } from "../dom.js";
 
 const MOST = 200;
+// Seconds that a chart spans at least: the first point alone has no width.
+const LEAST_S = 30;
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 /** Return a chart of series `[{label, hue}]`; `add(at, values)` appends a point. */
@@ -21,7 +23,7 @@ export function chart(title, series) {
       if (points[0].length > MOST) points.forEach((each) => each.shift());
       plot ??= new uPlot({
         width: 280, height: 130, legend: { show: series.length > 1, live: false }, cursor: { show: false },
-        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        scales: { x: { range: (_, first, last) => [first, Math.max(last, first + LEAST_S)] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
         axes: [{ ...axis, size: 24, space: 70, values: (_, times) => times.map((at) => CLOCK.format(at * 1000)) }, axis],
         series: [{}, ...series.map(({ label, hue }) => ({ label, stroke: colour(hue), width: 2, points: { show: points[0].length < 3 } }))],
       }, points, element);
