@@ -182,7 +182,7 @@ def values(url: str, query: str) -> list[str]:
     """Return the values of a query; none while Prometheus does not answer."""
     try:
         found = httpx.get(f"{url}/query", params={"query": query}, timeout=10).json()
-    except httpx.TransportError:
+    except (httpx.TransportError, ValueError):  # while it starts it answers with a sentence
         return []
     return [series["value"][1] for series in found["data"]["result"]]
 

@@ -1,7 +1,7 @@
 """Quick checks of inputs: schemas compiled once, for the usual answer that an input is valid.
 
 A check by `jsonschema` takes as long as the rest of a submission together. The compiled one only ever says yes: what it
-refuses, and what it does not know, `jsonschema` judges and explains.
+refuses, and what it does not know, `jsonschema` judges and explains. It comes with the extra `fast`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema_rs
+try:
+    import jsonschema_rs
+except ModuleNotFoundError:  # without the extra `fast`, `jsonschema` judges every input
+    jsonschema_rs = None  # type: ignore[assignment]
 
 #: Schemas that are kept.
 MAX_SCHEMAS = 2000
@@ -42,6 +45,8 @@ class Schemas:
 
 
 def _compiled(schema: Mapping[str, Any]) -> Any:
+    if jsonschema_rs is None:
+        return None
     try:
         if _OTHERWISE.search(json.dumps(schema)):
             return None
