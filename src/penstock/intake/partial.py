@@ -54,6 +54,8 @@ class WebSource:
     def begin(self, file: BinaryIO) -> tuple[int, str | None, bool]:
         """Read the first bytes; a server without ranges sends the whole file."""
         part = self.guard.fetch_part(self.url, file, 0, HEAD_BYTES, limit_bytes=self.limit_bytes, check=self.check)
+        if not part.whole and part.received_bytes < min(HEAD_BYTES, part.size_bytes):
+            raise FetchFailed("the server sent a part of the requested range only")
         return part.size_bytes, part.etag, part.whole or part.received_bytes == part.size_bytes
 
     def read(self, file: BinaryIO, start: int, end: int, etag: str) -> None:
