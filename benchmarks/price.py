@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 import psutil
-from PIL import Image
 from redis import Redis
 
 from benchmarks.flood import Connection, request_of
 from benchmarks.job_queue import LIVE, celery_rate, fresh_valkey
+from benchmarks.small_images import write_image, write_model
 from penstock.client import Client
 from penstock.up.valkey import recorded_url
 from tests.support.ceph import start_ceph
@@ -249,15 +249,7 @@ def _processor_s(stack: Stack) -> Counter[str]:
 
 
 def _catalogue(folder: Path, kinds: Sequence[str]) -> Path:
-    source = folder / "model"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps({"model_type": "vit"}))
-    recipe = {
-        "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 224, "width": 224},
-        "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3, "resample": 2,
-    }  # fmt: skip
-    (source / "preprocessor_config.json").write_text(json.dumps(recipe))
+    source = write_model(folder)
     path = folder / "models.toml"
     path.write_text(MODELS.format(source=source) + (TEXT.format(stories=STORIES) if "text" in kinds else ""))
     return path
@@ -280,9 +272,7 @@ def _body(kind: str, client: Client, folder: Path) -> dict[str, Any]:
         case "text":
             wanted = {"prompt": "Once upon a time", "max_new_tokens": 1}
         case "picture":
-            noise = np.random.default_rng(1).integers(0, 255, (28, 28, 3), np.uint8)
-            Image.fromarray(noise).resize((224, 224)).save(folder / "image.jpg")
-            wanted = {"images": client.upload(folder / "image.jpg")}
+            wanted = {"images": client.upload(write_image(folder))}
         case _:
             scene = write_scene(folder / "scene.tif", np.full((2, 32, 32), 100, np.uint8))
             wanted = {"scene": client.upload(scene)}

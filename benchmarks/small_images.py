@@ -51,7 +51,7 @@ def small_images() -> Iterator[str]:
         with running(folder / "data", config=_configure(folder)) as stack, stack.client() as client:
             names = [f"images-{number}" for number in range(len(STEPS_S))]
             wait_for(lambda: set(names) <= _served(client), "the models are not served")
-            image = client.upload(_image(folder))
+            image = client.upload(write_image(folder))
             for name, step_s in zip(names, STEPS_S, strict=True):
                 body = {"model": name, "input": {"images": image}}
                 asyncio.run(_press(stack.url, body, seconds=2))
@@ -66,7 +66,8 @@ def small_images() -> Iterator[str]:
                 yield f"| {what} | {figure} | >= 0.9 |"
 
 
-def _configure(folder: Path) -> str:
+def write_model(folder: Path) -> Path:
+    """Write the directory of a vision transformer without weights, for processors; return it."""
     source = folder / "model"
     source.mkdir()
     (source / "config.json").write_text(json.dumps({"model_type": "vit"}))
@@ -76,6 +77,11 @@ def _configure(folder: Path) -> str:
         "image_std": [0.5] * 3, "resample": 2,
     }  # fmt: skip
     (source / "preprocessor_config.json").write_text(json.dumps(recipe))
+    return source
+
+
+def _configure(folder: Path) -> str:
+    source = write_model(folder)
     models = folder / "models.toml"
     models.write_text(
         "".join(
@@ -86,7 +92,8 @@ def _configure(folder: Path) -> str:
     return SETTINGS.format(slots=SLOTS, models=models)
 
 
-def _image(folder: Path) -> Path:
+def write_image(folder: Path) -> Path:
+    """Write a JPEG of 224 x 224 pixels; return its path."""
     path = folder / "image.jpg"
     noise = np.random.default_rng(1).integers(0, 255, (28, 28, 3), np.uint8)
     Image.fromarray(noise).resize((224, 224)).save(path)
