@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,9 +66,9 @@ def _uploads(api: Services, job: Job) -> list[tuple[str, str]]:
 
 def _references(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
     """Yield the texts of an input that look like a reference to an upload, with their JSON pointers."""
-    waiting = [(pointer, value)]
+    waiting = deque([(pointer, value)])
     while waiting:
-        here, one = waiting.pop(0)
+        here, one = waiting.popleft()
         if isinstance(one, str) and one.startswith("media://"):
             yield here, one
         elif isinstance(one, dict):
