@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,7 @@ from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local_syncs import Witness
 
 #: Times that a put makes its folder again after a concurrent delete removed the empty folder.
-FOLDER_TRIES = 10
+FOLDER_TRIES = 100
 #: Largest object whose contents are synced in a group.
 GROUPED_BYTES = 1 << 20
 
@@ -109,8 +109,9 @@ def _make_folder(folder: Path, root: Path) -> list[str]:
     if folder == root or folder.is_dir():
         return []
     changed = _make_folder(folder.parent, root)
-    with suppress(FileExistsError):
+    try:
         folder.mkdir()
-    if not folder.is_dir():
-        raise NotADirectoryError(str(folder))
+    except FileExistsError:
+        if not stat.S_ISDIR(folder.stat().st_mode):  # FileNotFoundError where a delete has removed it
+            raise NotADirectoryError(str(folder)) from None
     return [*changed, str(folder.parent)]

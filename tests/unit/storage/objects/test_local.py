@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -23,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.signing import verify_link
 from penstock.storage.objects.local import LocalStore
+from penstock.storage.objects.local_syncs import GroupSyncs, Witness
 from penstock.storage.objects.opening import open_store
 
 NO_KEYS = ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "./a", "a//b", "a/", "a\0b", "x" * 256]
@@ -116,6 +118,31 @@ def test_deleting_leaves_no_empty_folders_and_no_notes(store: LocalStore) -> Non
     left = [path for path in store.root.rglob("*") if path.is_file()]
     assert left == []
     assert [path.name for path in store.root.iterdir()] == [".penstock"]
+
+
+class NoSyncs(GroupSyncs):
+    """Syncs that leave all to the kernel, so that puts and deletes follow each other closely."""
+
+    def sync(self, targets: Sequence[int | str], witness: Witness) -> None:
+        """Return at once."""
+
+
+def test_a_put_makes_its_folder_again_that_deletes_remove(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, syncs=NoSyncs(tmp_path))
+
+    def put_and_delete(name: str) -> None:
+        for _ in range(2000):
+            store.put_bytes(f"a/b/c/{name}", b"x", content_type="text/plain")
+            store.delete(f"a/b/c/{name}")
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(put_and_delete, "wxyz"))
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert not list(store.list(""))
 
 
 def test_drafts_of_writers_that_died_are_swept(store: LocalStore) -> None:
