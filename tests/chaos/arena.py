@@ -176,6 +176,13 @@ class Arena:
             keys = client.scan_iter("penstock:tenant:*:job:*", count=1000, _type="hash")
             return [int(client.hget(key, "attempt") or 0) for key in keys]
 
+    def past_attempts(self) -> dict[str, str]:
+        """Return the ended attempts of each job that had more than one, as Redis keeps them, by the job's key."""
+        with Redis.from_url(self.valkey.url, decode_responses=True) as client:
+            keys = client.scan_iter("penstock:tenant:*:job:*", count=1000, _type="hash")
+            found = {key: client.hmget(key, "attempt", "attempts", "error") for key in keys}
+            return {key: f"{past} {error}" for key, (attempt, past, error) in found.items() if int(attempt or 0) > 1}
+
     def starts(self) -> list[int]:
         """Return how many times each job was started."""
         with Redis.from_url(self.valkey.url, decode_responses=True) as client:
