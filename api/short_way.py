@@ -92,7 +92,8 @@ class ShortWay:
     async def _response(self, visit: _Visit, request: Request, body: bytes) -> Response:
         try:
             repeatable = b"idempotency-key" in visit.headers
-            if (refusal := refusal_of(visit.api, visit.tenant, submits=True, repeatable=repeatable)) is not None:
+            refusal = await refusal_of(visit.api, visit.tenant, submits=True, repeatable=repeatable)
+            if refusal is not None:
                 return unlogged_error_response(request, refusal, status_of(refusal))
             if self._hosts is not None and (refusal := self._hosts.refusal(visit.scope)) is not None:
                 return error_response(request, refusal, status_of(refusal))

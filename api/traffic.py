@@ -1,12 +1,20 @@
-"""Request metrics: counts and times this process's requests by route, for `/metrics`."""
+"""Request metrics: counts and times requests by route, for `/metrics`.
+
+`penstock up --api N` gives its API processes a folder in the variable `PROMETHEUS_MULTIPROC_DIR`: each of them then
+tells the sums of all. Without it, a process tells its own.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+#: Variable with the folder of the request metrics of several processes; prometheus-client reads it at its import.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
 #: Label of unknown routes and methods: request data must not become labels.
 OTHER = "other"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -14,17 +22,22 @@ BOUNDS_S = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class Traffic:
-    """The request metrics of this process."""
+    """The request metrics of this process, or of all API processes that share a folder."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        own = CollectorRegistry()
+        #: Registry of `/metrics`.
+        self.registry = own
+        if SHARED in os.environ:
+            self.registry = CollectorRegistry()
+            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
         self._answered = Counter(
             "penstock_http_requests", "Answered requests.", ["method", "route", "status"],
-            registry=self.registry,
+            registry=own,
         )  # fmt: skip
         self._seconds = Histogram(
             "penstock_http_request_seconds", "Time until the response headers.", ["method", "route"],
-            registry=self.registry, buckets=BOUNDS_S,
+            registry=own, buckets=BOUNDS_S,
         )  # fmt: skip
 
     def record(self, scope: Scope, status: int, took_s: float) -> None:

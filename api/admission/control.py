@@ -21,7 +21,7 @@ from penstock.api.admission.turnstile import Turnstile
 from penstock.api.auth import known_tenant, submitting_tenant
 from penstock.api.errors import status_of, unlogged_error_response
 from penstock.api.services import Services
-from penstock.errors import PenstockError
+from penstock.errors import JobStoreError, PenstockError
 
 #: Routes that submit one job at once, including those of the facades.
 SUBMITTING: Sequence[tuple[str, str]] = (
@@ -90,7 +90,10 @@ class AdmissionControl:
         if tenant is None:
             return None
         repeatable = _is_repeatable(scope["method"], "idempotency-key" in headers)
-        return refusal_of(self._services, tenant, submits=submits, repeatable=repeatable)
+        try:
+            return await refusal_of(self._services, tenant, submits=submits, repeatable=repeatable)
+        except JobStoreError as error:
+            return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,15 @@ class Door:
         return services
 
 
-def refusal_of(services: Services, tenant: str, *, submits: bool, repeatable: bool) -> PenstockError | None:
-    """Return the error for a request of a tenant, None for one that may be read; the request counts for the limits."""
+async def refusal_of(services: Services, tenant: str, *, submits: bool, repeatable: bool) -> PenstockError | None:
+    """Return the error for a request of a tenant, None for one that may be read; the request counts for the limits.
+
+    Raises a `JobStoreError`.
+    """
     if not _is_active(services):
         return None
-    return _refusal(services, tenant, submits=submits, repeatable=repeatable, counts=True)
+    refusal = _refusal(services, tenant, submits=submits, repeatable=repeatable, counts=True)
+    return refusal or await services.rate_limit.common_excess(tenant, services.jobs)
 
 
 def _is_active(services: Services) -> bool:

@@ -1,4 +1,8 @@
-"""The rate limit: bounds each tenant's submissions per second to this process, where the settings name a limit."""
+"""The rate limit: bounds each tenant's submissions per second, where the settings name a limit.
+
+Each API process refuses what exceeds the limit by itself, unread and without a look at Redis. What it lets in is
+counted in Redis, for all API processes together.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from math import ceil
 
 from penstock.config import Settings
 from penstock.errors import TooManyRequests
+from penstock.storage.redis.pace import count_submission
+from penstock.storage.redis.scripts import AsyncJobStore
 
 #: Largest burst: this many submissions, or this many seconds' worth where that is more. Small, because a burst fills
 #: the worker slots of all tenants.
@@ -39,10 +45,33 @@ class RateLimit:
             return None
         now_s, interval_s = self._clock(), 1 / per_s
         even_s = max(now_s, self._even_s.get(tenant, now_s)) + interval_s
-        early_s = even_s - now_s - max(BURST * interval_s, BURST_S)
+        early_s = even_s - now_s - _burst_s(interval_s)
         if early_s > _ROUNDING_S:
-            detail = f"this tenant may submit {per_s:g} times per second; try again in {ceil(early_s)} s"
-            return TooManyRequests(detail, retry_after_s=early_s)
+            return _too_early(per_s, early_s)
         if counts:
             self._even_s[tenant] = even_s
         return None
+
+    async def common_excess(self, tenant: str, store: AsyncJobStore) -> TooManyRequests | None:
+        """As `excess`, for the submissions to all API processes. This one refuses further ones itself until it is time.
+
+        Raises a `JobStoreError`.
+        """
+        per_s = self._settings.max_submissions_per_s(tenant)
+        if per_s is None:
+            return None
+        interval_s, burst_s = 1 / per_s, _burst_s(1 / per_s)
+        early_s = await store.run(count_submission(tenant, interval_s=interval_s, burst_s=burst_s))
+        if early_s <= _ROUNDING_S:
+            return None
+        self._even_s[tenant] = self._clock() + early_s + burst_s - interval_s
+        return _too_early(per_s, early_s)
+
+
+def _burst_s(interval_s: float) -> float:
+    return max(BURST * interval_s, BURST_S)
+
+
+def _too_early(per_s: float, early_s: float) -> TooManyRequests:
+    detail = f"this tenant may submit {per_s:g} times per second; try again in {ceil(early_s)} s"
+    return TooManyRequests(detail, retry_after_s=early_s)

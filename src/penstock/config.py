@@ -130,7 +130,7 @@ class TenantLimits(BaseModel):
     max_jobs: int | None = Field(default=None, gt=0)
     #: Jobs running at once [max_tenant_running].
     max_running: int | None = Field(default=None, gt=0)
-    #: Submissions per second to each API process [max_tenant_submissions_per_s].
+    #: Submissions per second to all API processes together [max_tenant_submissions_per_s].
     max_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
     #: Bytes of a request [max_body_bytes].
     max_body_bytes: int | None = Field(default=None, gt=0)
@@ -241,8 +241,8 @@ class Settings(BaseSettings):
     max_tenant_jobs: int = Field(default=100_000, gt=0)
     #: Jobs of one tenant that may run at once.
     max_tenant_running: int = Field(default=1_000, gt=0)
-    #: Submissions per second that an API process accepts from one tenant, on average; further ones are answered 429
-    #: before their body is read. None = no limit. A batch counts as one submission.
+    #: Submissions per second that all API processes together accept from one tenant, on average; further ones are
+    #: answered 429 before their body is read. None = no limit. A batch counts as one submission.
     max_tenant_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
     #: Permission for tenants to send raw tensors and embeddings to models that accept them. Raw tensors bypass the
     #: processor's preparation of images and texts.
@@ -374,7 +374,7 @@ class Settings(BaseSettings):
         return self._limits(tenant).max_jobs or self.max_tenant_jobs
 
     def max_submissions_per_s(self, tenant: str) -> float | None:
-        """Return a tenant's submissions per second to one API process; None = no limit."""
+        """Return a tenant's submissions per second; None = no limit."""
         return self._limits(tenant).max_submissions_per_s or self.max_tenant_submissions_per_s
 
     @property

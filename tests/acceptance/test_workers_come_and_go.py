@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from penstock.client import Client
@@ -32,11 +33,24 @@ def test_workers_come_for_jobs_and_leave_and_two_api_processes_share_an_address(
         assert "killed" not in log
         assert "next start" not in log
 
+        asked = requests_counted(stack)
+        for _ in range(20):
+            with Client(stack.url) as other:  # a connection of its own, to either process
+                other.queue()
+        assert requests_counted(stack) == asked + 20
+
         stack.kill("api")
         for _ in range(20):
             with Client(stack.url, patience_s=10) as other:
                 assert other.queue().workers == 0
         wait_for(lambda: said(stack, "api     runs again"), "the killed API process is not replaced")
+
+
+def requests_counted(stack: Stack) -> int:
+    """Return how many looks at the queue all API processes together have counted."""
+    metrics = httpx.get(f"{stack.url}/metrics").text
+    rows = [row for row in metrics.splitlines() if row.startswith("penstock_http_requests_total{")]
+    return sum(int(float(row.split()[-1])) for row in rows if 'route="/v1/queues/{name}"' in row)
 
 
 def said(stack: Stack, words: str) -> bool:

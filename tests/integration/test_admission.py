@@ -22,7 +22,7 @@ from penstock.api_keys import Scope, new_key
 from penstock.storage.journal.api_keys import put_key
 from tests.support.api_server import listening
 from tests.support.service import Service, assert_problem, serving
-from tests.support.valkey import ValkeyProcess
+from tests.support.valkey import ValkeyProcess, start_valkey
 
 JOB = {"model": "echo", "input": {"text": "x"}}
 UNREADABLE: dict[str, Any] = {"content": b"not looked at", "headers": {"content-type": "text/plain"}}
@@ -91,6 +91,37 @@ async def test_each_tenant_has_a_rate_of_its_own(valkey: ValkeyProcess, tmp_path
         flood, small = key_of(service, "flood"), key_of(service, "small")
         assert [(await post(service, flood)).status_code for _ in range(BURST + 1)] == [415] * BURST + [429]
         assert [(await post(service, small)).status_code for _ in range(2 * BURST)] == [415] * 2 * BURST
+
+
+@pytest.mark.parametrize("way", ["short", "long"])
+async def test_a_rate_holds_over_all_api_processes(valkey: ValkeyProcess, tmp_path: Path, way: str) -> None:
+    tenants = {"flood": {"max_submissions_per_s": 0.01}}
+    options = {"access": "keys", "tenants": tenants, "secret": "one of all processes, 32 bytes long"}
+    query = {"wait": "0"} if way == "long" else {}
+    async with (
+        serving(valkey.url, tmp_path, **options) as one,
+        serving(valkey.url, tmp_path, **options) as other,
+    ):
+        key = {"Authorization": f"Bearer {key_of(one, 'flood')}"}
+        for number in range(BURST):
+            service = (one, other)[number % 2]
+            told = await service.http.post("/v1/jobs", json=JOB, headers=key, params=query)
+            assert told.status_code == 202, told.text
+        for service in (one, other):
+            told = await service.http.post("/v1/jobs", json=JOB, headers=key, params=query)
+            assert_problem(told, 429, "too_many_requests")
+            assert 90 < int(told.headers["retry-after"]) <= 100
+            # This process knows now: the next one is refused without a look at Redis.
+            assert services(service).rate_limit.excess("flood", counts=False) is not None
+
+
+async def test_a_rate_that_redis_cannot_count_is_told(tmp_path: Path) -> None:
+    valkey = start_valkey(tmp_path / "valkey")
+    async with serving(valkey.url, tmp_path, max_tenant_submissions_per_s=100) as service:
+        valkey.stop()
+        for query in ({}, {"wait": "0"}):
+            told = await service.http.post("/v1/jobs", json=JOB, params=query)
+            assert_problem(told, 503, "redis_unavailable")
 
 
 async def test_a_repetition_finds_its_job_though_its_tenant_is_at_its_limit(

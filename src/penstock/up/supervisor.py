@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -59,6 +60,10 @@ RUN = (sys.executable, "-m", "penstock.cli")
 _POLL_READY_EVERY_S = 0.5
 
 
+#: Folder in the data folder in which several API processes count requests together.
+REQUEST_METRICS = "request-metrics"
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """A supervised process: its name and its command."""
@@ -90,8 +95,12 @@ def our_roles(
     parent = ("--supervisor", str(os.getpid()))
     shared = () if listener is None else ("--fd", str(listener))
     inherited = () if listener is None else (listener,)
+    counts = {} if apis == 1 else {"PROMETHEUS_MULTIPROC_DIR": str(settings.data / REQUEST_METRICS)}
     for number in range(1, apis + 1):
-        yield Role(numbered("api", number), (*RUN, "api", *parent, *shared), "api", signs=True, descriptors=inherited)
+        yield Role(
+            numbered("api", number), (*RUN, "api", *parent, *shared), "api", signs=True, descriptors=inherited,
+            variables=counts,
+        )  # fmt: skip
     yield Role("keeper", (*RUN, "keeper", *parent), "keeper")
     for number in range(1, workers.least + 1):
         yield worker_role(settings, number, "--idle-exit", "0", share=share_of(number, devices, workers.most))
@@ -144,6 +153,7 @@ def up(
             settings = settings.model_copy(update={"port": int(listener.getsockname()[1])})
         settings = _completed(settings, data, check_port=listener is None)
         _make_private(*_folders(settings, data))
+        _empty(data / REQUEST_METRICS)
         supervisor = Supervisor(say)
         try:
             settings = _start_redis(settings, supervisor, say)
@@ -359,6 +369,12 @@ def _folders(settings: Settings, data: Path) -> Iterator[Path]:
         "logs": None, "valkey": settings.redis_url, "objects": settings.object_store, "spool": settings.spool
     }  # fmt: skip
     return (data / name for name, other in elsewhere.items() if other is None)
+
+
+def _empty(folder: Path) -> None:
+    """Make a folder, without what an earlier start left there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _make_private(folder)
 
 
 def _lock(descriptor: int, data: Path) -> None:
