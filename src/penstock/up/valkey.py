@@ -31,8 +31,8 @@ from penstock.errors import ConfigError
 from penstock.up.processes import KeptProcess
 
 RECORD, LOCK = "valkey.json", "lock"
-#: Limits that halve the memory of a job: most jobs have few events, and a record of a kilobyte or less.
-SMALL_RECORDS = {"stream-node-max-bytes": "1024", "hash-max-listpack-value": "1024"}
+#: Limits that divide the memory of a job by three: most jobs have few events, and a record of a kilobyte or less.
+SMALL_RECORDS = {"stream-node-max-bytes": "256", "hash-max-listpack-value": "1024"}
 #: Seconds for a start: loading a large log is slow.
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0

@@ -436,8 +436,15 @@ local function count_end(job, state, at)
   count_up(P .. 'counts:phases', counts)
 end
 
+-- The record of a job that has ended has no field that is empty, or as it is where it is missing (UNSAID), and none that
+-- says nothing of it any more (LIVE).
+local UNSAID = { artifacts = '[]', metrics = '{}', unit = 'prompts' }
+local LIVE = { rank = true, due_us = true, lease_us = true, deadline_us = true, waited_us = true, given_back = true,
+  checkpoints = true, own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true }
+
 -- Put a job into a terminal state: the only way there.
 local function terminate(job, state, fields, now)
+  for name in pairs(LIVE) do fields[name] = nil end
   fields.state = state
   fields.phase = 'waiting'
   fields.completed_us = int(now)
@@ -464,6 +471,12 @@ local function terminate(job, state, fields, now)
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)
+  local idle = {}
+  for name, value in pairs(job) do
+    if value == '' or value == UNSAID[name] or LIVE[name] then idle[#idle + 1] = name end
+  end
+  for _, name in ipairs(idle) do job[name] = nil end
+  if #idle > 0 then redis.call('HDEL', jobkey(job.tenant, job.id), unpack(idle)) end
 end
 
 -- End a job. Returns nil, or for a durable job, which stays as it is, the proposal of its outcome (JSON).
@@ -472,6 +485,7 @@ local function finish(job, state, fields, now)
   local record = {}
   for k, v in pairs(job) do record[k] = v end
   for k, v in pairs(fields) do record[k] = v end
+  for name in pairs(LIVE) do record[name] = nil end
   record.state, record.phase, record.completed_us, record.name = state, 'waiting', int(now), nil
   return '{"version":1,"record":' .. cjson.encode(record) .. ',"deliveries":' .. json_list(undelivered(job)) .. '}'
 end
