@@ -160,6 +160,18 @@ def read(request: Attempt) -> str:
     return Path(request.file).read_text(errors="replace")[:20]
 
 
+def speak_for_others(_: Attempt) -> int:
+    """Write a line into each memory that is open here, and keep it open for the next job; return their number."""
+    line, spoken = b'[0, "info", "forged"]\n', 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:lines"):
+                os.pwrite(int(name), line, 0)
+                os.dup(int(name))
+                spoken += 1
+    return spoken
+
+
 def read_by_handle(request: Attempt) -> int:
     """Open a file by the number of its inode."""
     handle = ctypes.create_string_buffer(128)
@@ -207,6 +219,7 @@ def limit_the_worker(request: Attempt) -> str:
 
 ATTEMPTS: dict[str, Callable[[Attempt], object]] = {
     "stay for the next job": stay,
+    "speak for other jobs": speak_for_others,
     "leave a process behind": leave_a_process,
     "clone a process": clone_a_process,
     "run a program": run_a_program,

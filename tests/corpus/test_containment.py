@@ -19,6 +19,7 @@ from penstock.models import Model
 from penstock.workers.io import landlock, sandbox
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
+from penstock.workers.job_log import AttemptLog
 from penstock.workers.processing import Work
 from tests.corpus.captured import ATTEMPTS
 
@@ -144,6 +145,21 @@ def test_no_job_sees_what_another_tenants_or_models_job_left(pool: IOPool, work:
 def test_no_job_sees_what_any_other_left_where_processes_are_not_used_again(work: Work) -> None:
     with closing(IOPool(1, replace(OPTIONS, reuse=False))) as pool:
         assert {attempt(pool, work, "stay for the next job") for _ in range(3)} == {"1 jobs seen"}
+
+
+def test_no_line_is_written_into_those_of_other_running_jobs(pool: IOPool, work: Work) -> None:
+    with closing(AttemptLog()) as first, closing(AttemptLog()) as second, closing(AttemptLog()) as third:
+        beside = {"attempt": "stay for the next job"}
+        with pool.open(
+            replace(work, input=beside, lines=first.open_memory()), check=lambda: None, say=lambda _: None
+        ) as session:
+            for log in (second, third):  # the second time in the process that was used before
+                lines = log.open_memory()
+                assert int(attempt(pool, replace(work, lines=lines), "speak for other jobs")) > 0
+            session.finish(iter(()))
+        said = [[line.text for line in part.lines] for log in (first, second, third) if (part := log.next_part(last=True))]
+        assert said == [["forged"], ["forged"]]
+        assert first.next_part(last=True) is None
 
 
 def test_another_tenants_scratch_is_out_of_reach(pool: IOPool, work: Work, tmp_path: Path) -> None:
