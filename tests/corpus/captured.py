@@ -163,11 +163,11 @@ def read(request: Attempt) -> str:
 def speak_for_others(_: Attempt) -> int:
     """Write a line into each memory that is open here, and keep it open for the next job; return their number."""
     line, spoken = b'[0, "info", "forged"]\n', 0
-    for name in os.listdir("/proc/self/fd"):
+    for opened in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:lines"):
-                os.pwrite(int(name), line, 0)
-                os.dup(int(name))
+            if str(opened.readlink()).startswith("/memfd:lines"):
+                os.pwrite(int(opened.name), line, 0)
+                os.dup(int(opened.name))
                 spoken += 1
     return spoken
 
