@@ -38,11 +38,12 @@ from penstock.errors import (
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.requests import JobRequest
-from penstock.storage.journal import journal
+from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.journal.manifests import delete_objects
 from penstock.storage.redis import listing, records
 from penstock.storage.redis.listing import Page
 from penstock.storage.redis.records import Submitted
+from penstock.storage.redis.usage import job_usage
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -174,9 +175,14 @@ async def delete_job(key: Key, api: Api) -> Response:
         job = await api.journal.run(journal.cancel(key, delete=True))
         if not job.status.terminal:
             return Response(api.view(job).model_dump_json(by_alias=True), 202, media_type="application/json")
+        ended = await api.jobs.run(job_usage([key]))
+        steps = usage_ledger.steps_of(ended)
+        await asyncio.to_thread(usage_ledger.put, api.objects, steps)
         # Objects first: after a crash in between, the record still leads to the remaining objects.
         await asyncio.to_thread(delete_objects, api.objects, key)
         await api.jobs.run(records.delete(key))
+        for step in steps:
+            await api.jobs.run(usage_ledger.fold(step))
     except JobGone:
         pass
     return Response(status_code=204)
