@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,8 +35,8 @@ def objects(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def desk(store: JobStore, objects: LocalStore) -> Iterator[Journal]:
-    yield Journal(store, objects)
+def desk(store: JobStore, objects: LocalStore) -> Journal:
+    return Journal(store, objects)
 
 
 def submit(desk: Journal, job_id: str, *, tenant: str = "t", model: str = "m", limits: QueueLimits = LIMITS) -> JobKey:
