@@ -39,6 +39,7 @@ from penstock.cli.options import (
 from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.run import read_document, run
+from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
 from penstock.cli.watch import watch
@@ -67,6 +68,7 @@ app.add_typer(queues_app, name="queues")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(tenants_app, name="tenants")
 app.command("run", epilog=EPILOG)(run)
 for _command in (upload, wait, download, watch):
     app.command(epilog=EPILOG)(_command)
