@@ -99,6 +99,8 @@ async def test_after_an_erasure_nothing_names_the_tenant_and_the_other_is_whole(
     assert done.canceled_jobs == 2
     after = everything(store, both)
     assert [line for line in after if ERASED in line] == []
+    # The reply of the claim above has jobs of both tenants; its own slot alone reads it, and it expires with the lease.
+    kept = [line for line in kept if not line.startswith("penstock:claim:")]
     assert {line.partition(" ")[0] for line in kept} <= {line.partition(" ")[0] for line in after if KEPT in line}
     assert [record.tenant for record in list_keys(both.objects)] == [KEPT] * 2
     assert erase(store, both) == Erasure(ERASED)  # a second time there is nothing
