@@ -145,11 +145,11 @@ _USED = (
 
 
 def _usage_metrics(found: Counts) -> Iterable[Metric]:
+    models = sorted({model for model, _ in found.ended})
     for measure, name, text, unit in _USED:
         family = CounterMetricFamily(f"penstock_usage_{name}", text, labels=["model"])
-        for (model, counted), amount in sorted(found.used.items()):
-            if counted == measure:
-                family.add_metric([model], amount / unit)
+        for model in models:
+            family.add_metric([model], found.used.get((model, measure), 0) / unit)
         yield family
 
 

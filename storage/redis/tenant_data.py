@@ -24,7 +24,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What Redis has of a tenant."""
+    """The keys and entries in Redis that name a tenant."""
 
     keys: tuple[str, ...]
     #: (index, member) of indexes of all tenants.

@@ -27,7 +27,7 @@ tenants_app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.", callback=tenant_name)]
 
-#: What an erasure cannot reach.
+#: Places that an erasure does not reach.
 _BEYOND = (
     "not erased, because it lies elsewhere: log lines of processes, sums of all tenants in metrics, results of drop "
     "rules in their buckets, delivered webhooks, parts of unfinished uploads (for a day), backups"
