@@ -3,7 +3,7 @@
     python -m benchmarks.usage [--jobs 400] [--rounds 15]
 
 Both are the script `complete.lua` as this tree sends it, for jobs of `durability = "redis"`, which it ends by itself;
-one has no calls of the functions that count. Each round ends as many jobs by each; the figures are medians of the rounds.
+one has no calls of the functions that count. Each round ends as many jobs by each; the figures are medians.
 """
 
 from __future__ import annotations
