@@ -60,7 +60,7 @@ _PREFER_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\"?)(\d{1,6}(?:\.\d{1,6})?)
 _NAMESPACE = uuid.UUID("6d3c1f0e-6c0a-5d0e-9a53-5f1f3a1f6a52")
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
-_SUBMITTING = problems(400, 408, 410, 413, 415, 422, 429) | {
+_SUBMITTING = problems(400, 403, 408, 410, 413, 415, 422, 429) | {
     200: {
         "model": JobView,
         "description": "The job ended within `Prefer: wait=n`, or before the request was repeated.",
@@ -151,7 +151,7 @@ async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
     return api.view(job)
 
 
-@router.post("/{job_id}/retry", status_code=202, responses=problems(404, 409, 410, 422, 429) | _RETRIED)
+@router.post("/{job_id}/retry", status_code=202, responses=problems(403, 404, 409, 410, 422, 429) | _RETRIED)
 async def retry_job(
     key: Key, response: Response, api: Api, idempotency_key: Annotated[str | None, Header()] = None
 ) -> JobView:
