@@ -26,6 +26,8 @@ from penstock.storage.redis.usage import UsageRow
 ALL = "*"
 #: Days of a report without `from`.
 DEFAULT_DAYS = 31
+#: Earliest last day that has the days before it.
+EARLIEST = date(1970, 3, 1)
 #: Rows of a report, at most.
 MAX_ROWS = 10_000
 #: Days within which a tenant without keys and limits of its own must have used something to be listed.
@@ -56,7 +58,7 @@ async def read_usage(
     if wanted != caller.tenant and not caller.is_admin:
         raise InsufficientScope("usage of other tenants needs the scope admin")
     last = last or usage.day_at(time.time())
-    first = first or last - timedelta(days=DEFAULT_DAYS - 1)
+    first = first or max(last, EARLIEST) - timedelta(days=DEFAULT_DAYS - 1)
     if not 0 <= (last - first).days < api.settings.usage_days:
         detail = f"the days must be in order, and at most {api.settings.usage_days} (usage_days)"
         raise InvalidRequest(detail, errors=[Issue("", detail)])

@@ -44,7 +44,10 @@ async def test_a_report_has_a_row_for_each_model_and_day_and_their_sum(service: 
     assert (await service.http.get("/v1/usage", params=past)).json()["rows"] == []
 
 
-@pytest.mark.parametrize("query", ["from=2026-02-01&to=2026-01-01", "from=2020-01-01&to=2026-01-01", "from=x"])
+@pytest.mark.parametrize(
+    "query",
+    ["from=2026-02-01&to=2026-01-01", "from=2020-01-01&to=2026-01-01", "from=x", "to=0001-01-01", "from=9999-12-31"],
+)
 async def test_days_that_make_no_report_are_refused(service: Service, query: str) -> None:
     assert_problem(await service.http.get(f"/v1/usage?{query}"), 422, "invalid_request")
 
