@@ -21,6 +21,7 @@ from penstock.storage.redis import results
 from penstock.storage.redis.records import JobStore, Outcome
 from penstock.workers.keeper.tenant_erasure import Erasure, erase_tenant, what_is_left
 from penstock.workers.keeper.tenant_export import export_tenant
+from tests.support.command_line import Shell
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
 
@@ -172,3 +173,13 @@ async def test_an_export_has_all_of_a_tenant_and_a_manifest_that_fits(
     assert KEPT not in "".join(path.read_text() for path in files.values())
     with pytest.raises(ConfigError, match="exists"):
         export_tenant(store, both.objects, ERASED, tmp_path / name)
+
+
+async def test_an_erasure_needs_a_confirmation(both: Service) -> None:
+    penstock = Shell({"PENSTOCK_DATA": str(both.settings.data), "PENSTOCK_REDIS_URL": both.settings.redis_address})
+    unconfirmed = await penstock("tenants", "erase", ERASED)
+    assert (unconfirmed.code, unconfirmed.out) == (2, "")
+    assert "--yes" in unconfirmed.err
+    done = await penstock("tenants", "erase", "nobody", "--yes", "--json")
+    assert done.document()["left"] == []
+    assert (await penstock("tenants", "erase", "No Name", "--yes")).code == 2

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from penstock.config import Settings
 from penstock.errors import DeviceQuotaExceeded, StorageQuotaExceeded
 from penstock.jobs import Artifact, Claim, JobKey, State, Submission, Usage
 from penstock.storage.journal import journal, usage_ledger
@@ -22,6 +23,7 @@ from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimi
 from penstock.storage.redis.usage import UsageRow, read_usage
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover, recover_if_lost
+from penstock.workers.keeper.retention import delete_leftovers
 from tests.support.crashes import Crashed
 
 T = TypeVar("T")
@@ -255,3 +257,22 @@ def test_artifacts_of_a_job_are_counted_once(desk: Journal, store: JobStore) -> 
     artifact = Artifact("x", "k", 7, "text/plain", "0" * 64)
     desk.run(journal.complete(claim(desk), Outcome(State.SUCCEEDED, artifacts=(artifact,), usage=Usage(bytes_out=7))))
     assert store.run(usage.quota_state("t")).kept_bytes == 7
+
+
+def test_a_keepers_look_notes_what_is_kept_and_compacts_the_stored_sums(
+    desk: Journal, store: JobStore, tmp_path: Path
+) -> None:
+    store.run(records.recovering("x", begin=True))
+    store.run(records.recovering("x", begin=False))
+    for n in range(3):
+        purge(store, desk.objects, [end(desk, f"a{n}")])
+    desk.objects.put_bytes("tenants/t/uploads/u/a.tif", b"x" * 1000, content_type="image/tiff")
+    before = sums(desk)
+    delete_leftovers(store, desk.objects, Settings(data=tmp_path))
+    kept = list(desk.objects.list("tenants/t/"))
+    assert [info.key for info in kept] == ["tenants/t/uploads/u/a.tif", "tenants/t/usage/sums/00000001.json"]
+    assert store.run(usage.quota_state("t")).kept_bytes >= 1000
+    assert sums(desk) == before
+    store.client.flushall()
+    recover_if_lost(store, desk.objects)
+    assert sums(desk) == before
