@@ -68,6 +68,8 @@ async def fill(service: Service, tenant: str) -> None:
     file = {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 5}
     up = (await service.http.post("/v1/uploads", json=file)).json()
     service.objects.put_bytes(f"tenants/{tenant}/uploads/{up['id']}/a.tif", b"12345", content_type="image/tiff")
+    parts = await service.http.post("/v1/uploads", json={**file, "multipart": True})
+    assert parts.status_code == 201, parts.text
 
 
 def everything(store: JobStore, service: Service) -> list[str]:
@@ -84,7 +86,8 @@ def everything(store: JobStore, service: Service) -> list[str]:
         found += [f"{key} {value}" for value in read[str(kind)](key)]
     found += [info.key for info in service.objects.list("")]
     root = Path(service.settings.data) / "objects"
-    return found + [str(path.relative_to(root)) for path in root.rglob("*")]
+    found += [str(path.relative_to(root)) for path in root.rglob("*")]
+    return found + [path.read_text() for path in root.rglob("key") if path.is_file()]  # of uploads in parts
 
 
 async def test_after_an_erasure_nothing_names_the_tenant_and_the_other_is_whole(both: Service, store: JobStore) -> None:

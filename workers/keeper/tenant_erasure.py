@@ -71,7 +71,8 @@ def erase_tenant(
         batch_manifests.delete_objects(objects, key)
         store.run(batches.forget(key, purged=True))
     done.batches = len(found)
-    done.objects = objects.delete_prefix(f"tenants/{tenant}/")
+    prefix = f"tenants/{tenant}/"
+    done.objects = objects.delete_prefix(prefix) + objects.abort_multiparts(prefix)
     for record in keys:
         delete_key(objects, record.id)
     done.api_keys = len(keys)

@@ -30,7 +30,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.", callbac
 #: Places that an erasure does not reach.
 _BEYOND = (
     "not erased, because it lies elsewhere: log lines of processes, sums of all tenants in metrics, results of drop "
-    "rules in their buckets, delivered webhooks, parts of unfinished uploads (for a day), backups"
+    "rules in their buckets, delivered webhooks, backups"
 )
 
 
