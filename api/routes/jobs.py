@@ -39,7 +39,6 @@ from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal, usage_ledger
-from penstock.storage.journal.manifests import delete_objects
 from penstock.storage.redis import listing, records
 from penstock.storage.redis.listing import Page
 from penstock.storage.redis.records import Submitted
@@ -176,10 +175,8 @@ async def delete_job(key: Key, api: Api) -> Response:
         if not job.status.terminal:
             return Response(api.view(job).model_dump_json(by_alias=True), 202, media_type="application/json")
         ended = await api.jobs.run(job_usage([key]))
-        steps = usage_ledger.steps_of(ended)
-        await asyncio.to_thread(usage_ledger.put, api.objects, steps)
         # Objects first: after a crash in between, the record still leads to the remaining objects.
-        await asyncio.to_thread(delete_objects, api.objects, key)
+        steps = await asyncio.to_thread(usage_ledger.delete_objects, api.objects, [key], ended)
         await api.jobs.run(records.delete(key))
         for step in steps:
             await api.jobs.run(usage_ledger.fold(step))

@@ -6,8 +6,9 @@ purged have no outcome: before a purge deletes them, it puts their usage into an
     tenants/T/usage/steps/NAME.json     the usage of each job of one purge
     tenants/T/usage/sums/NNNNNNNN.json  sums by day of the steps, and of the sum, that it replaces
 
-`fold` adds such an object to Redis once, without the jobs that Redis knows. So a purge may end between any two of its
-moves, may be repeated, and may run beside a recovery: every job counts once. `compact` replaces old steps by a sum.
+`fold` adds such an object to Redis once: a step without the jobs that Redis knows, a sum only to an emptied Redis,
+because one with older data may have counted a part of it. So a purge may end between any two of its moves, may be
+repeated, and may run beside a recovery: every job counts once. `compact` replaces old steps by a sum.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.jobs import JobKey
-from penstock.storage.journal.manifests import LIMIT_BYTES
+from penstock.storage.journal.manifests import LIMIT_BYTES, delete_objects_of
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records, usage
 from penstock.storage.redis.fields import dump
@@ -82,10 +83,20 @@ def steps_of(jobs: Sequence[JobUsage]) -> tuple[StoredUsage, ...]:
     return tuple(StoredUsage(t, f"steps/{uuid.uuid4().hex}", tuple(rows)) for t, rows in by_tenant.items())
 
 
-def put(objects: ObjectStore, steps: Iterable[StoredUsage]) -> None:
-    """Store steps: before the objects of their jobs are deleted."""
-    for step in steps:
-        objects.put_bytes(step.key, step.to_bytes(), content_type="application/json", if_absent=True)
+def delete_objects(objects: ObjectStore, keys: Sequence[JobKey], jobs: Sequence[JobUsage]) -> list[StoredUsage]:
+    """Delete the objects of jobs, after their usage is stored, and return the steps that were put.
+
+    `jobs` has the usage of those that have ended. Of a durable job without an outcome an earlier purge has stored it.
+    """
+    steps: list[StoredUsage] = []
+
+    def put(with_outcome: frozenset[JobKey]) -> None:
+        steps.extend(steps_of([job for job in jobs if not job.durable or job.key in with_outcome]))
+        for step in steps:
+            objects.put_bytes(step.key, step.to_bytes(), content_type="application/json", if_absent=True)
+
+    delete_objects_of(objects, keys, before=put)
+    return steps
 
 
 def fold(stored: StoredUsage) -> Command[bool]:

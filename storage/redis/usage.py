@@ -53,6 +53,8 @@ class JobUsage:
     state: str
     completed_us: int
     used: Mapping[str, int] = field(default_factory=dict)
+    #: The job's end was decided by an outcome in the object store.
+    durable: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of a stored sum."""
@@ -177,6 +179,7 @@ def _rows(name: str, flat: Sequence[str]) -> Iterable[UsageRow]:
 
 
 def _job_usage(key: JobKey, row: Sequence[str]) -> JobUsage:
-    model, state, completed_us, *used = row
+    model, state, completed_us, durable, *used = row
     counts = {name: int(text) for name, text in zip(MEASURES, used, strict=True) if text}
-    return JobUsage(key, model, state, int(completed_us), {name: n for name, n in counts.items() if n})
+    used_up = {name: n for name, n in counts.items() if n}
+    return JobUsage(key, model, state, int(completed_us), used_up, durable == "1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from penstock.jobs import State, Usage
+from penstock.jobs import JobKey, State, Usage
 from penstock.storage.journal import journal
 from penstock.storage.redis import usage
 from penstock.storage.redis.records import Outcome
@@ -32,14 +32,16 @@ def used(site: Site) -> Site:
     site.made.journal.run(journal.complete(held, outcome))
     today = usage.day_at(time.time())
     for tenant in ("acme", "other"):
-        sums = {
-            str(usage.day_number(today - timedelta(days=n))): {
-                "earlier succeeded": 10 + n, "earlier failed": n % 3, "earlier device_us": (30 + 7 * (n % 5)) * 10**7,
-                "earlier bytes_in": 10**9, "earlier bytes_out": 10**7 * n, "earlier pixels": 10**8,
-            }
+        jobs = [
+            usage.JobUsage(
+                JobKey(tenant, f"{n}-{number}"), "earlier", "succeeded" if number else "failed",
+                usage.day_number(today - timedelta(days=n)) * 86_400_000_000,
+                {"device_us": (30 + 7 * (n % 5)) * 10**6, "bytes_in": 10**8, "bytes_out": 10**6 * n, "pixels": 10**7},
+            )
             for n in range(1, 20)
-        }  # fmt: skip
-        site.made.jobs.run(usage.fold(tenant, "sums/99999999", sums=sums))
+            for number in range(10)
+        ]  # fmt: skip
+        site.made.jobs.run(usage.fold(tenant, "steps/earlier", jobs=jobs, sums={}))
     return site
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from redis import Redis
 
 from penstock.config import Settings
 from penstock.errors import DeviceQuotaExceeded, StorageQuotaExceeded
@@ -25,6 +26,7 @@ from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover, recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers
 from tests.support.crashes import Crashed
+from tests.support.valkey import ValkeyProcess
 
 T = TypeVar("T")
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
@@ -276,3 +278,42 @@ def test_a_keepers_look_notes_what_is_kept_and_compacts_the_stored_sums(
     store.client.flushall()
     recover_if_lost(store, desk.objects)
     assert sums(desk) == before
+
+
+def test_a_redis_with_older_data_counts_no_purged_job_again(
+    desk: Journal, store: JobStore, valkey: ValkeyProcess
+) -> None:
+    store.run(records.recovering("x", begin=True))
+    store.run(records.recovering("x", begin=False))
+    first_day = date(2026, 1, 1)
+    purge(store, desk.objects, [end(desk, "a0")])
+    keys = [end(desk, f"b{n}") for n in range(2)]
+    before = sums(desk)
+    copy = _copy(valkey.url)
+    for key in keys:  # each into a sum that the older data does not know
+        purge(store, desk.objects, [key])
+        assert usage_ledger.compact(store, desk.objects, "t", first_day=first_day)
+    _restore(valkey.url, copy)
+    for _ in range(2):
+        assert sums(desk) == before
+        recover(store, desk.objects)
+        usage_ledger.compact(store, desk.objects, "t", first_day=first_day)
+        assert sums(desk) == before
+        purge(store, desk.objects, keys)  # the older data has their records
+        usage_ledger.compact(store, desk.objects, "t", first_day=first_day)
+    assert sums(desk) == before
+    store.client.flushall()
+    recover_if_lost(store, desk.objects)
+    assert sums(desk) == before
+
+
+def _copy(url: str) -> dict[bytes, bytes]:
+    with Redis.from_url(url) as client:
+        return {key: client.dump(key) for key in client.keys("*")}
+
+
+def _restore(url: str, copy: dict[bytes, bytes]) -> None:
+    with Redis.from_url(url) as client:
+        client.flushall()
+        for key, value in copy.items():
+            client.restore(key, 0, value)

@@ -8,7 +8,6 @@ import structlog
 
 from penstock.jobs import JobKey
 from penstock.storage.journal import batch_manifests, usage_ledger
-from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import batches, records
 from penstock.storage.redis.usage import job_usage
@@ -58,9 +57,7 @@ def purge(store: records.Runs, objects: ObjectStore, keys: Sequence[JobKey]) -> 
     Their usage is stored before: their outcomes had it.
     """
     jobs = store.run(job_usage(keys))
-    steps = usage_ledger.steps_of(jobs)
-    usage_ledger.put(objects, steps)
-    delete_objects_of(objects, keys)
+    steps = usage_ledger.delete_objects(objects, keys, jobs)
     left = tuple(key for some in _chunks(keys, records.FORGOTTEN_AT_ONCE) for key in store.run(records.purge(some)))
     for step in steps:
         store.run(usage_ledger.fold(step))

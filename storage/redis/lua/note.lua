@@ -121,7 +121,7 @@ end
 
 -- tenant name replaces jobs{{id, model, state, completed_us, ...}...} sums{DAY: {"MODEL MEASURE": n}} gone_s -> 1 | 0 if the
 -- sums here include it. Adds a stored sum of purged jobs (usage_ledger.py), without the jobs that Redis knows: those are
--- counted, or were.
+-- counted, or were. Sums by day do not name their jobs: only an emptied Redis adds them, one with older data has a part.
 function ops.fold_usage()
   local tenant, folded = args.tenant, tkey(args.tenant, 'usage:folded')
   local known = redis.call('SISMEMBER', folded, args.name) == 1
@@ -135,6 +135,7 @@ function ops.fold_usage()
       redis.call('SET', gone, '1', 'EX', args.gone_s)
     end
   end
+  if redis.call('EXISTS', P .. 'alive') == 1 then return 1 end
   for day, sums in pairs(args.sums) do
     for name, n in pairs(sums) do redis.call('HINCRBY', tkey(tenant, 'usage:' .. day), name, n) end
     redis.call('ZADD', P .. 'usage:days', day, tenant .. '/' .. day)

@@ -225,12 +225,12 @@ function ops.usage()
   return found
 end
 
--- jobs(T/ID...) -> {{model, state, completed_us, a value for each of USED} or false...}; false where no job has ended
+-- jobs(T/ID...) -> {{model, state, completed_us, durable, a value for each of USED} or false...}; false where no job has ended
 function ops.job_usage()
   local found = {}
   for n, name in ipairs(args.jobs) do
     local tenant, id = split(name)
-    local row = redis.call('HMGET', jobkey(tenant, id), 'model', 'state', 'completed_us', unpack(USED))
+    local row = redis.call('HMGET', jobkey(tenant, id), 'model', 'state', 'completed_us', 'durable', unpack(USED))
     found[n] = TERMINAL[row[2]] and row or false
   end
   return found
