@@ -30,6 +30,8 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("PUT", "/v1/local/{key}"): OPEN,
         ("GET", "/v1/key"): ANY_KEY,
         ("GET", "/v1/events"): Scope.READ,
+        ("GET", "/v1/usage"): Scope.READ,
+        ("GET", "/v1/tenants"): Scope.ADMIN,
         ("GET", "/v1/models"): Scope.READ,
         ("GET", "/v1/models/{name}"): Scope.READ,
         ("GET", "/v1/jobs"): Scope.READ,

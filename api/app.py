@@ -57,6 +57,7 @@ from penstock.api.routes import (
     queues,
     upload_parts,
     uploads,
+    usage,
     webhooks,
     workers,
 )
@@ -154,7 +155,7 @@ def _routers(services: Services) -> list[APIRouter]:
         logs.router, deliveries.router,
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
-        metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
+        metrics.router, workers.router, usage.router, pooling.router, openai.router, openai_audio.router,
         openai_files.router, openai_batches.router, ogc.router, object_events.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers

@@ -58,6 +58,8 @@ class Principal:
     tenant: str
     #: The API key as sent; None in open mode.
     key_text: str | None = None
+    #: True if the caller may look at other tenants: a key with the scope `admin`, or open mode.
+    is_admin: bool = False
 
     async def is_valid(self, api: Services) -> bool:
         """Return True while the key is valid. Long answers check again."""
@@ -73,14 +75,14 @@ async def authenticate(request: Request, api: Api) -> Principal | None:
     if is_declared(verb, path) and scope_of(verb, path) is OPEN:
         return None
     if api.keys is None:
-        return _stored(request, Principal(DEFAULT_TENANT))
+        return _stored(request, Principal(DEFAULT_TENANT, is_admin=True))
     headers = request.headers
     text = _password(headers) if accepts_basic(verb, path) and _scheme(headers) == "basic" else _bearer(headers)
     record = await api.keys.find(text)
     if record is None:
         raise Unauthorized(_UNAUTHORIZED)
     _require_scope(record, verb, path)
-    return _stored(request, Principal(record.tenant, text))
+    return _stored(request, Principal(record.tenant, text, Scope.ADMIN in record.scopes))
 
 
 async def submitting_tenant(api: Services, headers: Headers) -> str | None:

@@ -94,6 +94,8 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.StateConflict: 409,
         errors.TooManyJobs: 429,
         errors.TooManyRequests: 429,
+        errors.DeviceQuotaExceeded: 429,
+        errors.StorageQuotaExceeded: 403,
         errors.ClientLeft: 499,
         errors.InputError: 422,
         errors.TensorsRefused: 403,

@@ -9,14 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
 from penstock.errors import Canceled, Drained, Fenced, Interruption, JobStoreError
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, Usage
+from penstock.processors.base import Output, Prompt
 from penstock.storage.redis import job_logs, records
 from penstock.workers.artifacts import Preview
 from penstock.workers.job_log import AttemptLog
+from penstock.workers.usage_counts import Counted
 
 #: Seconds between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
 BEAT_S = 1.0
@@ -61,6 +64,9 @@ class Attempt:
         self._seconds: dict[str, float] = {}
         #: Bytes of fetched media.
         self._input_bytes = 0
+        #: Seconds of the device; None before the first step.
+        self._device_s: float | None = None
+        self._used = Counted()
         #: Number of device batches with prompts of this attempt.
         self._batches = 0
         #: Number of all prompts in these batches, of all jobs.
@@ -255,9 +261,29 @@ class Attempt:
                 found |= {"batches": self._batches, "batch_size": round(self._batched / self._batches, 2)}
             return found | self._counts
 
-    def usage(self, artifacts: Sequence[Artifact]) -> Usage:
-        """Return the counted resources of the attempt, whose result has these artifacts."""
-        return Usage(bytes_in=self._input_bytes, bytes_out=sum(artifact.size_bytes for artifact in artifacts))
+    def took_device(self, seconds: float) -> None:
+        """Count seconds of the device."""
+        with self._lock:
+            self._device_s = (self._device_s or 0.0) + seconds
+
+    def gave(self, prompt: Prompt) -> None:
+        """Count the tokens and pixels of a prompt."""
+        with self._lock:
+            self._used = self._used.prompt(prompt)
+
+    def received(self, output: Output) -> None:
+        """Count what the runner counted in a final output, and its tokens."""
+        self.count(output.counts)
+        with self._lock:
+            self._used = self._used.output(output)
+
+    def usage(self, artifacts: Sequence[Artifact], data: Mapping[str, Any] | None = None) -> Usage:
+        """Return the counted resources of the attempt, whose result has these artifacts and data."""
+        used = self._used.result(data)
+        return Usage(
+            self._device_s, self._input_bytes, sum(artifact.size_bytes for artifact in artifacts),
+            used.tokens_in, used.tokens_out, used.pixels,
+        )  # fmt: skip
 
     def _count(self, done: int) -> None:
         """Set the progress, which never decreases. The lock must be held."""

@@ -122,7 +122,7 @@ class Pipeline:
             if not isinstance(known, Canceled):
                 log.warning("attempt.failed", code=known.code, detail=known.detail, exc_info=known is not error)
             outcome = outcome_of(known, attempt=attempt.claim.attempt, draw=random.random())  # noqa: S311
-        usage = attempt.usage(outcome.artifacts)
+        usage = attempt.usage(outcome.artifacts, outcome.data)
         return replace(
             outcome, metrics=attempt.metrics(), progress=attempt.progress, usage=usage, phases=attempt.phases
         )
@@ -215,7 +215,7 @@ class Pipeline:
             begun = time.monotonic()
             outputs = self.engine.run(
                 work.model, prompts, check=attempt.check, cost=session.cost, on_batch=attempt.batched,
-                ready=session.ready,
+                on_device=attempt.took_device, ready=session.ready,
             )  # fmt: skip
             outputs = stack.enter_context(closing(outputs))
             processed = session.finish(_counted_outputs(attempt, outputs, session.done))
@@ -292,6 +292,7 @@ def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prom
                 prompt = next(prompts, None)
             if prompt is None:
                 return
+            attempt.gave(prompt)
             attempt.enter(Phase.INFERRING)  # with the first prompt, which may have to wait for the device
             yield replace(prompt, tenant=attempt.claim.key.tenant)
     finally:
@@ -311,5 +312,5 @@ def _counted_outputs(attempt: Attempt, outputs: Iterator[Output], done: int) -> 
         if not output.partial:
             done += 1
             attempt.advance(done)
-            attempt.count(output.counts)
+            attempt.received(output)
         yield output

@@ -38,11 +38,11 @@ from penstock.errors import (
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.requests import JobRequest
-from penstock.storage.journal import journal
-from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
 from penstock.storage.redis.listing import Page
 from penstock.storage.redis.records import Submitted
+from penstock.storage.redis.usage import job_usage
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ _PREFER_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\"?)(\d{1,6}(?:\.\d{1,6})?)
 _NAMESPACE = uuid.UUID("6d3c1f0e-6c0a-5d0e-9a53-5f1f3a1f6a52")
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
-_SUBMITTING = problems(400, 408, 410, 413, 415, 422, 429) | {
+_SUBMITTING = problems(400, 403, 408, 410, 413, 415, 422, 429) | {
     200: {
         "model": JobView,
         "description": "The job ended within `Prefer: wait=n`, or before the request was repeated.",
@@ -150,7 +150,7 @@ async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
     return api.view(job)
 
 
-@router.post("/{job_id}/retry", status_code=202, responses=problems(404, 409, 410, 422, 429) | _RETRIED)
+@router.post("/{job_id}/retry", status_code=202, responses=problems(403, 404, 409, 410, 422, 429) | _RETRIED)
 async def retry_job(
     key: Key, response: Response, api: Api, idempotency_key: Annotated[str | None, Header()] = None
 ) -> JobView:
@@ -174,9 +174,12 @@ async def delete_job(key: Key, api: Api) -> Response:
         job = await api.journal.run(journal.cancel(key, delete=True))
         if not job.status.terminal:
             return Response(api.view(job).model_dump_json(by_alias=True), 202, media_type="application/json")
+        ended = await api.jobs.run(job_usage([key]))
         # Objects first: after a crash in between, the record still leads to the remaining objects.
-        await asyncio.to_thread(delete_objects, api.objects, key)
+        steps = await asyncio.to_thread(usage_ledger.delete_objects, api.objects, [key], ended)
         await api.jobs.run(records.delete(key))
+        for step in steps:
+            await api.jobs.run(usage_ledger.fold(step))
     except JobGone:
         pass
     return Response(status_code=204)

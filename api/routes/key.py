@@ -10,6 +10,7 @@ from penstock.api.schemas.jobs import utc_time
 from penstock.api.schemas.key import KeyView, LimitsView
 from penstock.api.services import Api
 from penstock.api_keys import Scope
+from penstock.config import Settings
 
 router = APIRouter(prefix="/v1/key", tags=["key"], responses=problems(503))
 
@@ -28,10 +29,17 @@ async def read_key(api: Api, caller: Caller) -> KeyView:
         scopes=[scope for scope in Scope if record is None or scope in record.scopes],
         expires_at=None if expires_s is None else utc_time(expires_s),
         open=api.keys is None,
-        limits=LimitsView(
-            jobs=api.settings.max_jobs(caller.tenant),
-            submissions_per_s=api.settings.max_submissions_per_s(caller.tenant),
-            body_bytes=api.settings.body_limit_bytes(caller.tenant),
-            upload_bytes=api.settings.upload_limit_bytes(caller.tenant),
-        ),
+        limits=limits_view(api.settings, caller.tenant),
+    )
+
+
+def limits_view(settings: Settings, tenant: str) -> LimitsView:
+    """Return the limits and quotas of a tenant."""
+    return LimitsView(
+        jobs=settings.max_jobs(tenant),
+        submissions_per_s=settings.max_submissions_per_s(tenant),
+        body_bytes=settings.body_limit_bytes(tenant),
+        upload_bytes=settings.upload_limit_bytes(tenant),
+        device_seconds_per_day=settings.device_s_per_day(tenant),
+        kept_bytes=settings.kept_limit_bytes(tenant),
     )

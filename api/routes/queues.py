@@ -94,7 +94,7 @@ async def list_dead_letters(
     return DeadLetterList(jobs=[api.view(job) for job in jobs])
 
 
-@router.post("/{name}/dead-letters/requeue", responses=problems(429))
+@router.post("/{name}/dead-letters/requeue", responses=problems(403, 429))
 async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> RequeueView:
     """Retry the dead letters as new jobs, at most 500 per call: repeat while `more` is true."""
     jobs = await api.jobs.run(queues.dead_letters(name, tenant, MAX_JOBS))

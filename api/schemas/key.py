@@ -20,6 +20,10 @@ class LimitsView(Outgoing):
     body_bytes: int
     #: Bytes of a file.
     upload_bytes: int
+    device_seconds_per_day: float | None = Field(
+        description="Device seconds that the jobs which end on one day (UTC) may use; null: no limit."
+    )
+    kept_bytes: int | None = Field(description="Bytes of objects that the tenant may keep; null: no limit.")
 
 
 class KeyView(Outgoing):

@@ -136,6 +136,10 @@ class TenantLimits(BaseModel):
     max_body_bytes: int | None = Field(default=None, gt=0)
     #: Bytes of a file [max_upload_bytes].
     max_upload_bytes: int | None = Field(default=None, gt=0)
+    #: Seconds of devices a day [max_tenant_device_s_per_day].
+    max_device_s_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Bytes of objects kept [max_tenant_kept_bytes].
+    max_kept_bytes: int | None = Field(default=None, gt=0)
     #: Permission to send raw tensors and embeddings [raw_tensors].
     raw_tensors: bool | None = None
 
@@ -244,6 +248,14 @@ class Settings(BaseSettings):
     #: Submissions per second that all API processes together accept from one tenant, on average; further ones are
     #: answered 429 before their body is read. None = no limit. A batch counts as one submission.
     max_tenant_submissions_per_s: float | None = Field(default=None, ge=0.001, allow_inf_nan=False)
+    #: Seconds of devices that the jobs of a tenant which end on one day (UTC) may have used; afterwards further
+    #: submissions are answered 429 until the day's end. Accepted jobs still run. None = no limit.
+    max_tenant_device_s_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Bytes of a tenant's objects (uploads, results, requests) at which further submissions and uploads are answered
+    #: 403. The keeper lists the objects once an hour; results and announced uploads count at once. None = no limit.
+    max_tenant_kept_bytes: int | None = Field(default=None, gt=0)
+    #: Days for which the daily sums of usage are kept.
+    usage_days: int = Field(default=400, ge=2, le=4000)
     #: Permission for tenants to send raw tensors and embeddings to models that accept them. Raw tensors bypass the
     #: processor's preparation of images and texts.
     raw_tensors: bool = False
@@ -390,6 +402,14 @@ class Settings(BaseSettings):
     def upload_limit_bytes(self, tenant: str) -> int:
         """Return the bytes of a tenant's upload, at most."""
         return self._limits(tenant).max_upload_bytes or self.max_upload_bytes
+
+    def device_s_per_day(self, tenant: str) -> float | None:
+        """Return the seconds of devices that a tenant's jobs may use in a day; None = no limit."""
+        return self._limits(tenant).max_device_s_per_day or self.max_tenant_device_s_per_day
+
+    def kept_limit_bytes(self, tenant: str) -> int | None:
+        """Return the bytes of objects that a tenant may keep; None = no limit."""
+        return self._limits(tenant).max_kept_bytes or self.max_tenant_kept_bytes
 
     def takes_tensors(self, tenant: str) -> bool:
         """Return True if a tenant may send raw tensors."""

@@ -8,7 +8,7 @@
     · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
       UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs,
-      TooManyRequests, ClientLeft
+      TooManyRequests, DeviceQuotaExceeded, StorageQuotaExceeded, ClientLeft
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
       TensorsRefused
@@ -184,6 +184,14 @@ class TooManyJobs(RequestError, code="too_many_jobs", retryable=True):
 
 class TooManyRequests(RequestError, code="too_many_requests", retryable=True):
     """The tenant exceeds its rate limit."""
+
+
+class DeviceQuotaExceeded(RequestError, code="device_quota_exceeded", retryable=True):
+    """The jobs of the tenant that ended today have used its device seconds of a day."""
+
+
+class StorageQuotaExceeded(RequestError, code="storage_quota_exceeded"):
+    """The tenant keeps as many bytes as it may."""
 
 
 class ClientLeft(RequestError, code="client_left"):

@@ -46,6 +46,11 @@ def revoke_key(store: ObjectStore, key_id: str, *, at: float) -> KeyRecord | Non
     return ended
 
 
+def delete_key(store: ObjectStore, key_id: str) -> None:
+    """Delete a key that was revoked before; a missing one is no error."""
+    store.delete(_place(key_id))
+
+
 def _put(store: ObjectStore, record: KeyRecord, *, if_absent: bool) -> None:
     body = json.dumps(record.to_json()).encode()
     store.put_bytes(_place(record.id), body, content_type="application/json", if_absent=if_absent)

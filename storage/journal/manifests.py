@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -153,19 +153,20 @@ def read_cancel(objects: ObjectStore, key: JobKey) -> bool | None:
         return None
 
 
-def delete_objects(objects: ObjectStore, key: JobKey) -> None:
-    """Delete all objects of a job, its request first, so that a half deleted job is not recovered and run again."""
-    delete_objects_of(objects, [key])
+def delete_objects_of(
+    objects: ObjectStore, keys: Sequence[JobKey], *, before: Callable[[frozenset[JobKey]], object]
+) -> None:
+    """Delete all objects of jobs, their requests first, so that a half deleted job is not recovered and run again.
 
-
-def delete_objects_of(objects: ObjectStore, keys: Sequence[JobKey]) -> None:
-    """Delete all objects of jobs, as `delete_objects`, with few requests for many jobs."""
+    `before` is called before anything is deleted, with the jobs that have an outcome.
+    """
     if not keys:
         return
-    objects.delete_many([_request(key) for key in keys])
     with ThreadPoolExecutor(LISTINGS, thread_name_prefix="delete") as pool:
-        found = pool.map(lambda key: [info.key for info in objects.list(key.prefix)], keys)
-        objects.delete_many([name for names in found for name in names])
+        found = list(pool.map(lambda key: [info.key for info in objects.list(key.prefix)], keys))
+    before(frozenset(key for key, names in zip(keys, found, strict=True) if _outcome(key) in names))
+    objects.delete_many([_request(key) for key in keys])
+    objects.delete_many([name for names in found for name in names])
 
 
 def _request(key: JobKey) -> str:

@@ -162,6 +162,10 @@ class ObjectStore(Protocol):
         """Drop a multipart upload and its parts; without one this is no error."""
         ...
 
+    def abort_multiparts(self, prefix: str) -> int:
+        """Drop every multipart upload whose key begins with the prefix, and return their number."""
+        ...
+
     def uri(self, key: str) -> str:
         """Return the object's address for people and tools: `s3://bucket/key` or `file:///path`."""
         ...

@@ -205,7 +205,7 @@ class LocalStore:
         """Make a folder for the parts."""
         with _translated():
             self._own_folder("parts")
-            self._parts(key).begin(content_type)
+            self._parts(key).begin(content_type, key)
 
     def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
         """Return a signed link to the API."""
@@ -236,6 +236,11 @@ class LocalStore:
     def abort_multipart(self, key: str) -> None:
         """Remove the folder of the parts."""
         self._parts(key).remove()
+
+    def abort_multiparts(self, prefix: str) -> int:
+        """Remove the folders of parts of all keys under a prefix."""
+        with _translated():
+            return PartFolder.remove_all(self._own / "parts", prefix)
 
     def uri(self, key: str) -> str:
         """Return `file:///...`."""

@@ -1,6 +1,7 @@
 """Multipart uploads to a local store: a folder of parts for each key, until the parts are joined or swept.
 
-A part is a file `NUMBER-MD5`; `type` holds the object's content type, and its time is the beginning of the upload.
+A part is a file `NUMBER-MD5`; `key` holds the object's key, `type` its content type, and the time of `type` is the
+beginning of the upload.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from uuid import uuid4
 
 from penstock.storage.objects.base import CHUNK_BYTES, StoredPart
 
-_TYPE = "type"
+_TYPE, _KEY = "type", "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,10 @@ class PartFolder:
 
     path: Path
 
-    def begin(self, content_type: str) -> None:
+    def begin(self, content_type: str, key: str) -> None:
         """Make the folder, unless it exists; the folder of all uploads exists."""
         self.path.mkdir(exist_ok=True)
+        (self.path / _KEY).write_text(key)
         temporary = self.path / f".{uuid4().hex}"
         temporary.write_text(content_type)
         try:
@@ -76,6 +78,14 @@ class PartFolder:
     def sweep(cls, folder: Path, *, before_s: float) -> int:
         """Remove the folders under `folder` that began before a time; return their number."""
         found = [path for path in folder.glob("*") if _begun_s(path) <= before_s]
+        for path in found:
+            cls(path).remove()
+        return len(found)
+
+    @classmethod
+    def remove_all(cls, folder: Path, prefix: str) -> int:
+        """Remove the folders under `folder` of keys that begin with the prefix; return their number."""
+        found = [path.parent for path in folder.glob(f"*/{_KEY}") if path.read_text().startswith(prefix)]
         for path in found:
             cls(path).remove()
         return len(found)

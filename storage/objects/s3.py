@@ -268,6 +268,16 @@ class S3Store:
             for upload_id in self._uploads(key):
                 self._abort(self.prefix + key, upload_id)
 
+    def abort_multiparts(self, prefix: str) -> int:
+        """Abort the multipart uploads to all keys under a prefix."""
+        pages = self._client.get_paginator("list_multipart_uploads")
+        with _translated(prefix):
+            listed = pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
+            found = [upload for page in listed for upload in page.get("Uploads", ())]
+            for upload in found:
+                self._abort(upload["Key"], upload["UploadId"])
+        return len(found)
+
     def uri(self, key: str) -> str:
         """Return `s3://bucket/key`."""
         return f"s3://{self.bucket}/{self.prefix}{key}"

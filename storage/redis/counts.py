@@ -44,6 +44,8 @@ class Counts:
     lookups: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     #: Seconds for which the keeper is behind with purging: since the end of the oldest retention that is over.
     retention_lag_s: float = 0.0
+    #: (model, measure) -> sum over the ended jobs of all tenants; `storage.redis.usage.MEASURES`.
+    used: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def counts() -> Command[Counts]:
@@ -52,7 +54,7 @@ def counts() -> Command[Counts]:
 
 
 def _counts(reply: Sequence[Any]) -> Counts:
-    ended, tries, phases, bounds_ms, waiting, queues, events, waiting_events, lookups, lag_us = reply
+    ended, tries, phases, bounds_ms, waiting, queues, events, waiting_events, lookups, lag_us, used = reply
     return Counts(
         ended={_pair(name): int(n) for name, n in fields(ended).items()},
         tries={name: int(n) for name, n in fields(tries).items()},
@@ -63,6 +65,7 @@ def _counts(reply: Sequence[Any]) -> Counts:
         waiting_drop_events=waiting_events,
         lookups={_three(name): int(n) for name, n in fields(lookups).items()},
         retention_lag_s=int(lag_us) / MICRO,
+        used={_pair(name): int(n) for name, n in fields(used).items()},
     )
 
 

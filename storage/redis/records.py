@@ -17,6 +17,7 @@ from penstock.batches import BatchKey
 from penstock.config import Settings
 from penstock.errors import (
     BatchClosed,
+    DeviceQuotaExceeded,
     ExecutionTimeout,
     IdempotencyMismatch,
     JobGone,
@@ -24,6 +25,7 @@ from penstock.errors import (
     QueueExpired,
     QueueFull,
     StateConflict,
+    StorageQuotaExceeded,
     TooManyJobs,
     UnknownJob,
     WorkerLost,
@@ -73,6 +75,20 @@ MAX_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas of a tenant; None = no limit."""
+
+    device_s_per_day: float | None = None
+    kept_bytes: int | None = None
+
+    @property
+    def args(self) -> dict[str, Arg]:
+        """The quotas as arguments of `submit.lua`."""
+        device_s = self.device_s_per_day
+        return {"max_device_us": None if device_s is None else us(device_s), "max_kept_bytes": self.kept_bytes}
+
+
+@dataclass(frozen=True, slots=True)
 class QueueLimits:
     """The limits of a submit, and the limits that it writes into the record."""
 
@@ -84,6 +100,9 @@ class QueueLimits:
     durable: bool = False
     #: `max_tenant_jobs` of tenants with a limit of their own.
     tenant_jobs: Mapping[str, int] = field(default_factory=dict)
+    #: Seconds of devices a day and bytes kept, of all tenants and of those with quotas of their own.
+    quotas: Quotas = Quotas()
+    tenant_quotas: Mapping[str, Quotas] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Settings) -> QueueLimits:
@@ -95,11 +114,20 @@ class QueueLimits:
             max_crashes=settings.max_crashes,
             durable=settings.durability == "manifest",
             tenant_jobs={tenant: settings.max_jobs(tenant) for tenant in settings.tenants},
+            quotas=Quotas(settings.max_tenant_device_s_per_day, settings.max_tenant_kept_bytes),
+            tenant_quotas={
+                tenant: Quotas(settings.device_s_per_day(tenant), settings.kept_limit_bytes(tenant))
+                for tenant in settings.tenants
+            },
         )
 
     def jobs_of(self, tenant: str) -> int:
         """Return the number of jobs of a tenant that may wait or run."""
         return self.tenant_jobs.get(tenant, self.max_tenant_jobs)
+
+    def quotas_of(self, tenant: str) -> Quotas:
+        """Return the quotas of a tenant."""
+        return self.tenant_quotas.get(tenant, self.quotas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +198,8 @@ def submit(
     """Create a job and put it into its queue, or return the one that the same request created before.
 
     A durable job is RESERVED until `confirm`. `carried` are fields of a newer format from its manifest. Raises
-    `IdempotencyMismatch`, `JobGone`, `TooManyJobs`, `QueueFull`, `QueueDraining` or, for a member of a batch,
-    `BatchClosed`: then nothing was written.
+    `IdempotencyMismatch`, `JobGone`, `TooManyJobs`, `DeviceQuotaExceeded`, `StorageQuotaExceeded`, `QueueFull`,
+    `QueueDraining` or, for a member of a batch, `BatchClosed`: then nothing was written.
     """
     key = submission.key
     record = encoded(
@@ -187,6 +215,7 @@ def submit(
         **_names(key), "record": {**_unknown(carried), **record},
         "priority_us": us(submission.priority * PRIORITY_HEAD_START_S),
         "max_tenant_jobs": limits.jobs_of(key.tenant), "max_queued": limits.max_queued,
+        **limits.quotas_of(key.tenant).args,
     }  # fmt: skip
     return Command("submit", args, lambda reply: _submitted(submission, reply))
 
@@ -475,9 +504,19 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
         case "tenant":
             # The next of the tenant's own jobs that ends makes room.
             raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=_patience_s(1, *reply[2:]))
+        case "device":
+            raise device_quota_exceeded(int(reply[1]), int(reply[2]))
+        case "kept":
+            raise StorageQuotaExceeded(f"the tenant keeps {reply[1]} bytes: delete jobs, batches or uploads")
         case _:
             patience_s = _patience_s(int(reply[1]), *reply[2:])
             raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
+
+
+def device_quota_exceeded(used_us: int, left_us: int) -> DeviceQuotaExceeded:
+    """Return the error of a tenant whose device time of today is used; it ends with the day."""
+    detail = f"the jobs that ended today used {used_us / MICRO:.1f} device seconds; the day ends at midnight UTC"
+    return DeviceQuotaExceeded(detail, retry_after_s=max(1.0, left_us / MICRO))
 
 
 def _patience_s(jobs: int, speed_us: str | None, slots: int) -> float:

@@ -13,10 +13,10 @@ from tests.chaos.history import TERMINAL, History, Leftovers, Received
 PATIENCE_S = 5.0
 #: Keys that may be left in Redis when every job is over. Everything else is a leak.
 _KEPT = re.compile(
-    r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+"
+    r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+|usage:\d+|kept"
     r"|sending|receiver:.+:(busy|health))"
     r"|queue:[^:]+:(speed|growth|workers|seen|starting|pool|dead|done:\d+|done_us|listening)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+|bell:.+"
-    r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen|:starts)?|counts:(ended|tries|phases))"
+    r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen|:starts)?|counts:(ended|tries|phases|used)|usage:days)"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.
@@ -28,9 +28,13 @@ _DURABLE = ("request.json", "outcome.json", "cancel.json")
 
 
 def check(
-    history: History, webhooks: Sequence[Received], left: Leftovers, *, patience_s: float = PATIENCE_S
-) -> list[str]:
-    """Return every violation of the promise, as sentences; empty = the promise held."""
+    history: History, webhooks: Sequence[Received], left: Leftovers, *, patience_s: float = PATIENCE_S,
+    all_count: bool = True,
+) -> list[str]:  # fmt: skip
+    """Return every violation of the promise, as sentences; empty = the promise held.
+
+    Without `all_count` some processes are of a release that does not count usage: then no sum may be too large.
+    """
     return [
         *lost(history),
         *changed(history),
@@ -41,6 +45,7 @@ def check(
         *leaked_keys(left),
         *orphans(left),
         *missing_artifacts(left),
+        *wrong_usage(history, left, all_count=all_count),
     ]
 
 
@@ -141,3 +146,16 @@ def missing_artifacts(left: Leftovers) -> Iterator[str]:
     """Yield visible artifacts that are not there."""
     for job, keys in sorted(left.artifacts.items()):
         yield from (f"{job}: its visible artifact {key} is gone" for key in keys if key not in left.objects)
+
+
+def wrong_usage(history: History, left: Leftovers, *, all_count: bool = True) -> Iterator[str]:
+    """Yield sums of usage that differ from those of the committed outcomes, and ends that they lack."""
+    for name in sorted(left.usage.keys() | left.committed.keys()):
+        counted, committed = left.usage.get(name, 0), left.committed.get(name, 0)
+        if counted > committed or (all_count and counted != committed):
+            yield f"usage of {name[0]}, {name[1]}: {counted} is counted, {committed} was committed"
+    for end in TERMINAL if all_count else ():
+        seen = sum(1 for job in history.over if (look := history.end(job)) and look.status == end)
+        counted = sum(n for (_, measure), n in left.usage.items() if measure.rpartition(" ")[2] == end)
+        if counted < seen:
+            yield f"usage: {counted} {end} jobs are counted, {seen} were seen"

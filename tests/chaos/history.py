@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 TERMINAL = ("succeeded", "failed", "canceled", "expired")
@@ -122,3 +122,6 @@ class Leftovers:
     #: The records' own words about visible artifacts, by job id.
     artifacts: Mapping[str, tuple[str, ...]]
     delivery: Mapping[str, str]
+    #: (TENANT/DAY, "MODEL MEASURE") -> sum: as Redis keeps them, and as the committed outcomes say.
+    usage: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    committed: Mapping[tuple[str, str], int] = field(default_factory=dict)

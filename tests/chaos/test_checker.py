@@ -40,7 +40,10 @@ class Bad:
         self.see("succeeded", 2)
         self.hooks = [hook(), hook()]
         record = {"penstock:tenant:default:job:a": ("hash", -1, 30)}
-        self.left = Leftovers(record, frozenset({ARTIFACT}), {"a": (ARTIFACT,)}, {"a": "delivered"})
+        sums = {("default/9", "m succeeded"): 1, ("default/9", "m device_us"): 5}
+        self.left = Leftovers(
+            record, frozenset({ARTIFACT}), {"a": (ARTIFACT,)}, {"a": "delivered"}, sums, dict(sums)
+        )  # fmt: skip
 
     def see(self, status: str, at_s: float, **fields: Any) -> None:
         self.history.saw("a", Look.at(view(status, **fields)), began_s=at_s, ended_s=at_s + 0.5)
@@ -50,6 +53,10 @@ class Bad:
 
     def leave(self, key: str, ttl_ms: int = -1) -> None:
         self.left = replace(self.left, keys={**self.left.keys, key: ("zset", ttl_ms, 1)})
+
+    def count(self, measure: str, by: int) -> None:
+        name = ("default/9", measure)
+        self.left = replace(self.left, usage={**self.left.usage, name: self.left.usage.get(name, 0) + by})
 
     def store(self, key: str) -> None:
         self.left = replace(self.left, objects=self.left.objects | {key})
@@ -101,6 +108,9 @@ def test_a_look_that_was_on_its_way_when_the_job_ended_is_no_change() -> None:
         (lambda run: run.store("tenants/default/jobs/b/request.json"), "jobs/b/request.json is left"),
         (lambda run: run.store("tenants/default/jobs/b/cancel.json"), "jobs/b/cancel.json is left"),
         (lambda run: setattr(run, "left", replace(run.left, objects=frozenset())), "is gone"),
+        (lambda run: run.count("m device_us", 5), "10 is counted, 5 was committed"),
+        (lambda run: run.count("n pixels", 1), "1 is counted, 0 was committed"),
+        (lambda run: run.count("m succeeded", -1), "0 succeeded jobs are counted, 1 were seen"),
     ],
 )
 def test_each_violation_is_named(spoil: Callable[[Bad], object], words: str) -> None:

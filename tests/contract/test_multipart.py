@@ -97,6 +97,18 @@ def test_keys_that_begin_alike_are_not_mixed_up(store: ObjectStore, tmp_path: Pa
     assert len(store.parts("tenants/a/uploads/1/scene.tif")) == 1
 
 
+def test_all_uploads_under_a_prefix_are_dropped_and_no_others(store: ObjectStore, tmp_path: Path) -> None:
+    other = "tenants/ab/uploads/1/scene"
+    for key in (KEY, "tenants/a/uploads/2/more", other):
+        store.begin_multipart(key, content_type=TYPE)
+        send(store, 1, LAST, tmp_path, key)
+    assert store.abort_multiparts("tenants/a/") == 2
+    assert store.abort_multiparts("tenants/a/") == 0
+    with pytest.raises(ObjectNotFound):
+        store.parts(KEY)
+    assert len(store.parts(other)) == 1
+
+
 def test_a_key_that_is_taken_keeps_its_object(store: ObjectStore, tmp_path: Path) -> None:
     store.put_bytes(KEY, b"first", content_type=TYPE)
     store.begin_multipart(KEY, content_type=TYPE)

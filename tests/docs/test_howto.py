@@ -96,6 +96,28 @@ def test_keys(shell: Shell) -> None:
     wait_for(lambda: _is_refused(shell.env["PENSTOCK_URL"], old), "a revoked key is still taken", timeout_s=10)
 
 
+def test_measure_usage(shell: Shell) -> None:
+    for block in blocks("measure-usage.md"):
+        if block.language != "toml":
+            shell.take(block)
+
+    for name in ("usage.json", "report.json"):
+        total = json.loads((shell.folder / name).read_text())["total"]
+        assert total["jobs"]["succeeded"] == 2
+        assert total["device_seconds"] > 0
+        assert total["pixels"] >= 2 * 256 * 256
+        assert total["bytes_out"] > 0
+    day, model, jobs, *_ = (shell.folder / "rows.txt").read_text().split()
+    assert (model, jobs) == ("csmask", "2")
+    rows = json.loads((shell.folder / "default" / "manifest.json").read_text())["files"]
+    assert {row["path"] for row in rows} >= {"redis.jsonl", "keys.json"}
+    assert all(digest(shell.folder / "default" / row["path"]) == row["sha256"] for row in rows)
+    erased = json.loads((shell.folder / "erased.json").read_text())
+    assert (erased["jobs"], erased["left"]) == (2, [])
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        assert (client.usage(first=day).rows, client.jobs().jobs) == ((), ())
+
+
 def test_back_up_and_restore(shell: Shell) -> None:
     shell.env["PORT_OF_RESTORED"] = str(free_port())
     for block in blocks("back-up-and-restore.md"):

@@ -11,6 +11,7 @@ PROCESSES, STOPS, REDIS, SURROUNDINGS = (
 STATES = "tests/integration/test_state_machine.py"
 RECORDS = "tests/integration/test_records.py"
 JOURNAL = "tests/integration/test_journal.py"
+USAGE = "tests/integration/test_usage.py"
 ACCESS = "tests/integration/test_access.py"
 GUARD = "tests/integration/test_guarded_ways_in.py"
 
@@ -105,4 +106,10 @@ INVARIANTS: Mapping[int, tuple[str, ...]] = {
         "tests/integration/test_batch_losses.py::test_a_closed_batch_gets_no_member_from_a_keeper_that_was_asleep",
     ),
     15: ("tests/unit/processors/multimodal/test_conversation.py::test_what_people_type_makes_no_place",),
+    16: (
+        f"{USAGE}::test_an_attempt_that_is_repeated_or_fenced_does_not_count",
+        f"{USAGE}::test_the_sums_survive_a_purge_that_ends_anywhere_and_the_loss_of_redis",
+        f"{PROCESSES}[worker_kills]",
+        f"{REDIS}[flushall]",
+    ),
 }

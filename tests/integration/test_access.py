@@ -62,6 +62,8 @@ ROUTES = {
     ("PUT", "/v1/local/{key:path}"): Row(None, 403),
     ("GET", "/v1/key"): Row("any", 200),
     ("GET", "/v1/events"): Row("read", 200),
+    ("GET", "/v1/usage"): Row("read", 200),
+    ("GET", "/v1/tenants"): Row("admin", 200),
     ("GET", "/v1/models"): Row("read", 200),
     ("GET", "/v1/models/{name:path}"): Row("read", 200),
     ("HEAD", "/v1/models/{name:path}"): Row("read", 200),

@@ -23,7 +23,7 @@ ROUTES = {
     ("/v1/uploads/{upload_id}/{name}", "get"), ("/v1/uploads/{upload_id}/{name}", "delete"),
     ("/v1/uploads/{upload_id}/{name}/parts", "post"), ("/v1/uploads/{upload_id}/{name}/complete", "post"),
     ("/v1/models", "get"), ("/v1/models/{name}", "get"), ("/v1/queues", "get"), ("/v1/queues/{name}", "get"),
-    ("/v1/workers", "get"),
+    ("/v1/workers", "get"), ("/v1/usage", "get"), ("/v1/tenants", "get"),
     ("/livez", "get"), ("/metrics", "get"), ("/readyz", "get"), ("/v1/jobs/{job_id}/retry", "post"),
     ("/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", "post"), ("/v1/queues/{name}/pause", "post"),
     ("/v1/queues/{name}/resume", "post"), ("/v1/queues/{name}/drain", "post"), ("/v1/queues/{name}/purge", "post"),
@@ -91,10 +91,10 @@ async def test_every_failure_is_described_as_a_problem(service: Service) -> None
             assert all("Retry-After" in failures[s]["headers"] for s in failures.keys() & {429, 503}), (path, verb)
             described[path, verb] = set(failures)
     anywhere = {405, 421, 500}
-    assert described["/v1/jobs", "post"] == anywhere | {400, 408, 410, 413, 415, 422, 429, 503}
+    assert described["/v1/jobs", "post"] == anywhere | {400, 403, 408, 410, 413, 415, 422, 429, 503}
     assert described["/v1/jobs/{job_id}", "get"] == anywhere | {404, 410, 422, 503}
-    assert described["/v1/jobs/{job_id}/retry", "post"] == anywhere | {404, 409, 410, 422, 429, 503}
-    assert described["/v1/uploads", "post"] == anywhere | {400, 408, 413, 415, 422, 503}
+    assert described["/v1/jobs/{job_id}/retry", "post"] == anywhere | {403, 404, 409, 410, 422, 429, 503}
+    assert described["/v1/uploads", "post"] == anywhere | {400, 403, 408, 413, 415, 422, 503}
     assert described["/livez", "get"] == anywhere
     assert {route for route, failures in described.items() if 503 not in failures} == {
         ("/livez", "get"), ("/metrics", "get"), ("/ogc", "get"), ("/ogc/conformance", "get"),

@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
 from penstock.storage.journal import journal, manifests
 from penstock.storage.journal.journal import Flow, Journal
-from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import deliveries, listing, records
@@ -545,7 +545,7 @@ class TestLossOfRedis:
         flush(desk)
         recover(desk.store, desk.objects)
         assert claim(desk) == []
-        delete_objects(desk.objects, KEY)
+        delete_objects_of(desk.objects, [KEY], before=lambda _: None)
         assert list(desk.objects.list("")) == []
 
 

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import InvalidInput
-from penstock.jobs import Delivery, JobKey, Phase, Progress, State, Webhook
+from penstock.jobs import Delivery, JobKey, Phase, Progress, State, Usage, Webhook
 from penstock.storage.redis import deliveries, drop_events, records, workers
 from penstock.storage.redis.counts import Counts, counts
 from penstock.storage.redis.deliveries import Attempt
@@ -220,7 +220,10 @@ class TestTheRoute:
     async def test_every_name_type_and_label_is_in_the_reference_and_nothing_else(self, service: Service) -> None:
         hook = {"url": "http://files.test/hook"}
         await service.submit(webhook=hook)
-        await service.succeed(await service.claim(), cached=0)
+        used = Usage(1.5, 1, 2, 3, 4, 5)
+        await service.end(
+            await service.claim(), Outcome(State.SUCCEEDED, metrics={"inference_ms": 5.0, "cached": 0}, usage=used)
+        )
         (task,) = (await service.jobs.run(deliveries.due(5, 60))).tasks
         await service.jobs.run(deliveries.settle(task.delivery, Delivery.DELIVERED, Attempt(1, 0.0, 200, "x")))
         await service.jobs.run(drop_events.count(drop_events.HTTP, {drop_events.FOREIGN: 1}))

@@ -15,7 +15,7 @@ from penstock.intake.media import LocalMedia, upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.models import Model
 from penstock.storage.journal import journal
-from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.redis import records
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
@@ -232,5 +232,5 @@ def test_a_text_that_looks_like_a_reference_is_not_taken_for_its_medium(tmp_path
 
 def forget(caching: Caching, key: JobKey) -> None:
     """Delete a job as the keeper does."""
-    delete_objects(caching.bench.objects, key)
+    delete_objects_of(caching.bench.objects, [key], before=lambda _: None)
     caching.bench.store.run(records.delete(key))

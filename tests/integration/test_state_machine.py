@@ -30,7 +30,7 @@ from penstock.errors import IdempotencyMismatch, JobGone, StateConflict, Unknown
 from penstock.jobs import JobKey, Phase, Progress, Submission, Webhook
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
-from penstock.storage.journal.manifests import delete_objects
+from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import deliveries, records
 from penstock.storage.redis.records import JobStore, QueueLimits
@@ -180,7 +180,7 @@ class Jobs(RuleBasedStateMachine):
             with suppress(UnknownJob, StateConflict):
                 self.store.run(records.delete(key))
             return
-        delete_objects(self.objects, key)
+        delete_objects_of(self.objects, [key], before=lambda _: None)
         self.store.run(records.delete(key))
         self.store.run(records.delete(key))
         del self.jobs[name]

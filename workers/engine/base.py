@@ -126,6 +126,10 @@ Check = Callable[[], None]
 #: finished, with fractions for prompts of many steps. The scheduler's thread calls it: it must only count.
 OnBatch = Callable[[int, float], None]
 
+#: Called after each step with the seconds of the device that are a run's own: a batch's time is shared out over its
+#: prompts by their costs. Also for steps that failed. The scheduler's thread calls it: it must only count.
+OnDevice = Callable[[float], None]
+
 
 class Engine(Protocol):
     """Runs the prompts of many jobs at once."""
@@ -147,6 +151,7 @@ class Engine(Protocol):
         check: Check,
         cost: int | None = None,
         on_batch: OnBatch | None = None,
+        on_device: OnDevice | None = None,
         ready: bool = False,
     ) -> Generator[Output]:
         """Yield one output per prompt, in order, drawing prompts ahead within a bounded number of bytes.
@@ -155,7 +160,8 @@ class Engine(Protocol):
         caller gets the latest partial output alone.
 
         `cost` is the sum of the prompts' costs, if known: where a batch has room for one of two jobs, the job with less
-        cost left goes first. `on_batch` is called for each batch that had prompts of this run.
+        cost left goes first. `on_batch` is called for each batch that had prompts of this run, and
+        `on_device` for each step with such prompts.
         A thread of the engine draws the prompts; the caller's draws them all at once where they are `ready`, few and in
         memory. A yielded prompt's arrays belong to the engine: nobody may write to
         them afterwards. The caller's thread calls `check`, between outputs and while waiting for one. An error of one

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, Pro
 from penstock.listening import listener, listening
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Check, Continue, Done, OnBatch, Step
+from penstock.workers.engine.base import Check, Continue, Done, OnBatch, OnDevice, Step
 from penstock.workers.engine.batching import Batch, Pick, compose
 from penstock.workers.engine.device_time import DeviceTime
 from penstock.workers.engine.memory import budget_bytes
@@ -116,6 +117,7 @@ class BatchingEngine:
         check: Check,
         cost: int | None = None,
         on_batch: OnBatch | None = None,
+        on_device: OnDevice | None = None,
         ready: bool = False,
     ) -> Generator[Output]:
         """Yield one output per prompt, in order; see `Engine.run`.
@@ -125,7 +127,7 @@ class BatchingEngine:
         """
         check = self._guarded(check)
         with self._using(model, check) as resident:
-            run = self._open(resident, inf if cost is None else cost, on_batch)
+            run = self._open(resident, inf if cost is None else cost, on_batch, on_device)
             try:
                 with self._feeding(run, prompts, ready=ready):
                     yield from run.take(check)
@@ -215,12 +217,15 @@ class BatchingEngine:
 
     # The feeder's side
 
-    def _open(self, resident: Resident, cost: float, on_batch: OnBatch | None = None) -> Run:
+    def _open(
+        self, resident: Resident, cost: float, on_batch: OnBatch | None = None, on_device: OnDevice | None = None
+    ) -> Run:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
         ready, room = threading.Condition(self._lock), threading.Condition(self._lock)
         run = Run(
-            resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch, listener=listener()
-        )
+            resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch,
+            on_device=on_device, listener=listener(),
+        )  # fmt: skip
         with self._lock:
             run.turn = (self._batches, -1)
             if error := self._end_error():
@@ -339,16 +344,19 @@ class BatchingEngine:
             self._stepping = items
         if not items:
             return
-        no_room = None
+        no_room, begun_s = None, time.monotonic()
         try:
             steps = _step(resident, items)
         except DeviceLost as error:
             self._lose(error)
         except OutOfMemory as error:
+            _charge(items, time.monotonic() - begun_s)
             no_room = error.detail
         except BaseException as error:
+            _charge(items, time.monotonic() - begun_s)
             self._isolate(items, resident, error, retry=retry)
         else:
+            _charge(items, time.monotonic() - begun_s)
             self._deliver(items, steps)
         if no_room is not None:
             # Outside the handler nothing refers to the error, whose frames hold the batch that did not fit.
@@ -415,6 +423,16 @@ def _step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     if len(steps) != len(items) or not all(map(_well_formed, steps)):
         raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
     return steps
+
+
+def _charge(items: Sequence[Item], seconds: float) -> None:
+    """Share the time of a step out over the runs of its prompts, by the prompts' costs."""
+    costs = Counter[Run]()
+    for item in items:
+        costs[item.run] += max(1, item.cost)
+    for run, cost in costs.items():
+        if run.on_device is not None:
+            run.on_device(seconds * cost / costs.total())
 
 
 def _well_formed(step: object) -> bool:

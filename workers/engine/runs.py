@@ -13,7 +13,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.listening import Listener
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Check, OnBatch
+from penstock.workers.engine.base import Check, OnBatch, OnDevice
 from penstock.workers.engine.batching import Limit, Turn
 from penstock.workers.engine.residency import POLL_S, Resident
 
@@ -95,6 +95,8 @@ class Run:
     left: float = inf
     #: Called for each batch that had prompts of this run.
     on_batch: OnBatch | None = None
+    #: Called for each step with prompts of this run, with its share of the device's time.
+    on_device: OnDevice | None = None
     #: Receives the lines of a runner that works on this run alone.
     listener: Listener | None = None
     #: Bytes in memory of each prompt that was drawn and not yet taken: of the prompt, then of its output.

@@ -7,10 +7,21 @@ from collections.abc import Collection
 import structlog
 
 from penstock.config import DropRule
-from penstock.errors import NotReady, Overloaded, PenstockError, QueueDraining, QueueFull, TooManyJobs
+from penstock.errors import (
+    DeviceQuotaExceeded,
+    NotReady,
+    Overloaded,
+    PenstockError,
+    QueueDraining,
+    QueueFull,
+    StorageQuotaExceeded,
+    TooManyJobs,
+)
 
 #: Errors that pass without action: such an object waits.
-_TEMPORARY = (NotReady, Overloaded, QueueDraining, QueueFull, TooManyJobs)
+_TEMPORARY = (
+    DeviceQuotaExceeded, NotReady, Overloaded, QueueDraining, QueueFull, StorageQuotaExceeded, TooManyJobs,
+)  # fmt: skip
 
 #: File names skipped in listings that are remembered, so that each is logged once; further names are not logged.
 _MAX_SKIPPED = 1000

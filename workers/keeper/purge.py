@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import structlog
 
 from penstock.jobs import JobKey
-from penstock.storage.journal import batch_manifests
-from penstock.storage.journal.manifests import delete_objects_of
+from penstock.storage.journal import batch_manifests, usage_ledger
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import batches, records
+from penstock.storage.redis.usage import job_usage
 
 #: Jobs of one step: a keeper that stops waits for one step.
 STEP_JOBS = 200
@@ -52,9 +52,16 @@ def retire_batches(store: records.Runs, objects: ObjectStore) -> bool:
 
 
 def purge(store: records.Runs, objects: ObjectStore, keys: Sequence[JobKey]) -> tuple[JobKey, ...]:
-    """Delete the objects of jobs, then their records; return the jobs that have no record or have not ended."""
-    delete_objects_of(objects, keys)
-    return tuple(left for some in _chunks(keys, records.FORGOTTEN_AT_ONCE) for left in store.run(records.purge(some)))
+    """Delete the objects of jobs, then their records; return the jobs that have no record or have not ended.
+
+    Their usage is stored before: their outcomes had it.
+    """
+    jobs = store.run(job_usage(keys))
+    steps = usage_ledger.delete_objects(objects, keys, jobs)
+    left = tuple(key for some in _chunks(keys, records.FORGOTTEN_AT_ONCE) for key in store.run(records.purge(some)))
+    for step in steps:
+        store.run(usage_ledger.fold(step))
+    return left
 
 
 def _chunks(keys: Sequence[JobKey], size: int) -> list[Sequence[JobKey]]:

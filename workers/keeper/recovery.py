@@ -12,7 +12,7 @@ import structlog
 from penstock.batches import BatchKey
 from penstock.errors import RecordTooNew
 from penstock.jobs import JobKey
-from penstock.storage.journal import batch_journal, batch_manifests, journal
+from penstock.storage.journal import batch_journal, batch_manifests, journal, usage_ledger
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import ended_prefix, request_of
@@ -75,9 +75,10 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
     """Return the numbers of manifests and of those that were restored."""
     both_stores = Journal(store, objects)
     ended: list[JobKey | BatchKey] = []
+    tenants: set[str] = set()  # with stored sums of usage
     found = restored = 0
     with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="restore") as pool:
-        listed = _listed(store, objects)
+        listed = _listed(store, objects, tenants)
         while rows := list(islice(listed, LOOKED_UP)):
             found += len(rows)
             stale = store.run(records.stale(rows))
@@ -86,6 +87,7 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
             live = [key for key, over in lost if not over]
             restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=False)), live))
         restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=True)), ended))
+    usage_ledger.fold_all(store, objects, tenants)
     return found, restored
 
 
@@ -94,8 +96,10 @@ def _announce(store: records.Runs) -> None:
         pass
 
 
-def _listed(store: records.Runs, objects: ObjectStore) -> Iterator[tuple[JobKey | BatchKey, bool]]:
+def _listed(store: records.Runs, objects: ObjectStore, tenants: set[str]) -> Iterator[tuple[JobKey | BatchKey, bool]]:
     """Yield the jobs and batches that have a manifest, with True where their end is stored; publish endpoints.
+
+    Adds the tenants that have stored sums of usage to `tenants`.
 
     A listing is sorted by key: a tenant's `endpoints/` come before its `jobs/`, a job's outcome before its request.
     """
@@ -107,6 +111,8 @@ def _listed(store: records.Runs, objects: ObjectStore) -> Iterator[tuple[JobKey 
             yield key, end == key.prefix
         elif (endpoint := endpoint_in(info.key)) is not None:
             _publish(store, objects, endpoint)
+        elif (stored := usage_ledger.usage_in(info.key)) is not None:
+            tenants.add(stored[0])
 
 
 def _restored(key: JobKey | BatchKey, *, ended: bool) -> Flow[bool]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 
 import structlog
 
@@ -18,8 +20,9 @@ from penstock.storage.journal import batch_manifests, journal
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, forget
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import read_outcome
+from penstock.storage.journal.usage_ledger import compact, usage_in
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
-from penstock.storage.redis import records
+from penstock.storage.redis import records, usage
 
 #: Minimum age in seconds of an object before it may be deleted as a leftover: its writer may still be at work.
 GRACE_S = 86_400.0
@@ -63,10 +66,17 @@ class _Listing:
     saved: set[JobKey] = field(default_factory=set)
     revisions: dict[EndpointKey, list[ObjectInfo]] = field(default_factory=dict)
     batches: set[BatchKey] = field(default_factory=set)
+    #: Bytes of the objects of each tenant.
+    kept: Counter[str] = field(default_factory=Counter)
+    #: Tenants with stored sums of usage.
+    metered: set[str] = field(default_factory=set)
 
     def add(self, info: ObjectInfo, age_s: float, settings: Settings) -> None:
         """Add an object of the listing."""
-        if _UPLOAD.match(info.key) and age_s > settings.retention_s:
+        self.kept[info.key.split("/", 2)[1]] += info.size_bytes
+        if (metered := usage_in(info.key)) is not None:
+            self.metered.add(metered[0])
+        elif _UPLOAD.match(info.key) and age_s > settings.retention_s:
             self.uploads.append(info.key)
         elif (found := _ATTEMPT.match(info.key)) and age_s > GRACE_S:
             self.attempts[found[0]] = _job_in(found), int(found["fence"])
@@ -102,6 +112,7 @@ def delete_leftovers(
     for prefix in orphans + checkpoints + unaccepted:
         objects.delete_prefix(prefix)
     counts = map(len, (listing.uploads, orphans, outcomes, checkpoints, replaced, unaccepted))
+    _settle_usage(store, objects, settings, listing, now)
     deleted = Leftovers(objects.sweep(older_than_s=GRACE_S), *counts)
     if deleted != Leftovers():
         log.info("keeper.leftovers_deleted", **asdict(deleted))
@@ -113,6 +124,17 @@ def delete_leftovers_when_due(store: records.Runs, objects: ObjectStore, setting
     if not store.run(records.tidied()):
         delete_leftovers(store, objects, settings)
         store.run(records.note_tidied(EVERY_S))
+
+
+def _settle_usage(store: records.Runs, objects: ObjectStore, settings: Settings, listing: _Listing, now: float) -> None:
+    """Note what the tenants keep, compact their stored sums of usage, and delete the sums of old days."""
+    for tenant, size_bytes in listing.kept.items():
+        store.run(usage.note_kept(tenant, size_bytes))
+    first = usage.day_at(now) - timedelta(days=settings.usage_days)
+    for tenant in listing.metered:
+        compact(store, objects, tenant, first_day=first)
+    while store.run(usage.trim(first)):
+        pass
 
 
 def _job_in(found: re.Match[str]) -> JobKey:

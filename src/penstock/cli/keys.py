@@ -28,13 +28,14 @@ keys_app = typer.Typer(
 )  # fmt: skip
 
 
-def _tenant(name: str) -> str:
+def tenant_name(name: str) -> str:
+    """Return the name of a tenant as it was given; raise `BadParameter` for any other text."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         raise typer.BadParameter("a tenant's name has 1 to 63 characters of a-z, 0-9 and -, and does not begin with -")
     return name
 
 
-Tenant = Annotated[str, typer.Option(help="Tenant.", callback=_tenant)]
+Tenant = Annotated[str, typer.Option(help="Tenant.", callback=tenant_name)]
 
 
 @keys_app.command()

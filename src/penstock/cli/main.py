@@ -39,7 +39,9 @@ from penstock.cli.options import (
 from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.run import read_document, run
+from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
+from penstock.cli.usage import usage
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
 from penstock.errors import ConfigError, PenstockError
@@ -66,12 +68,14 @@ app.add_typer(queues_app, name="queues")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(tenants_app, name="tenants")
 app.command("run", epilog=EPILOG)(run)
 for _command in (upload, wait, download, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
 app.command(epilog=EPILOG)(drops)
+app.command(epilog=EPILOG)(usage)
 
 TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M%z", "%Y-%m-%d"]
 

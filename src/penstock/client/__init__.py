@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from penstock.client.batch_operations import BatchOptions
     from penstock.client.protocol import JobOptions
     from penstock.client.sync_client import Client
+    from penstock.client.usage_answers import UsageDay, UsageReport, UsageSums
     from penstock.client.webhook_operations import EndpointOptions
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
     "EndpointOptions", "Event", "Job", "JobLog", "JobOptions", "LineOutcome", "ModelInfo", "Page", "PenstockAPIError",
-    "Queue", "StillRunning", "Try", "Unreachable", "WebhookDelivery", "WebhookEndpoint", "Worker",
+    "Queue", "StillRunning", "Try", "Unreachable", "UsageDay", "UsageReport", "UsageSums", "WebhookDelivery",
+    "WebhookEndpoint", "Worker",
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.
@@ -57,6 +59,7 @@ _HOMES = (
     "protocol",
     "batch_operations",
     "webhook_operations",
+    "usage_answers",
     "sync_client",
     "async_client",
 )

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -15,7 +15,7 @@ import httpx
 import httpx_sse
 
 from penstock.client import async_runtime as runtime
-from penstock.client import connection, protocol
+from penstock.client import connection, protocol, usage_answers
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
     DeliveryPage,
@@ -36,6 +36,7 @@ from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
 from penstock.client.protocol import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
+from penstock.client.usage_answers import UsageReport
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -312,6 +313,16 @@ class AsyncClient:
     async def workers(self) -> list[Worker]:
         """Return the live workers, the oldest first."""
         return await self._run(self._do.workers())
+
+    async def usage(
+        self, *, first: date | str | None = None, last: date | str | None = None, model: str | None = None,
+        tenant: str | None = None,
+    ) -> UsageReport:  # fmt: skip
+        """Return the usage of ended jobs by model and day, from `first` to `last` (UTC; default: the last 31 days).
+
+        With a key of the scope `admin`, `tenant` may be another tenant, or `*` for all.
+        """
+        return await self._run(usage_answers.read(self._do, first, last, model, tenant))
 
     async def pause_queue(self, name: str = "default") -> Queue:
         """Pause a queue: workers get no more of its jobs. It still accepts jobs, and running jobs go on."""

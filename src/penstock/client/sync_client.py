@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 import httpx_sse
 
-from penstock.client import connection, protocol
+from penstock.client import connection, protocol, usage_answers
 from penstock.client import sync_runtime as runtime
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
@@ -37,6 +37,7 @@ from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
 from penstock.client.protocol import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
+from penstock.client.usage_answers import UsageReport
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -310,6 +311,16 @@ class Client:
     def workers(self) -> list[Worker]:
         """Return the live workers, the oldest first."""
         return self._run(self._do.workers())
+
+    def usage(
+        self, *, first: date | str | None = None, last: date | str | None = None, model: str | None = None,
+        tenant: str | None = None,
+    ) -> UsageReport:  # fmt: skip
+        """Return the usage of ended jobs by model and day, from `first` to `last` (UTC; default: the last 31 days).
+
+        With a key of the scope `admin`, `tenant` may be another tenant, or `*` for all.
+        """
+        return self._run(usage_answers.read(self._do, first, last, model, tenant))
 
     def pause_queue(self, name: str = "default") -> Queue:
         """Pause a queue: workers get no more of its jobs. It still accepts jobs, and running jobs go on."""

@@ -63,6 +63,14 @@
 --                                              latest listing, "queue ADDRESS" -> its problem (JSON)
 -- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
 -- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups by jobs that ended: encoder, result; hit, miss
+-- penstock:counts:used                 hash    "MODEL MEASURE" -> sum over the jobs that ended (USED), of all tenants
+-- penstock:tenant:T:usage:DAY          hash    "MODEL MEASURE" -> sum over the jobs that ended on that day (UTC, days since
+--                                              the epoch); a measure is a terminal state (jobs) or one of USED
+-- penstock:tenant:T:usage:folded       set     stored sums of purged jobs (usage_ledger.py) that the sums here include
+-- penstock:tenant:T:kept:uploads       set     ids of the uploads that `added` includes
+-- penstock:usage:days                  zset    T/DAY of each of these hashes, by DAY
+-- penstock:tenant:T:kept               hash    bytes: of the tenant's objects, as last listed; added: bytes of results
+--                                              and announced uploads since then, less those of purged jobs
 -- penstock:spans:wanted                string  a keeper exports spans (spans.lua), expires
 -- penstock:spans:ended                 zset    T/ID whose spans are still to be exported, by the time of their end
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
@@ -419,6 +427,9 @@ local function count_lookups(model, cache, outcomes, n)
   if outcome and n > 0 then redis.call('HINCRBY', P .. 'counts:cache', model .. ' ' .. cache .. ' ' .. outcome, int(n)) end
 end
 
+-- Measures of a job's usage, which are fields of its record. A value above 2^53 would lose its last digits.
+local USED = { 'device_us', 'bytes_in', 'bytes_out', 'tokens_in', 'tokens_out', 'pixels' }
+
 -- Count a job's end for monitoring and list it for its spans, unless it is the old end of a job that is created again.
 local function count_end(job, state, at)
   if now_us() - at > 300000000 then return end
@@ -434,6 +445,49 @@ local function count_end(job, state, at)
     if cache then count_lookups(job.model, cache, outcome, value) end
   end
   count_up(P .. 'counts:phases', counts)
+  local used = {}
+  for _, name in ipairs(USED) do
+    local n = tonumber(job[name] or '') or 0
+    if n > 0 then used[job.model .. ' ' .. name] = n end
+  end
+  count_up(P .. 'counts:used', used)
+end
+
+local DAY_US = 86400000000
+
+-- Add a job's end to the sums of its tenant and day. Each job is added once: by `terminate`, or, when Redis has lost both
+-- the job and the sums, by whoever creates them again. `jobs` is 0 for work that is no job of the tenant's own.
+local function count_usage(tenant, model, state, at, used, jobs)
+  local day = int(math.floor(at / DAY_US))
+  local key = tkey(tenant, 'usage:' .. day)
+  if redis.call('HINCRBY', key, model .. ' ' .. state, jobs) == jobs then
+    redis.call('ZADD', P .. 'usage:days', day, tenant .. '/' .. day)
+  end
+  for _, name in ipairs(USED) do
+    local n = used[name] or ''
+    if n ~= '' and n ~= '0' then redis.call('HINCRBY', key, model .. ' ' .. name, n) end
+  end
+end
+
+-- Return the device time of the jobs of a tenant that ended today, in us, and the us until the day's end.
+local function used_today(tenant, now)
+  local day, sum = math.floor(now / DAY_US), 0
+  local flat = redis.call('HGETALL', tkey(tenant, 'usage:' .. int(day)))
+  for i = 1, #flat, 2 do
+    if string.match(flat[i], ' device_us$') then sum = sum + flat[i + 1] end
+  end
+  return sum, (day + 1) * DAY_US - now
+end
+
+-- Return the bytes that a tenant keeps, as far as they are known.
+local function kept_bytes(tenant)
+  local found = redis.call('HMGET', tkey(tenant, 'kept'), 'bytes', 'added')
+  return math.max(0, (found[1] or 0) + (found[2] or 0))
+end
+
+-- Count the results that a tenant keeps, until the next listing of its objects.
+local function count_kept(tenant, bytes)
+  if bytes ~= 0 then redis.call('HINCRBY', tkey(tenant, 'kept'), 'added', int(bytes)) end
 end
 
 -- The record of a job that has ended has no field that is empty, or as it is where it is missing (UNSAID), and none that
@@ -468,6 +522,8 @@ local function terminate(job, state, fields, now)
     if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
   if state == 'succeeded' then count_success(job, now) end
+  count_usage(job.tenant, job.model, state, now, job, 1)
+  if state == 'succeeded' then count_kept(job.tenant, tonumber(job.bytes_out or '') or 0) end
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)

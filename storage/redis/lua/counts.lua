@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- -> {ended, tries, phases (flat hashes), bounds_ms, webhooks that wait, queues, events of buckets (flat hash), those that wait, look-ups in caches (flat hash),
--- us since the oldest purge was due}
+-- us since the oldest purge was due, sums of usage (flat hash)}
 -- Of the webhooks that wait, those that are due stand in the lanes of their receivers (deliver.lua).
 local waiting = redis.call('ZCARD', P .. 'outbox')
 for _, tenant in ipairs(redis.call('ZRANGE', P .. 'outbox:tenants', 0, -1)) do
@@ -17,4 +17,4 @@ return { redis.call('HGETALL', P .. 'counts:ended'), redis.call('HGETALL', P .. 
   redis.call('HGETALL', P .. 'counts:phases'), BOUNDS_MS, waiting,
   redis.call('SMEMBERS', P .. 'queues'), redis.call('HGETALL', P .. 'counts:drops'),
   redis.call('ZCARD', P .. 'drops:events'), redis.call('HGETALL', P .. 'counts:cache'),
-  int(lag) }
+  int(lag), redis.call('HGETALL', P .. 'counts:used') }

@@ -13,6 +13,7 @@ local function purge(tenant, id)
     local row = table_of(redis.call('HGETALL', rowkey(job.tenant, delivery_id)))
     if row.id then forget_delivery(row) end
   end
+  if job.state == 'succeeded' then count_kept(job.tenant, -(tonumber(job.bytes_out or '') or 0)) end
   redis.call('SET', tkey(job.tenant, 'gone:' .. job.id), '1', 'EX', args.gone_s)
   unlist(job)
   redis.call('ZREM', P .. 'finished', job.name)

@@ -119,4 +119,63 @@ function ops.ring()
   return redis.call('PEXPIRE', P .. 'bell:' .. args.slot, RING_MS)
 end
 
+-- tenant name replaces jobs{{id, model, state, completed_us, ...}...} sums{DAY: {"MODEL MEASURE": n}} gone_s -> 1 | 0 if the
+-- sums here include it. Adds a stored sum of purged jobs (usage_ledger.py), without the jobs that Redis knows: those are
+-- counted, or were. Sums by day do not name their jobs: only an emptied Redis adds them, one with older data has a part.
+function ops.fold_usage()
+  local tenant, folded = args.tenant, tkey(args.tenant, 'usage:folded')
+  local known = redis.call('SISMEMBER', folded, args.name) == 1
+  for _, name in ipairs(args.replaces) do known = known or redis.call('SISMEMBER', folded, name) == 1 end
+  redis.call('SADD', folded, args.name)
+  if known then return 0 end
+  for _, job in ipairs(args.jobs) do
+    local gone = tkey(tenant, 'gone:' .. job.id)
+    if redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
+      count_usage(tenant, job.model, job.state, job.completed_us, job, 1)
+      redis.call('SET', gone, '1', 'EX', args.gone_s)
+    end
+  end
+  if redis.call('EXISTS', P .. 'alive') == 1 then return 1 end
+  for day, sums in pairs(args.sums) do
+    for name, n in pairs(sums) do redis.call('HINCRBY', tkey(tenant, 'usage:' .. day), name, n) end
+    redis.call('ZADD', P .. 'usage:days', day, tenant .. '/' .. day)
+  end
+  return 1
+end
+
+-- tenant names -> 1. These stored sums are deleted: others replace them.
+function ops.unfold_usage()
+  for _, name in ipairs(args.names) do redis.call('SREM', tkey(args.tenant, 'usage:folded'), name) end
+  return 1
+end
+
+-- before limit -> number of days whose sums were deleted: those before a day
+function ops.trim_usage()
+  local names = redis.call('ZRANGEBYSCORE', P .. 'usage:days', '-inf', '(' .. args.before, 'LIMIT', 0, args.limit)
+  for _, name in ipairs(names) do
+    local tenant, day = split(name)
+    redis.call('DEL', tkey(tenant, 'usage:' .. day))
+    redis.call('ZREM', P .. 'usage:days', name)
+  end
+  return #names
+end
+
+-- tenant bytes -> 1. The tenant's objects were listed.
+function ops.kept()
+  redis.call('DEL', tkey(args.tenant, 'kept'), tkey(args.tenant, 'kept:uploads'))
+  redis.call('HSET', tkey(args.tenant, 'kept'), 'bytes', args.bytes)
+  redis.call('EXPIRE', tkey(args.tenant, 'kept'), 2 * 86400)  -- of a tenant without objects nothing is listed
+  return 1
+end
+
+-- tenant upload bytes max_bytes -> {1} | {0, bytes kept} where there is no room. Counts an upload, once.
+function ops.keep_upload()
+  local uploads, kept = tkey(args.tenant, 'kept:uploads'), kept_bytes(args.tenant)
+  if redis.call('SISMEMBER', uploads, args.upload) == 1 then return { 1 } end
+  if kept + args.bytes > tonumber(args.max_bytes) then return { 0, int(kept) } end
+  redis.call('SADD', uploads, args.upload)
+  count_kept(args.tenant, tonumber(args.bytes))
+  return { 1 }
+end
+
 return ops[args.op]()

@@ -203,4 +203,43 @@ function ops.drop_passes()
   return { redis.call('HGETALL', P .. 'drops:passes'), int(now_us()), redis.call('ZCARD', P .. 'drops:events') }
 end
 
+-- tenant(optional) from to limit -> {T/DAY...} of the days with sums, at most `limit`
+function ops.usage_days()
+  if not args.tenant then return redis.call('ZRANGEBYSCORE', P .. 'usage:days', args.from, args.to, 'LIMIT', 0, args.limit) end
+  local found = {}
+  for day = tonumber(args.from), tonumber(args.to) do
+    if redis.call('EXISTS', tkey(args.tenant, 'usage:' .. int(day))) == 1 then
+      found[#found + 1] = args.tenant .. '/' .. int(day)
+    end
+  end
+  return found
+end
+
+-- days(T/DAY...) -> {flat hash of sums...}
+function ops.usage()
+  local found = {}
+  for n, name in ipairs(args.days) do
+    local tenant, day = split(name)
+    found[n] = redis.call('HGETALL', tkey(tenant, 'usage:' .. day))
+  end
+  return found
+end
+
+-- jobs(T/ID...) -> {{model, state, completed_us, durable, a value for each of USED} or false...}; false where no job has ended
+function ops.job_usage()
+  local found = {}
+  for n, name in ipairs(args.jobs) do
+    local tenant, id = split(name)
+    local row = redis.call('HMGET', jobkey(tenant, id), 'model', 'state', 'completed_us', 'durable', unpack(USED))
+    found[n] = TERMINAL[row[2]] and row or false
+  end
+  return found
+end
+
+-- tenant -> {device time of today in us, us until the day's end, bytes kept}
+function ops.quotas()
+  local used, left = used_today(args.tenant, now_us())
+  return { int(used), int(left), int(kept_bytes(args.tenant)) }
+end
+
 return ops[args.op]()

@@ -1,7 +1,7 @@
 #!lua
--- tenant id record {name: text} priority_us max_tenant_jobs max_queued
+-- tenant id record {name: text} priority_us max_tenant_jobs max_queued max_device_us(optional) max_kept_bytes(optional)
 -- -> {created|exists, view, hint} | {reserved, created_us} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
--- | {draining} | {closed}. `hint` is 1 where a hint must be sent for the job.
+-- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes}. `hint` is 1 where a hint must be sent for the job.
 -- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
 -- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
 local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
@@ -23,6 +23,14 @@ local function refused(why, jobs)
 end
 local live = redis.call('SCARD', tkey(tenant, 'live'))
 if limited and live >= tonumber(args.max_tenant_jobs) then return refused('tenant', live) end
+if limited and args.max_device_us then
+  local used, left = used_today(tenant, now)
+  if used >= tonumber(args.max_device_us) then return { 'device', int(used), int(left) } end
+end
+if limited and args.max_kept_bytes then
+  local bytes = kept_bytes(tenant)
+  if bytes >= tonumber(args.max_kept_bytes) then return { 'kept', int(bytes) } end
+end
 local waiting = redis.call('ZCARD', qkey(queue, 'waiting')) + redis.call('SCARD', qkey(queue, 'reserved'))
 if limited and waiting >= tonumber(args.max_queued) then return refused('full', waiting) end
 local job = { name = tenant .. '/' .. id, tenant = tenant, id = id, revision = '0', batch = batch }

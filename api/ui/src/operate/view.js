@@ -1,16 +1,19 @@
-// Operate: queues, models, workers, dead letters, webhooks and limits - as far as the key's scopes reach.
+// Operate: queues, models, workers, dead letters, webhooks, usage, limits and tenants - as far as the key's scopes reach.
 import { fill, h } from "../dom.js";
 import { may } from "../session.js";
 import { deadLetters } from "./dead_letters.js";
 import { limits } from "./limits.js";
 import { models } from "./models.js";
 import { queues } from "./queues.js";
+import { tenants } from "./tenants.js";
+import { usage } from "./usage.js";
 import { webhooks } from "./webhooks.js";
 import { workers } from "./workers.js";
 
 const PARTS = [
   { scope: "monitor", make: queues }, { scope: "monitor", make: workers }, { scope: "read", make: models },
-  { scope: "admin", make: deadLetters }, { scope: "webhooks", make: webhooks }, { scope: null, make: limits },
+  { scope: "admin", make: deadLetters }, { scope: "webhooks", make: webhooks }, { scope: "read", make: usage },
+  { scope: null, make: limits }, { scope: "admin", make: tenants },
 ];
 
 export async function show(main, { signal }) {

@@ -91,6 +91,45 @@ def test_a_job_is_told_how_many_prompts_shared_its_batches(engine: BatchingEngin
     assert max(shared) > 1
 
 
+def test_the_devices_time_is_shared_out_by_the_costs_of_the_prompts(
+    engine: BatchingEngine, jobs: ThreadPoolExecutor
+) -> None:
+    steps = Steps()
+    model = a_model(max_batch=4, on_step=steps)
+    gate = Job(jobs, engine, model, Source([0]))
+    assert steps.started.wait(WAIT_S)
+    took: dict[int, list[float]] = {1: [], 3: []}
+
+    def run(cost: int, drawn: threading.Event) -> list[Output]:
+        def prompts() -> Iterator[Prompt]:
+            yield Prompt({"x": np.full(1, cost, np.float32)}, cost=cost)
+            drawn.set()
+
+        return list(engine.run(model, prompts(), check=never, on_device=took[cost].append))
+
+    drawn = {cost: threading.Event() for cost in took}
+    others = [jobs.submit(run, cost, event) for cost, event in drawn.items()]
+    assert all(event.wait(WAIT_S) for event in drawn.values())
+    steps.go.set()
+    assert [len(other.result(WAIT_S)) for other in others] == [1, 1]
+    assert gate.outputs() == [0]
+    assert [len(batch) for batch in steps.batches] == [1, 2]
+    [[cheap_s], [dear_s]] = took.values()
+    assert cheap_s > 0
+    assert dear_s == pytest.approx(3 * cheap_s)
+
+
+def test_a_step_that_fails_took_the_device_too(engine: BatchingEngine) -> None:
+    def fail(_: Sequence[FakeState]) -> None:
+        raise ProcessorFailed("no")
+
+    took: list[float] = []
+    with pytest.raises(ProcessorFailed):
+        list(engine.run(a_model(on_step=fail), numbers([1]), check=never, on_device=took.append))
+    assert len(took) == 1
+    assert took[0] > 0
+
+
 def test_jobs_take_turns_where_batches_hold_one_prompt(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
     steps = Steps()
     model = a_model(on_step=steps)

@@ -1,0 +1,100 @@
+"""Usage by tenant, model and day; and the tenants with their limits and keys, for administrators."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import date, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from penstock.api.auth import Caller
+from penstock.api.errors import problems
+from penstock.api.routes.key import limits_view
+from penstock.api.schemas.usage import TenantList, TenantView, UsageReport, key_view, usage_report
+from penstock.api.services import Api, Services
+from penstock.api_keys import KeyRecord
+from penstock.config import DEFAULT_TENANT
+from penstock.errors import InsufficientScope, InvalidRequest
+from penstock.reports import Issue
+from penstock.storage.journal.api_keys import list_keys
+from penstock.storage.redis import usage
+from penstock.storage.redis.usage import UsageRow
+
+#: All tenants, as a filter.
+ALL = "*"
+#: Days of a report without `from`.
+DEFAULT_DAYS = 31
+#: Earliest last day that has the days before it.
+EARLIEST = date(1970, 3, 1)
+#: Rows of a report, at most.
+MAX_ROWS = 10_000
+#: Days within which a tenant without keys and limits of its own must have used something to be listed.
+SEEN_DAYS = 31
+
+router = APIRouter(prefix="/v1", tags=["usage"], responses=problems(503))
+
+
+@router.get("/usage", responses=problems(403, 422))
+async def read_usage(
+    api: Api,
+    caller: Caller,
+    tenant: Annotated[
+        str | None,
+        Query(description="Only with the scope `admin`: another tenant, or `*` for all. Default: the key's tenant."),
+    ] = None,
+    model: Annotated[str | None, Query(description="Only this model.")] = None,
+    first: Annotated[
+        date | None, Query(alias="from", description="First day (UTC). Default: 30 days before the last one.")
+    ] = None,
+    last: Annotated[date | None, Query(alias="to", description="Last day (UTC). Default: today.")] = None,
+) -> UsageReport:
+    """Return the sums of ended jobs by tenant, model and day (UTC): jobs, device seconds, bytes, tokens, pixels.
+
+    Each job counts once, on the day of its end, with all its reported attempts.
+    """
+    wanted = caller.tenant if tenant is None else tenant
+    if wanted != caller.tenant and not caller.is_admin:
+        raise InsufficientScope("usage of other tenants needs the scope admin")
+    last = last or usage.day_at(time.time())
+    first = first or max(last, EARLIEST) - timedelta(days=DEFAULT_DAYS - 1)
+    if not 0 <= (last - first).days < api.settings.usage_days:
+        detail = f"the days must be in order, and at most {api.settings.usage_days} (usage_days)"
+        raise InvalidRequest(detail, errors=[Issue("", detail)])
+    return usage_report(await _rows(api, None if wanted == ALL else wanted, model, first, last), first, last)
+
+
+@router.get("/tenants")
+async def list_tenants(api: Api) -> TenantList:
+    """List the tenants with their limits, quotas and API keys. The texts of keys are stored nowhere."""
+    today = usage.day_at(time.time())
+    seen = await api.jobs.run(usage.days_with_usage(None, today - timedelta(days=SEEN_DAYS), today))
+    records = [] if api.keys is None else await asyncio.to_thread(lambda: list(list_keys(api.objects)))
+    names = {name.rpartition("/")[0] for name in seen} | set(api.settings.tenants)
+    names |= {record.tenant for record in records} or {DEFAULT_TENANT}
+    return TenantList(tenants=[await _view(api, name, records) for name in sorted(names)])
+
+
+async def _view(api: Services, tenant: str, records: list[KeyRecord]) -> TenantView:
+    used = await api.jobs.run(usage.quota_state(tenant))
+    return TenantView(
+        tenant=tenant,
+        limits=limits_view(api.settings, tenant),
+        device_seconds_today=used.device_s,
+        kept_bytes=used.kept_bytes,
+        keys=[key_view(record, at=time.time()) for record in records if record.tenant == tenant],
+    )
+
+
+async def _rows(api: Services, tenant: str | None, model: str | None, first: date, last: date) -> list[UsageRow]:
+    """Return the sums; raise `InvalidRequest` for more than an answer may have."""
+    names = await api.jobs.run(usage.days_with_usage(tenant, first, last))
+    found: list[UsageRow] = []
+    for some in usage.chunks(names):
+        rows = await api.jobs.run(usage.usage_of(some, model))
+        found += rows
+        if len(found) > MAX_ROWS or len(names) > usage.MAX_DAYS:
+            detail = f"the report has more than {MAX_ROWS} rows: name a tenant, a model or fewer days"
+            raise InvalidRequest(detail, errors=[Issue("", detail)])
+    return found

@@ -1,0 +1,78 @@
+"""`penstock usage`: jobs, device seconds, bytes, tokens and pixels by day and model."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.display import err, out, print_json, table
+from penstock.cli.options import DEFAULT_URL, AsJson, Url, connect
+
+if TYPE_CHECKING:
+    from penstock.client.usage_answers import UsageReport, UsageSums
+
+_DAY = ["%Y-%m-%d"]
+_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def usage(
+    first: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=_DAY, metavar="DAY", help="First day, UTC [30 days before the last]."),
+    ] = None,
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=_DAY, metavar="DAY", help="Last day, UTC [today].")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Another tenant, or '*' for all; needs a key with the scope admin.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show the usage of ended jobs by day and model: jobs, device seconds, bytes, tokens and pixels."""
+    with connect(url) as client:
+        found = client.usage(
+            first=None if first is None else first.date(), last=None if last is None else last.date(), model=model,
+            tenant=tenant,
+        )  # fmt: skip
+    if as_json:
+        print_json(dict(found.raw))
+    elif not found.rows:
+        err.print(f"no job ended from {found.first} to {found.last}")
+    else:
+        _show(found, with_tenant=tenant == "*")
+
+
+def _show(found: UsageReport, *, with_tenant: bool) -> None:
+    names = ("day", *(("tenant",) if with_tenant else ()), "model", "jobs", "failed")
+    rows = table(*names, "device s", "in", "out", "tokens", "pixels")
+    for row in found.rows:
+        tenant = (row.tenant,) if with_tenant else ()
+        rows.add_row(str(row.day), *tenant, row.model, *_figures(row.sums))
+    if len(found.rows) > 1:
+        rows.add_row("total", *(("",) if with_tenant else ()), "", *_figures(found.total))
+    out.print(rows)
+
+
+def _figures(sums: UsageSums) -> tuple[str, ...]:
+    jobs, failed = sum(sums.jobs.values()), sums.jobs.get("failed", 0)
+    tokens = sums.tokens_in + sums.tokens_out
+    return (
+        str(jobs), str(failed or ""), f"{sums.device_s:.1f}" if sums.device_s else "", _bytes(sums.bytes_in),
+        _bytes(sums.bytes_out), _short(tokens), _short(sums.pixels),
+    )  # fmt: skip
+
+
+def _bytes(count: int) -> str:
+    return f"{_short(count)}B" if count >= 1000 else f"{count} B" if count else ""
+
+
+def _short(count: int) -> str:
+    """Return a number in at most six characters: `12.3 M`."""
+    for size, unit in _STEPS:
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count or "")
