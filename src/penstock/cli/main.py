@@ -344,7 +344,8 @@ def _input(
     """Return the job's input, and those of its fields that hold local files."""
     from penstock.cli.params import assign_files, assign_texts, means_texts
     from penstock.client.answers import media_fields
-    from penstock.requests import is_file, is_reference
+    from penstock.jobs import is_reference
+    from penstock.requests import is_file
 
     if files and means_texts(files, schema, is_file):
         return document | assign_texts(files, schema), {}

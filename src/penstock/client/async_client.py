@@ -15,7 +15,7 @@ import httpx
 import httpx_sse
 
 from penstock.client import async_runtime as runtime
-from penstock.client import connection, protocol
+from penstock.client import connection, protocol, results
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
     DeliveryPage,
@@ -36,6 +36,7 @@ from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
 from penstock.client.protocol import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
+from penstock.client.results import Result
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -79,6 +80,29 @@ class AsyncClient:
     ) -> Job:
         """Submit a job and return it. `files` are uploaded first; their references go into the fields of `input`."""
         return await self._run(self._do.submit(model, input or {}, files or {}, on_bytes, options))
+
+    async def run(
+        self,
+        model: str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002  (the API's own word)
+        *,
+        folder: str | Path | None = None,
+        timeout_s: float | None = None,
+        on_job: OnJob | None = None,
+        on_bytes: OnBytes | None = None,
+        options: JobOptions | None = None,
+        **fields: Any,
+    ) -> Result:
+        """Run a job and return its result: `client.run("csmask", scene="scene.tif").classes` is a path.
+
+        `fields` are those of the model's input; a local path in a field for media is uploaded. The files are saved in
+        `folder`, by default in one that is deleted when the process ends. Raises `JobFailed` for a job without a
+        result, and `StillRunning` after `timeout_s` seconds.
+        """
+        document, place = {**(input or {}), **fields}, None if folder is None else Path(folder)
+        deadline = protocol.Deadline(timeout_s)
+        flow = results.run(self._do, model, document, place, deadline, on_job, on_bytes, options or JobOptions())
+        return await self._run(flow)
 
     async def upload(self, path: str | Path, *, on_bytes: OnBytes | None = None) -> str:
         """Send a local file and return its `media://` reference. A large file is sent in parts, several at once.

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 import httpx_sse
 
-from penstock.client import connection, protocol
+from penstock.client import connection, protocol, results
 from penstock.client import sync_runtime as runtime
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
@@ -37,6 +37,7 @@ from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
 from penstock.client.protocol import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
+from penstock.client.results import Result
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -80,6 +81,29 @@ class Client:
     ) -> Job:
         """Submit a job and return it. `files` are uploaded first; their references go into the fields of `input`."""
         return self._run(self._do.submit(model, input or {}, files or {}, on_bytes, options))
+
+    def run(
+        self,
+        model: str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002  (the API's own word)
+        *,
+        folder: str | Path | None = None,
+        timeout_s: float | None = None,
+        on_job: OnJob | None = None,
+        on_bytes: OnBytes | None = None,
+        options: JobOptions | None = None,
+        **fields: Any,
+    ) -> Result:
+        """Run a job and return its result: `client.run("csmask", scene="scene.tif").classes` is a path.
+
+        `fields` are those of the model's input; a local path in a field for media is uploaded. The files are saved in
+        `folder`, by default in one that is deleted when the process ends. Raises `JobFailed` for a job without a
+        result, and `StillRunning` after `timeout_s` seconds.
+        """
+        document, place = {**(input or {}), **fields}, None if folder is None else Path(folder)
+        deadline = protocol.Deadline(timeout_s)
+        flow = results.run(self._do, model, document, place, deadline, on_job, on_bytes, options or JobOptions())
+        return self._run(flow)
 
     def upload(self, path: str | Path, *, on_bytes: OnBytes | None = None) -> str:
         """Send a local file and return its `media://` reference. A large file is sent in parts, several at once.
