@@ -66,10 +66,17 @@ $(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope
 exit $$failed
 endef
 
+# Clients of other projects whose dependencies would fill the environment of the tests.
+CLIENTS := .venv-clients/.ready
+
+$(CLIENTS): constraints.txt infra/clients-env.sh
+	infra/clients-env.sh .venv-clients "$(PYTHON)"
+	@touch $@
+
 test: $(READY) $(PAGE) ## Run the tests of every promise and every module (JOBS=4: in four processes)
 	@$(call run_tests,not breadth)
 
-test-breadth: $(READY) $(PAGE) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
+test-breadth: $(READY) $(PAGE) $(CLIENTS) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
 	@$(call run_tests,breadth,--part $(PART))
 
 test-all: ## Run all tests: `make test`, then `make test-breadth`

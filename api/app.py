@@ -32,6 +32,7 @@ from penstock.api.facades.openai import batches as openai_batches
 from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
+from penstock.api.facades.runpod import routes as runpod
 from penstock.api.framing import AbsoluteTarget, AmbiguousLength
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
@@ -155,7 +156,7 @@ def _routers(services: Services) -> list[APIRouter]:
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
-        openai_files.router, openai_batches.router, ogc.router, object_events.router,
+        openai_files.router, openai_batches.router, ogc.router, runpod.router, object_events.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 
