@@ -39,6 +39,11 @@ Folder = Annotated[
 ]
 
 
+Files = Annotated[
+    bool, typer.Option("--files", help="With --out: also save the files of each request, in a folder of its own.")
+]
+
+
 @batch_app.command()
 def submit(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or a media:// or s3:// reference to one.")],
@@ -55,6 +60,7 @@ def submit(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the batch ends, and show its progress.")] = False,
     folder: Folder = None,
+    files: Files = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +71,7 @@ def submit(
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
+    _require_folder(folder, files)
     if folder is not None:
         make_folder(folder)
     with connect(url, patience_s=FOLLOWING_S) as client:
@@ -79,7 +86,7 @@ def submit(
         err.print(f"batch {batch.id}")
         batch = _follow(client, batch)
         if folder is not None:
-            _save(client, batch, folder)
+            _save(client, batch, folder, files)
     _show(batch, as_json)
     raise typer.Exit(_code(batch))
 
@@ -105,11 +112,21 @@ def wait(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 
 
 @batch_app.command()
-def results(batch_id: BatchId, folder: Folder = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show or save the outcome of each request of an ended batch; with --json one object per line."""
+def results(
+    batch_id: BatchId,
+    folder: Folder = None,
+    files: Files = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show or save the outcome of each request of an ended batch; with --json one object per line.
+
+    With --out and --files, the files of each request are saved, too, in a folder named after its custom_id, or line-7.
+    """
+    _require_folder(folder, files)
     with connect(url, patience_s=FOLLOWING_S) as client:
         if folder is not None:
-            _save(client, client.batch(batch_id), folder)
+            _save(client, client.batch(batch_id), folder, files)
             return
         for outcome in client.batch_results(batch_id):
             _show_outcome(outcome, as_json)
@@ -166,12 +183,24 @@ def _follow(client: Client, batch: Batch) -> Batch:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _save(client: Client, batch: Batch, folder: Path) -> None:
-    from penstock.cli.progress import transfer
+def _require_folder(folder: Path | None, files: bool) -> None:
+    if files and folder is None:
+        raise typer.BadParameter("--files saves files: give their folder with --out DIR")
 
-    with transfer(err, "saving") as on_bytes:
-        for path in client.download_batch(batch, folder, on_bytes=on_bytes):
-            err.print(f"{path}  {path.stat().st_size:,} bytes")
+
+def _save(client: Client, batch: Batch, folder: Path, files: bool) -> None:
+    from penstock.cli.progress import counting, transfer
+
+    if not files:
+        with transfer(err, "saving") as on_bytes:
+            paths = client.download_batch(batch, folder, on_bytes=on_bytes)
+    else:
+        with counting(err, batch.counts.succeeded) as on_line:
+            paths = client.download_batch(
+                batch, folder, artifacts=True, on_line=lambda done, total: on_line(done, f"files of {total} requests")
+            )
+    for path in paths:
+        err.print(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def _show(batch: Batch, as_json: bool) -> None:

@@ -31,7 +31,7 @@ from penstock.client.answers import (
     Worker,
 )
 from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
-from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, outcomes
+from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
@@ -276,8 +276,22 @@ class AsyncClient:
         """Delete a batch with its jobs and results; a running one is canceled first and waited for."""
         await self._run(self._batches.delete(batch_id))
 
-    async def download_batch(self, batch: Batch, folder: str | Path, *, on_bytes: OnBytes | None = None) -> list[Path]:
-        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return their paths."""
+    async def download_batch(
+        self,
+        batch: Batch,
+        folder: str | Path,
+        *,
+        artifacts: bool = False,
+        on_bytes: OnBytes | None = None,
+        on_line: OnLine | None = None,
+    ) -> list[Path]:
+        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return the paths.
+
+        With `artifacts` also the files of each line, in a folder named after its `custom_id`, or `line-7` where that is
+        no unique name; `on_line` is then called with (lines saved, lines with files).
+        """
+        if artifacts:
+            return await self._run(self._batches.save_all(batch, Path(folder), on_bytes, on_line))
         return await self._run(self._batches.save(batch, Path(folder), on_bytes))
 
     async def batch_results(self, batch_id: str) -> AsyncIterator[LineOutcome]:

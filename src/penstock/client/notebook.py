@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.client.answers import Artifact, Job
+    from penstock.client.batch_answers import Batch
 
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp"})
 _COLOURS = {"succeeded": "#1a7f37", "failed": "#b42318", "canceled": "#6b7280", "expired": "#6b7280"}
@@ -32,6 +33,18 @@ def card(job: Job, pictures: Sequence[str] | None = None, *, page: str = "") -> 
     return f'<div style="font-family: sans-serif">{"".join(parts)}</div>'
 
 
+def batch_card(batch: Batch) -> str:
+    """Return a batch as HTML: its state, how many requests have ended, and links to its files."""
+    counts, total = batch.counts, max(1, batch.counts.total)
+    words = f"{counts.over}/{counts.total} ended, {counts.succeeded} succeeded"
+    parts = [
+        f"<div><b>batch</b> <code>{escape(batch.id)}</code> {escape(batch.status.value)}</div>",
+        f'<div><progress value="{counts.over}" max="{total}"></progress> {escape(words)}</div>',
+        _list([(a.name, a.url) for a in batch.artifacts]),
+    ]
+    return f'<div style="font-family: sans-serif">{"".join(parts)}</div>'
+
+
 def _state(job: Job) -> str:
     status = job.status.value
     word = f"{status}, {job.phase}" if job.phase and not job.over else status
@@ -51,8 +64,11 @@ def _progress(job: Job) -> str:
 
 
 def _links(job: Job, page: str) -> str:
-    found = [("page", page)] if _is_web(page) else []
-    found += [(f"{a.name} ({a.size_bytes:,} bytes)", a.url) for a in job.artifacts if _is_web(a.url)]
+    return _list([("page", page), *((f"{a.name} ({a.size_bytes:,} bytes)", a.url) for a in job.artifacts)])
+
+
+def _list(links: Sequence[tuple[str, str]]) -> str:
+    found = [(name, url) for name, url in links if _is_web(url)]
     items = (f'<a href="{escape(url)}" rel="noopener">{escape(name)}</a>' for name, url in found)
     return f"<div>{' · '.join(items)}</div>" if found else ""
 

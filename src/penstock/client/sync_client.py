@@ -32,7 +32,7 @@ from penstock.client.answers import (
     Worker,
 )
 from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
-from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, outcomes
+from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
@@ -275,8 +275,22 @@ class Client:
         """Delete a batch with its jobs and results; a running one is canceled first and waited for."""
         self._run(self._batches.delete(batch_id))
 
-    def download_batch(self, batch: Batch, folder: str | Path, *, on_bytes: OnBytes | None = None) -> list[Path]:
-        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return their paths."""
+    def download_batch(
+        self,
+        batch: Batch,
+        folder: str | Path,
+        *,
+        artifacts: bool = False,
+        on_bytes: OnBytes | None = None,
+        on_line: OnLine | None = None,
+    ) -> list[Path]:
+        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return the paths.
+
+        With `artifacts` also the files of each line, in a folder named after its `custom_id`, or `line-7` where that is
+        no unique name; `on_line` is then called with (lines saved, lines with files).
+        """
+        if artifacts:
+            return self._run(self._batches.save_all(batch, Path(folder), on_bytes, on_line))
         return self._run(self._batches.save(batch, Path(folder), on_bytes))
 
     def batch_results(self, batch_id: str) -> Iterator[LineOutcome]:
