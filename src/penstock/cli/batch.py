@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.display import clock, err, out, print_json, table
+from penstock.cli.display import err, fitted, is_wide, moment, out, print_json
 from penstock.cli.options import (
     DEFAULT_URL,
     EPILOG,
@@ -162,11 +162,14 @@ def list_batches(
     if as_json:
         print_json([dict(batch.raw) for batch in page.batches])
         return
-    rows = table("batch", "status", "created", "requests", "ended", "succeeded")
-    for batch in page.batches:
-        figures = (batch.counts.total, batch.counts.over, batch.counts.succeeded)
-        rows.add_row(batch.id, batch.status.value, clock(batch.created_at), *map(str, figures))
-    out.print(rows)
+    wide = is_wide(out)
+    rows = [
+        (batch.id, batch.status.value, moment(batch.created_at, wide=wide), str(batch.counts.total),
+         str(batch.counts.over), str(batch.counts.succeeded))
+        for batch in page.batches
+    ]  # fmt: skip
+    columns = ("batch", "status", "created", "requests", "ended", "succeeded")
+    out.print(fitted(out, columns, rows, omit=("ended",)), soft_wrap=False)
 
 
 def _follow(client: Client, batch: Batch) -> Batch:

@@ -35,7 +35,19 @@ from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBa
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
-from penstock.client.protocol import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
+from penstock.client.protocol import (
+    Digest,
+    Flow,
+    JobOptions,
+    OnBytes,
+    OnRetry,
+    Pause,
+    Reply,
+    Request,
+    Save,
+    Step,
+    Together,
+)
 from penstock.client.results import Result
 from penstock.client.webhook_operations import EndpointOptions
 
@@ -52,11 +64,13 @@ class AsyncClient:
         api_key: str | None = None,
         patience_s: float = PATIENCE_S,
         state_dir: str | Path | None = None,
+        on_retry: OnRetry | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = httpx.AsyncClient(**connection.options(base_url), transport=transport)
         self._api_key = connection.checked_key(api_key)
-        self._do = Operations(patience_s, service=base_url, state_dir=None if state_dir is None else Path(state_dir))
+        notes = None if state_dir is None else Path(state_dir)
+        self._do = Operations(patience_s, service=base_url, state_dir=notes, on_retry=on_retry)
         self._batches = BatchOperations(self._do)
 
     async def __aenter__(self) -> Self:
@@ -159,7 +173,7 @@ class AsyncClient:
         return self._events(job_id, after, protocol.Deadline(None))
 
     async def _events(self, job_id: str, after: str, deadline: protocol.Deadline) -> AsyncIterator[Event]:
-        reader = protocol.EventReader(job_id, after, protocol.Delays(self._do.patience_s, self._do.draw), deadline)
+        reader = protocol.EventReader(job_id, after, self._do.delays, deadline)
         while not reader.over:
             try:
                 async with (

@@ -34,7 +34,7 @@ from penstock.client.answers import (
     read_worker,
 )
 from penstock.client.downloads import open_file, rename, require_place
-from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, Reply, Request
+from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, OnRetry, Reply, Request
 from penstock.client.transfers import MULTIPART_FROM_BYTES
 from penstock.client.upload_notes import UploadNote
 
@@ -63,6 +63,8 @@ class Operations:
     service: str = ""
     #: The folder for notes of unfinished uploads; None = no notes.
     state_dir: Path | None = None
+    #: Called before each retry.
+    on_retry: OnRetry | None = None
 
     def fetch(self, method: str, path: str, **options: Any) -> Flow[Any]:
         """Send a request and return the JSON of its answer; None for an empty answer."""
@@ -224,7 +226,12 @@ class Operations:
 
     def exchange(self, request: Request) -> Flow[Reply]:
         """Send a request, with retries, and return the answer."""
-        return protocol.exchange(request, patience_s=self.patience_s, draw=self.draw)
+        return protocol.exchange(request, patience_s=self.patience_s, draw=self.draw, on_retry=self.on_retry)
+
+    @property
+    def delays(self) -> protocol.Delays:
+        """New delays between the tries of a request."""
+        return protocol.Delays(self.patience_s, self.draw, self.on_retry)
 
 
 def write_notes(job: Job, folder: Path) -> list[Path]:
