@@ -110,6 +110,7 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("POST", "/v1/events/s3"): Scope.EVENTS,
         ("GET", "/metrics"): Scope.MONITOR,
         ("GET", "/v1/workers"): Scope.MONITOR,
+        ("GET", "/v1/drops"): Scope.MONITOR,
         ("GET", "/v1/queues"): Scope.MONITOR,
         ("GET", "/v1/queues/{name}"): Scope.MONITOR,
         ("POST", "/v1/queues/{name}/pause"): Scope.ADMIN,

@@ -45,6 +45,7 @@ from penstock.api.routes import (
     batches,
     changes,
     deliveries,
+    drops,
     events,
     health,
     jobs,
@@ -155,7 +156,7 @@ def _routers(services: Services) -> list[APIRouter]:
         logs.router, deliveries.router,
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
-        metrics.router, workers.router, pooling.router, openai.router, openai_audio.router,
+        metrics.router, workers.router, drops.router, pooling.router, openai.router, openai_audio.router,
         openai_files.router, openai_batches.router, ogc.router, runpod.router, object_events.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers

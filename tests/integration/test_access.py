@@ -151,6 +151,7 @@ ROUTES = {
     ("POST", "/v1/events/s3"): Row("events", 404, {"Records": []}),
     ("GET", "/metrics"): Row("monitor", 200),
     ("GET", "/v1/workers"): Row("monitor", 200),
+    ("GET", "/v1/drops"): Row("monitor", 200),
     ("GET", "/v1/queues"): Row("monitor", 200),
     ("GET", "/v1/queues/{name}"): Row("monitor", 200),
     ("POST", "/v1/queues/{name}/pause"): Row("admin", 200),

@@ -365,6 +365,10 @@ class AsyncClient:
         """Return the live workers, the oldest first."""
         return await self._run(self._do.workers())
 
+    async def drops(self) -> dict[str, Any]:
+        """Return the service's drop rules (`rules`) with their last listings, as the API tells them."""
+        return await self._run(self._do.drops())
+
     async def pause_queue(self, name: str = "default") -> Queue:
         """Pause a queue: workers get no more of its jobs. It still accepts jobs, and running jobs go on."""
         return await self._run(self._do.set_queue(name, "pause"))

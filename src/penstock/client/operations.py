@@ -135,6 +135,10 @@ class Operations:
         answer = yield from self.fetch("GET", "/v1/workers")
         return [read_worker(worker) for worker in answer["workers"]]
 
+    def drops(self) -> Flow[dict[str, Any]]:
+        found: dict[str, Any] = yield from self.fetch("GET", "/v1/drops")
+        return found
+
     def set_queue(self, name: str, move: Literal["pause", "resume", "drain"]) -> Flow[Queue]:
         return read_queue((yield from self.fetch("POST", f"{_queue(name)}/{move}")))
 

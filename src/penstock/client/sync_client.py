@@ -363,6 +363,10 @@ class Client:
         """Return the live workers, the oldest first."""
         return self._run(self._do.workers())
 
+    def drops(self) -> dict[str, Any]:
+        """Return the service's drop rules (`rules`) with their last listings, as the API tells them."""
+        return self._run(self._do.drops())
+
     def pause_queue(self, name: str = "default") -> Queue:
         """Pause a queue: workers get no more of its jobs. It still accepts jobs, and running jobs go on."""
         return self._run(self._do.set_queue(name, "pause"))
