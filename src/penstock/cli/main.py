@@ -55,6 +55,7 @@ from penstock.cli.options import (
 from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.run import read_document, run
+from penstock.cli.sample_model import sample_model
 from penstock.cli.upkeep import doctor, recover
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
@@ -87,6 +88,7 @@ for _command in (upload, wait, download, watch):
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
 app.command(epilog=EPILOG)(drops)
+app.command("sample-model")(sample_model)
 
 TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M%z", "%Y-%m-%d"]
 
