@@ -55,6 +55,7 @@ def submit(
         float | None, typer.Option("--ttl", metavar="SECONDS", help="Time after which unfinished jobs end [86400].")
     ] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the batch.")] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the batch ends.")] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one batch.")
     ] = None,
@@ -78,7 +79,7 @@ def submit(
         with transfer(err, "sending") as on_bytes:
             batch = client.submit_batch(
                 file if "://" in file else Path(file), model=model, priority=priority, ttl_s=ttl_s,
-                metadata=pairs(metadata or [], "--meta"), idempotency_key=key, on_bytes=on_bytes,
+                metadata=pairs(metadata or [], "--meta"), webhook=webhook, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
         if not wait and folder is None:
             _show(batch, as_json)

@@ -39,6 +39,8 @@ class BatchOptions(TypedDict, total=False):
     #: Seconds the batch may take; unfinished jobs are then ended.
     ttl_s: float | None
     metadata: Mapping[str, str] | None
+    #: A URL that is told the end of the batch.
+    webhook: str | None
     #: Submissions with the same key are one batch; by default each call has a key of its own.
     idempotency_key: str | None
 
@@ -146,6 +148,7 @@ def _wanted(options: BatchOptions) -> dict[str, Any]:
         "priority": options.get("priority"),
         "ttl": options.get("ttl_s"),
         "metadata": dict(options.get("metadata") or {}) or None,
+        "webhook": None if options.get("webhook") is None else {"url": options["webhook"]},
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
