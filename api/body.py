@@ -77,7 +77,7 @@ async def read_form(request: Request, *, limit_bytes: int, settings: Settings) -
     `MalformedBody`.
     """
     require_type(request.headers.get("content-type", ""), "multipart/form-data")
-    stream = _limited(request, limit_bytes, settings.body_idle_s)
+    stream = limited(request, limit_bytes, settings.body_idle_s)
     try:
         form = await MultiPartParser(request.headers, stream, max_files=1, max_fields=MAX_FIELDS).parse()
     except MultiPartException as error:
@@ -90,21 +90,27 @@ async def read_form(request: Request, *, limit_bytes: int, settings: Settings) -
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI description of a body that a route reads with `read_json`."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(model)}}}}
+
+
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a model without references."""
     schema = model.model_json_schema()
-    content = {"application/json": {"schema": _inline(schema, schema.pop("$defs", {}))}}
-    return {"requestBody": {"required": True, "content": content}}
+    inlined: dict[str, Any] = _inline(schema, schema.pop("$defs", {}))
+    return inlined
 
 
 async def _read(request: Request, api: Services, tenant: str) -> bytes:
     data, settings = bytearray(), api.settings
-    async for chunk in _limited(request, settings.body_limit_bytes(tenant), settings.body_idle_s):
+    async for chunk in limited(request, settings.body_limit_bytes(tenant), settings.body_idle_s):
         data += chunk
         if len(data) > FREE_BYTES:
             await api.pace.wait(tenant, len(chunk))
     return bytes(data)
 
 
-async def _limited(request: Request, limit_bytes: int, idle_s: float) -> AsyncGenerator[bytes]:
+async def limited(request: Request, limit_bytes: int, idle_s: float) -> AsyncGenerator[bytes]:
+    """Yield the chunks of the body as `body_chunks` does; raise `PayloadTooLarge` beyond `limit_bytes`."""
     size_bytes = 0
     async for chunk in body_chunks(request, idle_s=idle_s):
         size_bytes += len(chunk)

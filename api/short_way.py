@@ -85,6 +85,8 @@ class ShortWay:
         headers = dict(scope["headers"])
         if len(headers) < len(scope["headers"]) or not _SPECIAL.isdisjoint(headers) or self._api_app.state.spans.wanted:
             return None
+        if headers.get(b"content-type", b"")[:10].lower() == b"multipart/":
+            return None
         api: Services = self._api_app.state.services
         tenant = known_tenant(api, headers.get(b"authorization", b"").decode("latin-1"))
         return None if tenant is None else _Visit(scope, headers, api, tenant)

@@ -52,6 +52,15 @@ async def examine_large(request: Request, api: Services, tenant: str, wanted: Jo
     return Examination(entry, found)
 
 
+async def require_fitting(request: Request, api: Services, tenant: str, wanted: JobRequest) -> None:
+    """Raise the errors in a request that are found without its media."""
+    examination = await examine_large(request, api, tenant, wanted)
+    if examination is not None:
+        examination.findings()
+    else:
+        examine(servable(wanted.model, await api.models.read(wanted.model)), wanted.input)
+
+
 async def submission(
     api: Services,
     key: JobKey,

@@ -57,6 +57,14 @@ STUCK_S = 60.0
 #: Seconds that the jobs have to notice that the worker drains.
 GIVE_BACK_S = 10.0
 
+#: The reasons of `Worker.trouble` as sentences.
+_TROUBLES = {
+    "device_lost": "its device was lost",
+    "device_stuck": f"its device had computed prompts of ended jobs for {STUCK_S:g} s",
+    "attempt_stuck": f"an attempt had not ended for {STUCK_S:g} s after its end was due",
+    "claims_nothing": f"it had claimed nothing for {SILENT_S:g} s, with a free slot",
+}
+
 log = structlog.get_logger(__name__)
 
 
@@ -129,7 +137,7 @@ class Worker:
         while not self.ended.wait(WATCH_EVERY_S):
             self.stalls.tick(time.monotonic())
             if (reason := self.trouble()) is not None:
-                log.error("worker.unhealthy", reason=reason)
+                log.error("worker.unhealthy", reason=reason, detail=_TROUBLES[reason])
                 after = threading.Timer(self.settings.drain_s + END_S, kill)
                 after.daemon = True
                 after.start()

@@ -35,6 +35,8 @@ SUBMITTING: Sequence[tuple[str, str]] = (
     ("POST", "/openai/v1/audio/transcriptions"),
     ("POST", "/openai/v1/audio/translations"),
     ("POST", "/ogc/processes/{process_id}/execution"),
+    ("POST", "/runpod/v2/{endpoint}/run"),
+    ("POST", "/runpod/v2/{endpoint}/runsync"),
 )
 #: Rate-limited routes. Batches and retries are limited in rate only: a batch's jobs are created as there is room, and
 #: a repeated retry finds the existing job.
@@ -43,6 +45,7 @@ LIMITED: Sequence[tuple[str, str]] = (
     ("POST", "/v1/batches"),
     ("POST", "/openai/v1/batches"),
     ("POST", "/v1/jobs/{job_id}/retry"),
+    ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
 )
 
 

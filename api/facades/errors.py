@@ -1,4 +1,4 @@
-"""Error formats of the facades: OpenAI's below `/openai`, vLLM's at `/pooling`.
+"""Error formats of the facades: OpenAI's below `/openai`, vLLM's at `/pooling`, RunPod's below `/runpod`.
 
 In these formats an invalid request is 400 (422 in the native API) and an unknown model is 404.
 """
@@ -119,6 +119,13 @@ def _as_vllm(report: ErrorReport, status: int, headers: Mapping[str, str] | None
     return JSONResponse({"error": vllm_error(report, status)}, status, headers)
 
 
+def _as_runpod(report: ErrorReport, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    status = facade_status(report, status)
+    return JSONResponse(
+        {"error": with_places(report.detail, report.errors), "code": report.code, "status": status}, status, headers
+    )
+
+
 _WRONG_BASE_HINT = "OpenAI's interface is under /openai/v1; end the client's base URL with /openai/v1."
 OPENAI_BASE = "/openai/v1"
 #: The routes below `OPENAI_BASE`; a test compares them with the app.
@@ -133,7 +140,12 @@ _OPENAI_ONLY = (*(route for route in OPENAI_ROUTES if route not in ("/models", "
 _WRONG_BASE = frozenset(f"{base}{route}" for base in ("", "/v1", "/openai") for route in _OPENAI_ONLY)
 #: Path prefix -> error format. OpenAI's clients show only errors in OpenAI's format.
 ERROR_FORMATS: Mapping[str, ErrorFormat] = MappingProxyType(
-    {"/openai": _as_openai, "/pooling": _as_vllm, **dict.fromkeys(sorted(_WRONG_BASE), _as_openai)}
+    {
+        "/openai": _as_openai,
+        "/pooling": _as_vllm,
+        "/runpod": _as_runpod,
+        **dict.fromkeys(sorted(_WRONG_BASE), _as_openai),
+    }
 )
 
 

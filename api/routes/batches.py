@@ -26,7 +26,7 @@ from penstock.api.services import Api, Services
 from penstock.api.tracing import traceparent
 from penstock.batches import Batch, BatchKey, BatchManifest
 from penstock.errors import BatchGone, IdempotencyMismatch, UnknownBatch
-from penstock.intake.submissions import Origin, servable
+from penstock.intake.submissions import Origin, check_receiver, servable
 from penstock.jobs import trace_of
 from penstock.storage.journal import batch_journal
 from penstock.storage.redis import batches
@@ -168,6 +168,8 @@ async def _manifest(
     if wanted.model is not None:
         catalogue = await api.models.read(wanted.model)
         servable(wanted.model, catalogue)
+    if wanted.webhook is not None:
+        check_receiver(wanted.webhook.url, api.settings, "/webhook/url")
     async with api.batch_concurrency.acquire(key.tenant):
         lines = await asyncio.to_thread(store, api.file_isolation.in_thread(key.tenant))
     return BatchManifest(
@@ -184,6 +186,7 @@ async def _manifest(
         metadata=wanted.metadata,
         traceparent=origin.traceparent,
         idempotency_key=origin.idempotency_key,
+        webhook=None if wanted.webhook is None else wanted.webhook.url,
     )
 
 

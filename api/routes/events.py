@@ -51,7 +51,7 @@ async def job_events(
     after = _position(last_event_id)
     job = await api.journal.run(journal.read(key))
     if "application/json" in accept and "text/event-stream" not in accept:
-        views = [event_view(event) async for event in _so_far(api, key, after)]
+        views = [event_view(event) async for event in events_so_far(api, key, after)]
         return JSONResponse(EventList(events=views).model_dump(mode="json"))
     return EventSourceResponse(_stream(api, job, after, caller), ping=POLL_INTERVAL_S, sep="\n")
 
@@ -67,7 +67,8 @@ def _position(last_event_id: str | None) -> str:
     return last_event_id
 
 
-async def _so_far(api: Services, key: JobKey, after: str) -> AsyncIterator[JobEvent]:
+async def events_so_far(api: Services, key: JobKey, after: str = "0") -> AsyncIterator[JobEvent]:
+    """Yield the events of a job that are kept, after the event `after`."""
     while page := await api.jobs.run(records.events(key, after=after, count=PAGE)):
         for event in page:
             yield event
@@ -114,7 +115,7 @@ async def watch(
         while await caller.is_valid(api):
             # Read the record before the events: when the record has ended, the last event is among the events.
             yield (job := await api.jobs.run(records.read(key)))
-            async for event in _so_far(api, key, after):
+            async for event in events_so_far(api, key, after):
                 after = event.id
                 yield event
                 if event.type in ENDS:

@@ -17,19 +17,21 @@ import uuid_utils
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from penstock.api.auth import Key, Tenant, is_job_id, job_key
-from penstock.api.body import json_body, read_model
+from penstock.api.body import read_model
 from penstock.api.connection import turn
 from penstock.api.errors import problems
 from penstock.api.idempotency import id_from
+from penstock.api.job_forms import form_body, is_form, read_job_form
 from penstock.api.query import FILTERS, JobQuery
 from penstock.api.schemas.jobs import JobList, JobView
 from penstock.api.services import Api, Services
-from penstock.api.submissions import examine_large, submission
+from penstock.api.submissions import examine_large, require_fitting, submission
 from penstock.api.tracing import joins, traceparent
 from penstock.errors import (
     IdempotencyMismatch,
     InvalidRequest,
     JobGone,
+    MediaNotFound,
     NotReady,
     PenstockError,
     TooManyJobs,
@@ -82,7 +84,7 @@ Prefer = Annotated[
 Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the end (60 at most).")]
 
 
-@router.post("", status_code=202, openapi_extra=json_body(JobRequest), responses=_SUBMITTING)
+@router.post("", status_code=202, openapi_extra=form_body(JobRequest), responses=_SUBMITTING)
 async def submit_job(
     request: Request,
     response: Response,
@@ -91,13 +93,18 @@ async def submit_job(
     idempotency_key: Annotated[str | None, Header()] = None,
     prefer: Prefer = None,
 ) -> JobView:
-    """Submit a job: 202, or 200 where it has already ended. With an `Idempotency-Key`, safe to repeat."""
+    """Submit a job: 202, or 200 where it has already ended. With an `Idempotency-Key`, safe to repeat.
+
+    The body is JSON, or a form that carries the files too: the job's fields as texts (`input` as JSON), and each file
+    under the name of the field of the input that it fills (`scene`; `scene.file` inside another field; `images[]` for
+    a list). A form's files together may have the size of one upload; send larger ones as uploads.
+    """
     key = new_key(tenant, idempotency_key)
     origin = Origin(traceparent(request.headers), idempotency_key)
     return await _answer_submission(request, response, api, key, origin, prefer)
 
 
-@router.put("/{job_id}", status_code=202, openapi_extra=json_body(JobRequest), responses=_SUBMITTING)
+@router.put("/{job_id}", status_code=202, openapi_extra=form_body(JobRequest), responses=_SUBMITTING)
 async def put_job(
     job_id: str, request: Request, response: Response, api: Api, tenant: Tenant, prefer: Prefer = None
 ) -> JobView:
@@ -234,15 +241,36 @@ async def page_of(api: Services, tenant: str, query: JobQuery, statuses: Collect
 async def _answer_submission(
     request: Request, response: Response, api: Services, key: JobKey, origin: Origin, prefer: str | None
 ) -> JobView:
-    body = await read_model(request, api, JobRequest)
     repeatable = request.method == "PUT" or origin.idempotency_key is not None
-    submitted = await submit(request, api, key, body.value, body.fingerprint, repeatable=repeatable, origin=origin)
+    if is_form(request):
+        submitted = await _submit_form(request, api, key, repeatable=repeatable, origin=origin)
+    else:
+        body = await read_model(request, api, JobRequest)
+        submitted = await submit(request, api, key, body.value, body.fingerprint, repeatable=repeatable, origin=origin)
     wait_s = preferred_wait(prefer)
     if wait_s is not None:
         submitted = replace(submitted, job=await wait_for_end(api, key, wait_s))
         response.headers["Preference-Applied"] = f"wait={wait_s}"
     _set_headers(response, api, submitted)
     return api.view(submitted.job)
+
+
+async def _submit_form(request: Request, api: Services, key: JobKey, *, repeatable: bool, origin: Origin) -> Submitted:
+    """Store the files of a form whose fields fit the model, and submit its job."""
+    refusal: PenstockError | None = None
+    async with read_job_form(request, api, key) as form:
+        try:
+            await require_fitting(request, api, key.tenant, form.request)
+        except PenstockError as error:
+            if not repeatable:
+                raise
+            refusal = error  # the job may exist
+        else:
+            await asyncio.to_thread(form.store, api.objects, key.tenant)
+    try:
+        return await submit(request, api, key, form.request, form.fingerprint, repeatable=repeatable, origin=origin)
+    except MediaNotFound as error:
+        raise refusal or error from None
 
 
 def _set_headers(response: Response, api: Services, submitted: Submitted) -> None:

@@ -8,7 +8,7 @@ from penstock.api.errors import problems
 from penstock.api.schemas.jobs import ModelList
 from penstock.api.services import Api
 from penstock.errors import NotReady, UnknownModel
-from penstock.models import CatalogueEntry, find, known_names
+from penstock.models import CatalogueEntry, find, no_model
 from penstock.storage.redis import catalogues
 
 router = APIRouter(prefix="/v1", tags=["models"], responses=problems(503))
@@ -33,7 +33,7 @@ async def read_model(name: str, api: Api) -> CatalogueEntry:
         raise NotReady("no worker has reported its models yet, and none are stored; try again in 2 s", retry_after_s=2)
     entry = find(catalogue, name)
     if entry is None:
-        raise UnknownModel(f"there is no model {name!r}; known models: {known_names(catalogue)}")
+        raise UnknownModel(no_model([name], catalogue))
     if entry.problem == catalogues.CHECKING and not entry.input_schema:
         raise NotReady(f"{entry.name} is not ready yet: {entry.problem}", retry_after_s=2)
     return entry

@@ -17,6 +17,13 @@ MAX_INLINE = 1000
 DEFAULT_TTL_S = DAY_S
 
 
+class BatchWebhook(Incoming):
+    """The receiver of a batch's end: `batch.completed`, `batch.canceled` or `batch.expired`."""
+
+    #: Address of the receiver.
+    url: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+
+
 class BatchRequest(Incoming):
     """A batch to submit: inline `requests`, or a `file` of requests."""
 
@@ -40,6 +47,7 @@ class BatchRequest(Incoming):
         description="Seconds until unfinished requests are ended (`expired`). Results of finished requests are kept.",
     )
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=50)] = Field(default_factory=dict)
+    webhook: BatchWebhook | None = Field(default=None, description="Receiver of the end of the batch.")
 
     @model_validator(mode="after")
     def _from_one_place(self) -> Self:

@@ -10,6 +10,7 @@ from docs.generator.comments import Undocumented
 from penstock.api.access import scope_of
 from penstock.api.facades.openai import audio, batches, files, routes
 from penstock.api.facades.pooling import routes as pooling
+from penstock.api.facades.runpod import routes as runpod
 
 
 def table() -> str:
@@ -20,7 +21,7 @@ def table() -> str:
 
 def facade_routes() -> Iterator[APIRoute]:
     """Yield the facade routes that are not in `docs/openapi.json`."""
-    for router in (pooling.router, routes.router, audio.router, files.router, batches.router):
+    for router in (pooling.router, routes.router, audio.router, files.router, batches.router, runpod.router):
         yield from (route for route in router.routes if isinstance(route, APIRoute))
 
 

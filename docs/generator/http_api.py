@@ -12,6 +12,22 @@ from docs.generator.comments import ROOT, Undocumented
 from docs.generator.schema import Schema, words
 
 Operation = Mapping[str, Any]
+#: Tags before all others.
+_FIRST = ("jobs",)
+#: Values of path parameters in examples; `$JOB` is the shell's.
+_PLACES = {
+    "job_id": "$JOB", "batch_id": "$BATCH", "endpoint_id": "$ENDPOINT", "delivery_id": "$DELIVERY", "name": "NAME",
+    "upload_id": "$UPLOAD", "process_id": "csmask", "output": "classes", "path": "classes.tif",
+}  # fmt: skip
+#: Bodies of examples that say more than what is required.
+_BODIES: Mapping[str, Any] = {
+    "submit_job": {"model": "csmask", "input": {"scene": "s3://scenes/a.tif"}, "priority": "high"},
+    "put_job": {"model": "csmask", "input": {"scene": "s3://scenes/a.tif"}},
+    "submit_batch": {"model": "csmask", "requests": [{"custom_id": "a", "input": {"scene": "s3://scenes/a.tif"}}]},
+    "execute_process": {"inputs": {"scene": {"href": "s3://scenes/a.tif"}}, "response": "document"},
+    "change_endpoint": {"enabled": False},
+    "create_upload": {"filename": "scene.tif", "content_type": "image/tiff", "size_bytes": 25_165_824},
+}
 #: First digit of error statuses, which are strings in OpenAPI: `404`, `4XX`, `default`.
 _REFUSED = "4"
 
@@ -28,7 +44,8 @@ def operations() -> str:
     for path, verbs in _document()["paths"].items():
         for verb, operation in verbs.items():
             tags.setdefault(operation.get("tags", ["other"])[0], []).append(_operation(verb, path, operation))
-    return "\n".join(f"## {tag.capitalize()}\n\n" + "\n".join(parts) for tag, parts in sorted(tags.items()))
+    ordered = sorted(tags.items(), key=lambda item: (item[0] not in _FIRST, item[0]))
+    return "\n".join(f"## {tag.capitalize()}\n\n" + "\n".join(parts) for tag, parts in ordered)
 
 
 def objects() -> str:
@@ -46,7 +63,7 @@ def _operation(verb: str, path: str, operation: Operation) -> str:
         raise Undocumented(f"{verb.upper()} {path} has no description: give its function a docstring")
     parts = [
         f"### {verb.upper()} `{path}` {{ #{operation['operationId']} }}", operation["description"], _scope(operation),
-        _parameters(operation), _body(operation), _answers(operation),
+        _parameters(operation), _body(operation), _answers(operation), _example(verb, path, operation),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -80,6 +97,62 @@ def _answers(operation: Operation) -> str:
     ]
     refusals = ", ".join(status for status in sorted(operation["responses"]) if status >= _REFUSED)
     return f"{_table(['answer', 'body', 'meaning'], rows)}\n\n[Problems](errors.md): {refusals}"
+
+
+def _example(verb: str, path: str, operation: Operation) -> str:
+    """Return a request by curl, with the body that the operation needs at least."""
+    filled = re.sub(r"\{(\w+)\}", lambda found: _place(path, found[1]), path)
+    method = "" if verb == "get" else f" -X {verb.upper()}"
+    words = [f'curl{method} "$PENSTOCK_URL{filled}{_query(operation)}"']
+    if operation.get("security"):
+        words.append('-H "Authorization: Bearer $PENSTOCK_API_KEY"')
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        schema = content["application/json"]["schema"]
+        body = _BODIES.get(operation["operationId"], sample(schema, {**_schemas(), **schema.get("$defs", {})}))
+        words += ["-H 'content-type: application/json'", f"-d '{json.dumps(body)}'"]
+    return "```sh\n" + " \\\n     ".join(words) + "\n```"
+
+
+def _place(path: str, name: str) -> str:
+    if name == "name":
+        return {"models": "csmask", "queues": "default", "uploads": "scene.tif"}.get(path.split("/")[2], "classes.tif")
+    return _PLACES.get(name, name.upper())
+
+
+def _query(operation: Operation) -> str:
+    wanted = {p["name"]: sample(p["schema"], _schemas()) for p in operation.get("parameters", ()) if _is_needed(p)}
+    return "?" + "&".join(f"{name}={value}" for name, value in wanted.items()) if wanted else ""
+
+
+def _is_needed(parameter: Mapping[str, Any]) -> bool:
+    return parameter["in"] == "query" and bool(parameter.get("required"))
+
+
+def sample(schema: Schema, known: Mapping[str, Schema]) -> Any:
+    """Return a value that fits a schema: its example, else the smallest one with the required fields."""
+    if "$ref" in schema:
+        return sample(known[schema["$ref"].rpartition("/")[2]], known)
+    given = [schema.get("const"), schema.get("default"), *schema.get("examples", ()), *schema.get("enum", ())]
+    if found := [value for value in given if value is not None]:
+        return found[0]
+    if unions := [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
+        return sample(unions[0], known)
+    match schema.get("type"):
+        case "object":
+            fields = schema.get("properties", {})
+            return {name: sample(fields.get(name, {}), known) for name in schema.get("required", ())}
+        case "array":
+            return [sample(schema.get("items", {}), known)]
+        case "integer" | "number":
+            return schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+        case "boolean":
+            return True
+    return _TEXTS.get(str(schema.get("format")), "...")
+
+
+#: Texts of a format, in examples.
+_TEXTS = {"uri": "https://example.com/hook", "date-time": "2026-01-01T00:00:00Z"}
 
 
 def _meaning(answer: Mapping[str, Any]) -> str:

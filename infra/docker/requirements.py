@@ -16,12 +16,13 @@ DATA = {"ukis-csmask"}
 
 
 def requirements(project: dict[str, Any], extras: list[str]) -> list[str]:
-    """Return the requirements of a `[project]` table with these extras; raise `SystemExit` for an unknown one."""
+    """Return the requirements of a service with these extras; raise `SystemExit` for an unknown one."""
     optional: dict[str, list[str]] = project["optional-dependencies"]
     unknown = [extra for extra in extras if extra not in optional]
     if unknown:
         raise SystemExit(f"no such extras: {', '.join(unknown)}; there are {', '.join(sorted(optional))}")
-    return [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
+    lines = [line for extra in ("service", *extras) for line in optional[extra] if not line.startswith("penstock[")]
+    return [*project["dependencies"], *lines]
 
 
 def is_data(requirement: str) -> bool:

@@ -6,9 +6,11 @@ requested or the deadline has passed.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -100,6 +102,8 @@ class BatchManifest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None
     idempotency_key: str | None = None
+    #: Address that is told the end of the batch.
+    webhook: str | None = None
     #: Oldest format that can run the batch, and the fields of newer formats, which are carried unchanged (`formats`).
     version: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -242,6 +246,33 @@ def final_status(found: Counts, *, cancel_requested: bool, overdue: bool) -> Bat
     if overdue and found.canceled + found.expired:
         return BatchStatus.EXPIRED
     return BatchStatus.COMPLETED
+
+
+def event_of(ended: BatchEnd) -> str:
+    """Return the event of a batch's end: `batch.completed`, `batch.canceled` or `batch.expired`."""
+    return f"batch.{ended.status.value}"
+
+
+def webhook_body(manifest: BatchManifest, ended: BatchEnd) -> str:
+    """Return the body of a batch's webhook, the same whenever it is made."""
+    created, completed = (
+        datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+        for at in (manifest.created_us / 1e6, ended.completed_s)
+    )
+    files = [{"name": f.name, "size_bytes": f.size_bytes, "sha256": f.sha256} for f in ended.artifacts]
+    here = f"/v1/batches/{manifest.key.id}"
+    data = {
+        "id": manifest.key.id, "object": "batch", "status": ended.status.value, "counts": asdict(ended.counts),
+        "created_at": created, "completed_at": completed, "artifacts": files, "links": {"self": here},
+    }  # fmt: skip
+    body = {"type": event_of(ended), "timestamp": completed, "data": data | {"metadata": dict(manifest.metadata)}}
+    if len(text := json.dumps(body, separators=(",", ":"))) <= MAX_WEBHOOK_BYTES:
+        return text
+    return json.dumps(body | {"data": data | {"metadata": None}}, separators=(",", ":"))
+
+
+#: Bytes of the body of a webhook, at most; a larger one leaves the metadata out.
+MAX_WEBHOOK_BYTES = 20_000
 
 
 class Verdict(StrEnum):

@@ -463,7 +463,7 @@ def load_settings(**overrides: Any) -> Settings:
     except SettingsError as error:  # a PENSTOCK_* variable that must be JSON
         raise ConfigError(f"the settings are invalid: {error}") from error
     except ValidationError as error:
-        wrong = wrong_fields(error, whole="settings")
+        wrong = wrong_fields(error, whole="settings", known=Settings.model_fields)
         raise ConfigError(f"the settings are invalid: {wrong}") from error
 
 

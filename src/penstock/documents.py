@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import accumulate, islice
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -208,13 +209,20 @@ def plainly(said: str) -> str:
     return re.sub(r"^\w+ should ", "must ", _PYDANTICS.sub("", said))
 
 
-def wrong_fields(error: ValidationError, *, whole: str = "", under: Path = ()) -> str:
+def wrong_fields(error: ValidationError, *, whole: str = "", under: Path = (), known: Iterable[str] = ()) -> str:
     """Return the errors in an operator's table: `port: must be less than 65536; colour: is not known`.
 
-    `under` is the path of the table, `whole` its name for errors that concern no single field.
+    `under` is the path of the table, `whole` its name for errors that concern no single field. For an unknown name the
+    nearest one of `known` is suggested.
     """
+    names = tuple(known)
+
+    def said(found: Mapping[str, Any]) -> str:
+        near = get_close_matches(str(found["loc"][-1]), names, n=1) if found["type"] == "extra_forbidden" else ()
+        return sentence(found) + (f" (did you mean {near[0]}?)" if near else "")
+
     found = error.errors(include_url=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, (*under, *e['loc']))) or whole}: {sentence(e)}" for e in found)
+    return "; ".join(f"{'.'.join(map(str, (*under, *e['loc']))) or whole}: {said(e)}" for e in found)
 
 
 def toml_complaint(file: object, error: tomllib.TOMLDecodeError) -> str:

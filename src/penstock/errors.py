@@ -211,7 +211,7 @@ class MediaNotFound(InputError, code="media_not_found"):
 
 
 class MediaRefused(InputError, code="media_refused"):
-    """The service may not fetch this media."""
+    """The service may not fetch this media: see the settings allowed_hosts and s3_input_buckets."""
 
 
 class MediaTooLarge(InputError, code="media_too_large"):

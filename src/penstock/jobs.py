@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -410,3 +411,11 @@ class JobEvent:
     type: str
     at_s: float
     data: Mapping[str, Any]
+
+
+_REFERENCE = re.compile(r"(media|s3|https?)://")
+
+
+def is_reference(text: str) -> bool:
+    """Return True if a text is a reference to media that the service fetches itself, and not a local file."""
+    return _REFERENCE.match(text) is not None

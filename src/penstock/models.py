@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -304,6 +305,15 @@ def find(catalogue: Mapping[str, NamedT], name: str) -> NamedT | None:
     if name in catalogue:
         return catalogue[name]
     return next((catalogue[key] for key in sorted(catalogue) if name in catalogue[key].aliases), None)
+
+
+def no_model(names: Iterable[str], catalogue: Mapping[str, NamedT]) -> str:
+    """Return the sentence for unknown models: their names, the nearest known one, and all known ones."""
+    unknown = list(names)
+    known = [*catalogue, *(alias for model in catalogue.values() for alias in model.aliases)]
+    near = [found for name in unknown for found in get_close_matches(name, known, n=1)]
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"there is no model {', '.join(map(repr, unknown))}{hint}; known models: {known_names(catalogue)}"
 
 
 def known_names(catalogue: Mapping[str, NamedT]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,6 @@ WebhookEvent = Literal[
 ]
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
-_REFERENCE = re.compile(r"(media|s3|https?)://")
 
 
 class Incoming(BaseModel):
@@ -73,11 +71,6 @@ class LineRequest(JobRequest):
     custom_id: Annotated[str, StringConstraints(max_length=256)] | None = Field(
         default=None, description="Returned with the line's outcome. It need not be unique: `line` is."
     )
-
-
-def is_reference(text: str) -> bool:
-    """Return True if a text is a reference that the service fetches itself, and not a local file."""
-    return _REFERENCE.match(text) is not None
 
 
 def is_file(text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.batches import Batch, BatchEnd, BatchKey, BatchManifest
+from penstock.batches import Batch, BatchEnd, BatchKey, BatchManifest, event_of, webhook_body
 from penstock.errors import BatchGone, IdempotencyMismatch, UnknownBatch
 from penstock.storage.journal import batch_manifests as manifests
 from penstock.storage.journal.journal import Flow
@@ -19,6 +19,8 @@ from penstock.storage.redis.scripts import Command
 
 #: Seconds after which the keeper settles a reservation.
 RESERVATION_S = 30.0
+#: Seconds after a batch's end during which a loss of Redis has its webhook sent again.
+ANNOUNCED_AGAIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ def delete(key: BatchKey) -> Flow[Batch | None]:
 def finish(key: BatchKey, ended: BatchEnd) -> Flow[BatchEnd]:
     """End a batch, and return its stored end, which is the first one."""
     stored: BatchEnd = yield lambda objects: manifests.put_end(objects, key, ended)
+    # Before Redis has the end, which closes the batch: after a crash in between, the keeper repeats both.
+    yield from _announce(key, stored)
     yield batches.end(key, stored)
     # Read after the end is written: a later `delete` finds the batch ended.
     if (yield _flag(key, "deleted")):
@@ -97,9 +101,18 @@ def revive(key: BatchKey) -> Flow[bool]:
     except BatchGone:
         return False
     if ended is not None:
+        now_us: int = yield batches.clock()
+        if now_us / 1e6 - ended.completed_s < ANNOUNCED_AGAIN_S:  # it may be that no webhook was made before the loss
+            yield from _announce(key, ended)
         deleted: bool = yield _flag(key, "deleted")
         yield batches.end(key, ended, deleted=deleted)
     return True
+
+
+def _announce(key: BatchKey, ended: BatchEnd) -> Flow[None]:
+    manifest: BatchManifest | None = yield lambda objects: manifests.read_manifest(objects, key)
+    if manifest is not None and manifest.webhook is not None:
+        yield batches.announce(key, event_of(ended), manifest.webhook, webhook_body(manifest, ended))
 
 
 def settle_reservation(batch: Batch) -> Flow[bool]:

@@ -23,6 +23,8 @@ from penstock.storage.redis.scripts import Arg, Command, query
 
 #: Most open batches that a keeper reads.
 MAX_OPEN = 1000
+#: Seconds for which the delivery of a batch's webhook is kept; it is tried for three days.
+WEBHOOK_KEPT_S = 14 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,12 @@ def end(key: BatchKey, ended: BatchEnd, *, deleted: bool = False) -> Command[boo
         {**_names(key), "result": dump(ended.to_json()), "completed_us": us(ended.completed_s), "deleted": deleted},
         bool,
     )
+
+
+def announce(key: BatchKey, event: str, url: str, body: str) -> Command[bool]:
+    """Make the webhook delivery of a batch's end, once."""
+    args: dict[str, Arg] = {"delivery": f"msg_{key.id}_{event}", "event": event, "url": url, "body": body}
+    return Command("batch_announce", {"tenant": key.tenant, **args, "keep_s": WEBHOOK_KEPT_S}, bool)
 
 
 def list_batches(tenant: str, *, cursor: str | None = None, limit: int = 50) -> Command[BatchPage]:

@@ -92,6 +92,21 @@ class Passes:
 
 
 NO_PASSES = Passes({}, 0)
+#: Missed listings, and seconds for a keeper to become active, after which no keeper counts as running.
+_MISSED, _SLACK_S = 3, 30
+
+
+def problem_with(found: Passes, rule: str, queue_url: str | None, every_s: float) -> str | None:
+    """Return the problem of a rule's last listing or of its events, or that there was no listing lately."""
+    deaf = found.deaf.get(queue_url or "")
+    return problem_of(found.rules.get(rule), every_s) or (f"its events cannot be read: {deaf}" if deaf else None)
+
+
+def problem_of(last: Pass | None, every_s: float) -> str | None:
+    """Return the problem of the last listing, or that there was none lately."""
+    if last is None or last.age_s > _MISSED * (every_s + last.took_s) + _SLACK_S:
+        return "no keeper lists it: is one running?"
+    return last.problem
 
 
 def dropped_as(found: ObjectPlace) -> str:

@@ -445,6 +445,16 @@ def note_tidied(for_s: float) -> Command[bool]:
     return Command("note", {"op": "tidied", "for_ms": round(for_s * 1000)}, bool)
 
 
+def streamed(key: JobKey) -> Command[int]:
+    """Return the characters of a job's text that `note_streamed` noted; 0 where there is no note."""
+    return query("streamed", int, **_names(key))
+
+
+def note_streamed(key: JobKey, chars: int, *, for_s: float) -> Command[bool]:
+    """Note how many characters of a job's text were streamed to its client, for so many seconds."""
+    return Command("note", {"op": "streamed", **_names(key), "chars": chars, "for_ms": round(for_s * 1000)}, bool)
+
+
 def lead(who: str, lease_s: float) -> Command[bool]:
     """Become or stay the active keeper; False while another one is."""
     return Command("note", {"op": "lead", "who": who, "lease_ms": round(lease_s * 1000)}, bool)

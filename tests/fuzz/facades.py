@@ -20,8 +20,10 @@ from penstock.api.facades.openai.batches import CreateBatch
 from penstock.api.facades.openai.images import ImagesRequest
 from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from penstock.api.facades.pooling.forms import PoolingRequest
+from penstock.api.facades.runpod.answers import RunRequest
 
 _V1 = "/openai/v1"
+_RUNPOD = "/runpod/v2/{endpoint}"
 BODIES: Mapping[str, type[BaseModel]] = {
     "/pooling": PoolingRequest,
     f"{_V1}/chat/completions": ChatRequest,
@@ -29,6 +31,8 @@ BODIES: Mapping[str, type[BaseModel]] = {
     f"{_V1}/embeddings": EmbeddingRequest,
     f"{_V1}/images/generations": ImagesRequest,
     f"{_V1}/batches": CreateBatch,
+    f"{_RUNPOD}/run": RunRequest,
+    f"{_RUNPOD}/runsync": RunRequest,
 }
 _AUDIO = AudioRequest.model_json_schema()["properties"]
 FORMS: Mapping[str, Mapping[str, Any]] = {
@@ -52,6 +56,8 @@ FITTING: Mapping[str, Mapping[str, Any]] = {
     f"{_V1}/images/generations": {"model": {"const": "painter"}},
     f"{_V1}/audio/transcriptions": {"model": {"const": "listener"}, "language": {"enum": ["en", "de"]}},
     f"{_V1}/audio/translations": {"model": {"const": "listener"}, "language": {"enum": ["en", "de"]}},
+    f"{_RUNPOD}/run": {"webhook": {"type": "null"}},
+    f"{_RUNPOD}/runsync": {"webhook": {"type": "null"}},
     f"{_V1}/batches": {"endpoint": {"const": "/v1/embeddings"}, "completion_window": {"const": "24h"}},
 }
 _ANY: Mapping[str, Any] = {"application/json": {}}
@@ -77,6 +83,16 @@ _ERROR = {
             },
             "additionalProperties": {"type": ["string", "integer"]},
         }
+    },
+}
+#: An error of RunPod's interface.
+_TEXT_ERROR = {
+    "type": "object",
+    "required": ["error", "code", "status"],
+    "properties": {
+        "error": {"type": "string", "minLength": 1},
+        "code": {"type": "string"},
+        "status": {"type": "integer"},
     },
 }
 _PATIENCE = {"Retry-After": {"required": True, "schema": {"type": "integer"}}}
@@ -124,7 +140,8 @@ def _body(path: str, known: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _responses(path: str) -> dict[str, Any]:
-    refusal = {"description": "Refused", "content": {"application/json": {"schema": _ERROR}}}
+    error = _TEXT_ERROR if path.startswith("/runpod") else _ERROR
+    refusal = {"description": "Refused", "content": {"application/json": {"schema": error}}}
     answers = {"200": {"description": "Done", "content": dict(_ANSWERS.get(path, _ANY))}}
     if path == "/pooling":
         answers["202"] = {"description": "Not over", "content": dict(_ANY)}

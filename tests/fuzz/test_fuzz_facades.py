@@ -46,7 +46,10 @@ async def furnish(face: Facing) -> dict[str, str]:
     async with face.client(api_key=KEY) as client:
         file = await client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-    return {"file_id": file.id, "batch_id": batch.id, "name": "writer"}
+    body, headers = {"input": {"prompt": "a"}}, {"Authorization": f"Bearer {KEY}"}
+    job = (await face.service.http.post("/runpod/v2/writer/run", json=body, headers=headers)).json()
+    known = {"job_id": job["id"], "endpoint": "writer"}
+    return {"file_id": file.id, "batch_id": batch.id, "name": "writer", **known}
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ SECRET = "of the tests"
 ECHO = {"model": "echo", "input": {"text": "hi"}}
 HOOK = {"url": "https://example.com/"}
 SAYS = {"role": "user", "content": "hi"}
+RUN = {"input": {"text": "hello"}}
 OPENAI_BATCH = {"input_file_id": "file-none", "endpoint": "/v1/completions", "completion_window": "24h"}
 FILE = {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 5}
 
@@ -110,6 +111,14 @@ ROUTES = {
     ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Row("webhooks", 200),
     # The models that this service has do none of this.
     ("POST", "/pooling"): Row("submit", 404, {"model": "echo", "data": {"data": "https://a/b", "data_format": "url"}}),
+    ("POST", "/runpod/v2/{endpoint}/run"): Row("submit", 200, RUN),
+    ("POST", "/runpod/v2/{endpoint}/runsync"): Row("submit", 400, {**RUN, "input": {"n": 1}}),  # without a wait
+    ("GET", "/runpod/v2/{endpoint}/status/{job_id}"): Row("read", 200),
+    ("GET", "/runpod/v2/{endpoint}/stream/{job_id}"): Row("read", 200),
+    ("POST", "/runpod/v2/{endpoint}/cancel/{job_id}"): Row("submit", 200),
+    ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"): Row("submit", 200, job="canceled"),
+    ("GET", "/runpod/v2/{endpoint}/health"): Row("read", 200),
+    ("POST", "/runpod/v2/{endpoint}/purge-queue"): Row("submit", 200),
     ("GET", "/openai/v1/models"): Row("read", 200),
     ("GET", "/openai/v1/models/{name:path}"): Row("read", 404),
     ("POST", "/openai/v1/chat/completions"): Row("submit", 404, {"model": "echo", "messages": [SAYS]}),
@@ -144,6 +153,7 @@ ROUTES = {
     ("POST", "/v1/events/s3"): Row("events", 404, {"Records": []}),
     ("GET", "/metrics"): Row("monitor", 200),
     ("GET", "/v1/workers"): Row("monitor", 200),
+    ("GET", "/v1/drops"): Row("monitor", 200),
     ("GET", "/v1/queues"): Row("monitor", 200),
     ("GET", "/v1/queues/{name}"): Row("monitor", 200),
     ("POST", "/v1/queues/{name}/pause"): Row("admin", 200),
@@ -182,6 +192,7 @@ class World:
         filled = (
             path.replace("{job_id}", named)
             .replace("{endpoint_id}", named)
+            .replace("{endpoint}", "echo")
             .replace("{batch_id}", named)
             .replace("{name:path}", "echo" if "models" in path else "map.tif")
             .replace("{key:path}", f"tenants/acme/jobs/{named}/request.json")
@@ -224,10 +235,13 @@ def seen(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
 
 def assert_refusal(route: tuple[str, str], answer: httpx.Response, status: int, code: str) -> str:
     """Check that an answer is a refusal of this kind, as the route's interface says it, and return its sentence."""
-    if not route[1].startswith(("/openai/", "/pooling")):
+    if not route[1].startswith(("/openai/", "/pooling", "/runpod/")):
         return str(assert_problem(answer, status, code)["detail"])
     assert answer.status_code == status
     error = answer.json()["error"]
+    if route[1].startswith("/runpod/"):
+        assert answer.json() == {"error": error, "code": code, "status": status}
+        return str(error)
     assert set(error) == {"message", "type", "param", "code"}
     return str(error["message"])
 

@@ -23,7 +23,7 @@ ROUTES = {
     ("/v1/uploads/{upload_id}/{name}", "get"), ("/v1/uploads/{upload_id}/{name}", "delete"),
     ("/v1/uploads/{upload_id}/{name}/parts", "post"), ("/v1/uploads/{upload_id}/{name}/complete", "post"),
     ("/v1/models", "get"), ("/v1/models/{name}", "get"), ("/v1/queues", "get"), ("/v1/queues/{name}", "get"),
-    ("/v1/workers", "get"), ("/v1/usage", "get"), ("/v1/tenants", "get"),
+    ("/v1/workers", "get"), ("/v1/usage", "get"), ("/v1/tenants", "get"), ("/v1/drops", "get"),
     ("/livez", "get"), ("/metrics", "get"), ("/readyz", "get"), ("/v1/jobs/{job_id}/retry", "post"),
     ("/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", "post"), ("/v1/queues/{name}/pause", "post"),
     ("/v1/queues/{name}/resume", "post"), ("/v1/queues/{name}/drain", "post"), ("/v1/queues/{name}/purge", "post"),

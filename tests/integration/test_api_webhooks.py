@@ -90,7 +90,10 @@ async def test_models_that_nobody_knows_are_refused_and_the_known_ones_named(ser
     refused = await service.http.post(BASE, json={"url": URL, "models": ["echo", "nobody", "echp"]})
     problem = assert_problem(refused, 422, "unknown_model")
     assert [issue["pointer"] for issue in problem["errors"]] == ["/models/1", "/models/2"]
-    assert problem["detail"] == "there is no model 'nobody', 'echp'; known models: broken, echo (parrot)"
+    assert (
+        problem["detail"]
+        == "there is no model 'nobody', 'echp' (did you mean 'echo'?); known models: broken, echo (parrot)"
+    )
     assert (await service.http.get(BASE)).json() == {"endpoints": []}
     # A model that cannot be used at the moment is one all the same; jobs bear the name and no alias.
     made = await create(service, models=["parrot", "broken", "echo"])

@@ -68,6 +68,34 @@ async def test_requests_are_submitted_followed_and_read(service: Service, keeper
             await client.batch(batch.id)
 
 
+async def test_all_files_of_a_batch_are_saved_by_line(
+    service: Service, keeper: KeeperMoves, penstock: Shell, tmp_path: Path
+) -> None:
+    names = ["north", None, "twice", "twice", "../up", "line-1", "results.jsonl"]
+    async with AsyncClient(service.settings.base_url, patience_s=1) as client:
+        batch = await client.submit_batch([line(str(n), custom_id=name) for n, name in enumerate(names)])
+        assert f'<progress value="0" max="{len(names)}"></progress>' in batch._repr_html_()
+        await keeper.expand()
+        for claim in await service.claims(len(names)):
+            text = claim.submission.input["text"]
+            files = (service.store_artifact(claim, "map.tif", text.encode(), "image/tiff"),)
+            await service.succeed(claim, artifacts=files)
+        await keeper.complete()
+        batch = await client.batch(batch.id)
+        told: list[tuple[int, int]] = []
+        saved = await client.download_batch(
+            batch, tmp_path / "all", artifacts=True, on_line=lambda *numbers: told.append(numbers)
+        )
+    folders = ["north", "line-2", "line-3", "line-4", "line-5", "line-6", "line-7"]
+    assert [path.relative_to(tmp_path / "all").as_posix() for path in saved[2:]] == [f"{f}/map.tif" for f in folders]
+    assert [path.read_text() for path in saved[2:]] == [str(n) for n in range(len(names))]
+    assert told == [(n, len(names)) for n in range(1, len(names) + 1)]
+    done = await penstock("batch", "results", batch.id, "--out", str(tmp_path / "cli"), "--files")
+    assert (done.code, (tmp_path / "cli" / "north" / "map.tif").read_text()) == (0, "0")
+    refused = await penstock("batch", "results", batch.id, "--files")
+    assert (refused.code, "--out DIR" in refused.err) == (2, True)
+
+
 async def test_the_sync_client_does_the_same(service: Service, keeper: KeeperMoves, tmp_path: Path) -> None:
     with Client(service.settings.base_url) as client:
         (tmp_path / "r.jsonl").write_bytes(jsonl([line("a"), line("b")]))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 from penstock.batches import BatchKey
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.storage.redis import batches, records
+from penstock.storage.journal import batch_journal
+from penstock.storage.journal.batch_manifests import read_end
+from penstock.storage.journal.journal import AsyncJournal
+from penstock.storage.redis import batches, deliveries, records
 from penstock.storage.redis.records import Outcome
 from penstock.workers.keeper.purge import retire_batches
 from penstock.workers.keeper.recovery import recover_if_lost
@@ -145,3 +149,35 @@ async def test_a_retry_of_a_member_is_no_member(service: Service, keeper: Keeper
     retried = (await service.http.post(f"/v1/jobs/{job.id}/retry")).json()
     assert (retried["batch_id"], retried["batch_line"], retried["retry_of"]) == (None, None, job.id)
     assert parts(await read(service, batch["id"])) == {"total": 1, "failed": 1}
+
+
+async def test_the_webhook_of_a_batch_is_told_its_end_once(service: Service, keeper: KeeperMoves) -> None:
+    hook = {"url": "http://files.test:80/batches"}
+    batch = await submitted(service, requests=[line("a"), line("b")], webhook=hook, metadata={"k": "v"})
+    assert (await service.jobs.run(deliveries.due(9, 60))).tasks == ()
+    await keeper.expand()
+    await work(service)
+    await keeper.complete()
+    await keeper.complete()
+    [task] = (await service.jobs.run(deliveries.due(9, 60))).tasks
+    assert (task.job, task.delivery.url, task.delivery.event) == (None, hook["url"], "batch.completed")
+    assert task.delivery.id == f"msg_{batch['id']}_batch.completed"
+    body = json.loads(task.delivery.body or "")
+    assert (body["type"], body["data"]["id"], body["data"]["metadata"]) == ("batch.completed", batch["id"], {"k": "v"})
+    assert body["data"]["counts"]["succeeded"] == 2
+    assert [file["name"] for file in body["data"]["artifacts"]] == ["results.jsonl", "errors.jsonl"]
+    shown = (await service.http.get(f"/v1/deliveries/{task.delivery.id}")).json()
+    assert (shown["event"], shown["job"], shown["endpoint"]) == ("batch.completed", None, None)
+    # A keeper that died between the stored end and Redis repeats both, with the same id and bytes.
+    await service.jobs.client.delete(f"penstock:tenant:default:delivery:{task.delivery.id}")
+    ended = read_end(service.objects, BatchKey("default", batch["id"]))
+    assert ended is not None
+    await AsyncJournal(service.jobs, service.objects).run(batch_journal.finish(BatchKey("default", batch["id"]), ended))
+    again = await service.jobs.run(deliveries.delivery("default", task.delivery.id))
+    assert again.body == task.delivery.body
+
+
+async def test_a_receiver_that_may_not_be_called_refuses_the_batch(service: Service) -> None:
+    wanted = {"requests": [line("a")], "webhook": {"url": "http://127.0.0.1:1/"}}
+    problem = assert_problem(await service.http.post("/v1/batches", json=wanted), 422, "invalid_request")
+    assert problem["errors"][0]["pointer"] == "/webhook/url"

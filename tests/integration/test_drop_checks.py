@@ -12,13 +12,12 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from penstock.cli.doctor import examine
-from penstock.cli.drops import problem_of
 from penstock.cli.main import app
 from penstock.config import S3, DropRule, Settings
 from penstock.errors import EventQueueUnavailable
 from penstock.intake.drop_checks import inspect_drops
 from penstock.storage.objects.opening import open_store
-from penstock.storage.redis.drop_events import Pass
+from penstock.storage.redis.drop_events import Pass, problem_of
 from penstock.storage.sqs import open_queue
 from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
 from penstock.workers.keeper.drops import open_drops

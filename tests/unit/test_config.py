@@ -170,3 +170,12 @@ def test_this_machine_has_several_names(host: str) -> None:
 def penstock(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock.cli", *words]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_an_unknown_setting_suggests_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "penstock.toml").write_text("retention = 3\nnothing_like_it = 1\n")
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(tmp_path / "penstock.toml"))
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert "retention: is not known (did you mean retention_s?)" in str(caught.value)
+    assert "nothing_like_it: is not known" in str(caught.value)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.models import Limits, find, known_names, read_catalogue
+from penstock.models import Limits, find, known_names, no_model, read_catalogue
 
 RECORD = """
 [models.{name}]
@@ -170,3 +171,17 @@ def test_a_file_without_records_is_a_config_error(tmp_path: Path, text: bytes, s
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the catalogue .*models.toml: No such file"):
         read_catalogue(tmp_path / "models.toml")
+
+
+def test_an_unknown_model_suggests_the_nearest_name_or_alias() -> None:
+    catalogue = {"csmask": Named(("clouds",)), "stories": Named(())}
+    assert no_model(["csmsk"], catalogue) == (
+        "there is no model 'csmsk' (did you mean 'csmask'?); known models: csmask (clouds), stories"
+    )
+    assert "did you mean 'clouds'?" in no_model(["cloud"], catalogue)
+    assert no_model(["x"], catalogue) == "there is no model 'x'; known models: csmask (clouds), stories"
+
+
+@dataclass(frozen=True)
+class Named:
+    aliases: tuple[str, ...]

@@ -116,22 +116,23 @@ class Chunks:
 class UnsentText:
     """Tracks the sent text of a job, so that each character is sent once although further attempts repeat the text."""
 
-    def __init__(self) -> None:
-        self._sent_chars = 0
+    def __init__(self, sent_chars: int = 0) -> None:
+        #: Characters that were sent so far.
+        self.sent_chars = sent_chars
 
     def delta(self, event: JobEvent) -> str:
         """Return an event's unsent text; empty for an event after a gap, which `rest` fills."""
         if event.type != "job.text":
             return ""
         at, text = int(event.data["at"]), str(event.data["text"])
-        return self._sent(text[self._sent_chars - at :]) if at <= self._sent_chars else ""
+        return self._sent(text[self.sent_chars - at :]) if at <= self.sent_chars else ""
 
     def rest(self, text: str) -> str:
         """Return the unsent end of the complete text."""
-        return self._sent(text[self._sent_chars :])
+        return self._sent(text[self.sent_chars :])
 
     def _sent(self, delta: str) -> str:
-        self._sent_chars += len(delta)
+        self.sent_chars += len(delta)
         return delta
 
 

@@ -21,7 +21,7 @@ from penstock.api.facades.openai.requests import Generation
 from penstock.api.facades.openai.stream import stream
 from penstock.errors import UnknownModel
 from penstock.jobs import Job
-from penstock.models import CatalogueEntry, find, known_names
+from penstock.models import CatalogueEntry, find, no_model
 
 #: Capabilities that OpenAI's interface uses.
 _USED = frozenset(Capability) - {Capability.POOLING}
@@ -45,7 +45,7 @@ async def read_openai_model(name: str, call: CurrentCall) -> dict[str, Any]:
     served = await _models(call)
     entry = find(served, name)
     if entry is None:
-        raise UnknownModel(f"there is no model {name!r}; known models: {known_names(served)}")
+        raise UnknownModel(no_model([name], served))
     return answers.model_card(entry)
 
 

@@ -1,6 +1,21 @@
-"""Run the command line as `python -m penstock.cli`."""
+"""Run the command line as `penstock` or `python -m penstock.cli`."""
 
-from penstock.cli.main import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; without its packages, as beside the client alone, name the extra that has them."""
+    try:
+        from penstock.cli import main as commands
+    except ModuleNotFoundError as error:
+        if (error.name or "penstock").partition(".")[0] == "penstock":
+            raise
+        sys.stderr.write(f"penstock: the command line needs {error.name}: pip install 'penstock[service]'\n")
+        sys.exit(2)
+    commands.main()
+
 
 if __name__ == "__main__":
     main()

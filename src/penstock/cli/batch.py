@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.display import clock, err, out, print_json, table
+from penstock.cli.display import err, fitted, is_wide, moment, out, print_json
 from penstock.cli.options import (
     DEFAULT_URL,
     EPILOG,
@@ -39,6 +39,11 @@ Folder = Annotated[
 ]
 
 
+Files = Annotated[
+    bool, typer.Option("--files", help="With --out: also save the files of each request, in a folder of its own.")
+]
+
+
 @batch_app.command()
 def submit(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or a media:// or s3:// reference to one.")],
@@ -50,11 +55,13 @@ def submit(
         float | None, typer.Option("--ttl", metavar="SECONDS", help="Time after which unfinished jobs end [86400].")
     ] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the batch.")] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the batch ends.")] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one batch.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the batch ends, and show its progress.")] = False,
     folder: Folder = None,
+    files: Files = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -65,13 +72,14 @@ def submit(
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
+    _require_folder(folder, files)
     if folder is not None:
         make_folder(folder)
     with connect(url, patience_s=FOLLOWING_S) as client:
         with transfer(err, "sending") as on_bytes:
             batch = client.submit_batch(
                 file if "://" in file else Path(file), model=model, priority=priority, ttl_s=ttl_s,
-                metadata=pairs(metadata or [], "--meta"), idempotency_key=key, on_bytes=on_bytes,
+                metadata=pairs(metadata or [], "--meta"), webhook=webhook, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
         if not wait and folder is None:
             _show(batch, as_json)
@@ -79,7 +87,7 @@ def submit(
         err.print(f"batch {batch.id}")
         batch = _follow(client, batch)
         if folder is not None:
-            _save(client, batch, folder)
+            _save(client, batch, folder, files)
     _show(batch, as_json)
     raise typer.Exit(_code(batch))
 
@@ -105,11 +113,21 @@ def wait(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 
 
 @batch_app.command()
-def results(batch_id: BatchId, folder: Folder = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show or save the outcome of each request of an ended batch; with --json one object per line."""
+def results(
+    batch_id: BatchId,
+    folder: Folder = None,
+    files: Files = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show or save the outcome of each request of an ended batch; with --json one object per line.
+
+    With --out and --files, the files of each request are saved, too, in a folder named after its custom_id, or line-7.
+    """
+    _require_folder(folder, files)
     with connect(url, patience_s=FOLLOWING_S) as client:
         if folder is not None:
-            _save(client, client.batch(batch_id), folder)
+            _save(client, client.batch(batch_id), folder, files)
             return
         for outcome in client.batch_results(batch_id):
             _show_outcome(outcome, as_json)
@@ -145,11 +163,14 @@ def list_batches(
     if as_json:
         print_json([dict(batch.raw) for batch in page.batches])
         return
-    rows = table("batch", "status", "created", "requests", "ended", "succeeded")
-    for batch in page.batches:
-        figures = (batch.counts.total, batch.counts.over, batch.counts.succeeded)
-        rows.add_row(batch.id, batch.status.value, clock(batch.created_at), *map(str, figures))
-    out.print(rows)
+    wide = is_wide(out)
+    rows = [
+        (batch.id, batch.status.value, moment(batch.created_at, wide=wide), str(batch.counts.total),
+         str(batch.counts.over), str(batch.counts.succeeded))
+        for batch in page.batches
+    ]  # fmt: skip
+    columns = ("batch", "status", "created", "requests", "ended", "succeeded")
+    out.print(fitted(out, columns, rows, omit=("ended",)), soft_wrap=False)
 
 
 def _follow(client: Client, batch: Batch) -> Batch:
@@ -166,12 +187,24 @@ def _follow(client: Client, batch: Batch) -> Batch:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _save(client: Client, batch: Batch, folder: Path) -> None:
-    from penstock.cli.progress import transfer
+def _require_folder(folder: Path | None, files: bool) -> None:
+    if files and folder is None:
+        raise typer.BadParameter("--files saves files: give their folder with --out DIR")
 
-    with transfer(err, "saving") as on_bytes:
-        for path in client.download_batch(batch, folder, on_bytes=on_bytes):
-            err.print(f"{path}  {path.stat().st_size:,} bytes")
+
+def _save(client: Client, batch: Batch, folder: Path, files: bool) -> None:
+    from penstock.cli.progress import counting, transfer
+
+    if not files:
+        with transfer(err, "saving") as on_bytes:
+            paths = client.download_batch(batch, folder, on_bytes=on_bytes)
+    else:
+        with counting(err, batch.counts.succeeded) as on_line:
+            paths = client.download_batch(
+                batch, folder, artifacts=True, on_line=lambda done, total: on_line(done, f"files of {total} requests")
+            )
+    for path in paths:
+        err.print(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def _show(batch: Batch, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 #: Width of tables outside terminals: every row is one line, for `grep` and similar tools.
 FILE_COLUMNS = 10_000
+#: Spaces between two columns.
+_GAP_CHARS = 2
+#: Width from which lists show whole dates.
+WIDE_COLUMNS = 100
 
 out = Console(
     highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_COLUMNS
@@ -93,6 +97,40 @@ def clock(at: Any) -> str:
         at = datetime.fromtimestamp(at, UTC)
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     return moment.astimezone().strftime("%H:%M:%S.%f")[:-4]
+
+
+def moment(at: datetime, *, wide: bool = True) -> str:
+    """Return a time as local date and time; without `wide`, to the minute and without the year."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S" if wide else "%m-%d %H:%M")
+
+
+def is_wide(console: Console) -> bool:
+    """Return True for a console that has room for all columns of a list."""
+    return console.width >= WIDE_COLUMNS
+
+
+def fitted(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, omit: Sequence[str]) -> Table:
+    """Return a table of one line per row that fits the console: without columns of `omit`, in this order, if need be.
+
+    A column of `omit` that is empty in all rows is left out anyway in a terminal.
+    """
+    widths = [max(map(len, (name, *(row[n] for row in rows)))) for n, name in enumerate(columns)]
+    gone = {name for n, name in enumerate(columns) if name in omit and not any(row[n] for row in rows)}
+    gone = gone if console.is_terminal else set()
+    for name in ("", *omit):
+        gone |= {name}
+        kept = [n for n, column in enumerate(columns) if column not in gone]
+        spare = console.width - sum(widths[n] + _GAP_CHARS for n in kept) + _GAP_CHARS
+        if spare >= 0:
+            break
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for n in kept:
+        # The names of models are cut, before ids, states and times are.
+        width = widths[n] + min(0, spare) if columns[n] == "model" else widths[n]
+        made.add_column(columns[n], overflow="ellipsis", no_wrap=True, width=max(1, width))
+    for row in rows:
+        made.add_row(*(row[n] for n in kept))
+    return made
 
 
 def table(*columns: str) -> Table:

@@ -6,7 +6,7 @@ import json
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -233,19 +233,19 @@ def _service(
             yield (access := _access(url, client))
             if not access.ok:
                 return
-            queues, models, devices = client.queues(), client.models(), _devices(client.workers())
+            queues, models, workers = client.queues(), client.models(), client.workers()
     except ClientError as error:
         yield Finding("api", ok=False, detail=str(error), remedy=f"{_START}, or give its address with --url")
         return
     if found is not None and mark != found.id:
         detail = f"{url} uses another Redis than the one checked here: these are two services"
         yield Finding("one service", ok=False, detail=detail, remedy="correct PENSTOCK_URL, or redis_url and --data")
-    served = any(queue.workers for queue in queues)
+    served, devices = any(queue.workers for queue in queues), _devices(workers)
     for queue in queues:
         yield _worker(queue, devices.get(queue.name, ()), served=served, pooled=queue.name in pooled)
     if settings is not None:
         yield from _hints(settings, models)
-    yield from _models(models)
+    yield from _models(models, {name for worker in workers for name in worker.models})
 
 
 def _access(url: str, client: Client) -> Finding:
@@ -306,20 +306,27 @@ def _hints(settings: Settings, models: Sequence[ModelInfo]) -> Iterator[Finding]
     yield Finding("visibility timeout", held_s > longest_s, detail, "set this machine's `models` to the service's")
 
 
-def _models(models: Sequence[ModelInfo]) -> Iterator[Finding]:
+def _models(models: Sequence[ModelInfo], served: Set[str]) -> Iterator[Finding]:
+    """Report the models; one that no living worker has is said to wait for a worker, whatever it was told last."""
     if not models:
         yield Finding("models", ok=False, detail="none", remedy="start a worker, which publishes its models")
     for model in models:
         yield Finding(
             f"model {model.name}",
             model.problem is None,
-            model.problem or f"revision {model.revision}{'' if model.ready else ', ' + _waits(model)}",
-            f"correct it and restart the worker; `penstock models check {model.name}` on its machine checks it again",
+            model.problem or f"revision {model.revision}{_waits(model, served)}",
+            _REMEDY.format(model.name) if model.problem else "start one: `penstock up`, or `penstock worker`",
+            doubtful=model.problem is None and model.name not in served,
         )
 
 
-def _waits(model: ModelInfo) -> str:
-    return model.raw.get("note") or "warming up"
+_REMEDY = "correct it and restart the worker; `penstock models check {}` on its machine checks it again"
+
+
+def _waits(model: ModelInfo, served: Set[str]) -> str:
+    if model.name not in served:
+        return ", but no worker serves it now: its jobs wait"
+    return "" if model.ready else f", {model.raw.get('note') or 'warming up'}"
 
 
 def _io_processes() -> Finding:

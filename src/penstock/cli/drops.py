@@ -9,32 +9,36 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli.display import out, print_json, table
-from penstock.cli.options import JOB_FAILED, AsJson, Data
+from penstock.cli.options import DEFAULT_URL, JOB_FAILED, AsJson, Data, Url, connect
 from penstock.cli.upkeep import load
 
 if TYPE_CHECKING:
     from penstock.config import DropRule, Settings
     from penstock.storage.redis.drop_events import Pass, Passes
 
-#: Missed listings, and seconds for a keeper to become active, after which no keeper counts as running.
-_MISSED = 3
-_SLACK_S = 30
 #: Seconds after which a rule unknown here no longer counts as listed; with events a listing takes place every 300 s.
 LATE_S = 900
 
 
-def drops(data: Data = None, as_json: AsJson = False) -> None:
+def drops(data: Data = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the drop rules with their numbers of objects: all, waiting, failed. Exit code 1 on a problem.
 
-    The rules are those of the settings here; the numbers are those of the keeper's last listing. With --json,
-    `elsewhere` names rules that the service lists and that are not in these settings.
+    The rules are those of the settings here, or, where these have none, those of the service; the numbers are those of
+    the keeper's last listing. With --json, `elsewhere` names rules that the service lists and that are not listed here.
     """
     from penstock.drop_rules import listed_every_s
+    from penstock.storage.redis.drop_events import problem_with
     from penstock.up.valkey import redis_address
 
     settings = load(data)
+    if not settings.drops and data is None and (told := _told(url)) is not None and told["rules"]:
+        _show_told(told, as_json)
+        return
     found = _found(redis_address(settings)) if settings.drops else _found_if_any(settings)
-    problems = {rule.name: _problem(rule, found, listed_every_s(rule, settings)) for rule in settings.drops}
+    problems = {
+        rule.name: problem_with(found, rule.name, rule.queue_url, listed_every_s(rule, settings))
+        for rule in settings.drops
+    }
     elsewhere = sorted(name for name, last in found.rules.items() if last.age_s <= LATE_S and name not in problems)
     if as_json:
         rules = [_public_fields(rule, found.rules.get(rule.name), problems[rule.name]) for rule in settings.drops]
@@ -44,6 +48,33 @@ def drops(data: Data = None, as_json: AsJson = False) -> None:
     else:
         _show_no_rules(elsewhere)
     if any(problems.values()):
+        raise typer.Exit(JOB_FAILED)
+
+
+def _told(url: str) -> Mapping[str, Any] | None:
+    """Return the drop rules as the service tells them; None from one that does not."""
+    from penstock.client.answers import ClientError
+
+    try:
+        with connect(url, patience_s=0) as client:
+            return client.drops()
+    except ClientError:
+        return None
+
+
+def _show_told(told: Mapping[str, Any], as_json: bool) -> None:
+    """Show the rules of a service; exit with 1 where one has a problem."""
+    if as_json:
+        print_json({**told, "elsewhere": []})
+    else:
+        rows = table("rule", "where", "model", "objects", "waiting", "failed", "problem")
+        for rule in told["rules"]:
+            last = rule["last_pass"] or {}
+            where = f"{rule['bucket'].rstrip('/')}/{rule['prefix']}"
+            counts = [str(last.get(name, "")) for name in ("found", "waiting", "failed")]
+            rows.add_row(rule["name"], where, rule["model"], *counts, rule["problem"] or "")
+        out.print(rows)
+    if any(rule["problem"] for rule in told["rules"]):
         raise typer.Exit(JOB_FAILED)
 
 
@@ -106,15 +137,3 @@ def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str
 
 def _when(last: Pass | None) -> str:
     return "none" if last is None else f"{last.age_s:.0f} s ago, took {last.took_s:.1f} s"
-
-
-def _problem(rule: DropRule, found: Passes, every_s: float) -> str | None:
-    deaf = found.deaf.get(rule.queue_url or "")
-    return problem_of(found.rules.get(rule.name), every_s) or (f"its events cannot be read: {deaf}" if deaf else None)
-
-
-def problem_of(last: Pass | None, every_s: float) -> str | None:
-    """Return the problem of the last listing, or that there was none lately."""
-    if last is None or last.age_s > _MISSED * (every_s + last.took_s) + _SLACK_S:
-        return "no keeper lists it: is one running?"
-    return last.problem

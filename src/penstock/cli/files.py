@@ -38,8 +38,11 @@ def upload(
     Large files are sent in parts. To continue an interrupted upload, run the same command again within a day.
     """
     from penstock.cli.progress import transfer
+    from penstock.client.protocol import file_size
 
     rows = []
+    for path in files:
+        file_size(path)  # a file that cannot be sent is reported before a service that does not respond
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:

@@ -7,12 +7,26 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import typer
 
 from penstock.cli.batch import batch_app
 from penstock.cli.deliveries import deliveries_app
-from penstock.cli.display import clock, count, err, out, print_json, show_event, show_job, table, words
+from penstock.cli.display import (
+    clock,
+    count,
+    err,
+    fitted,
+    is_wide,
+    moment,
+    out,
+    print_json,
+    show_event,
+    show_job,
+    table,
+    words,
+)
 from penstock.cli.drops import drops
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.install import install_app
@@ -33,12 +47,15 @@ from penstock.cli.options import (
     JobId,
     Params,
     Url,
+    complete_model,
     connect,
     pairs,
+    require_files,
 )
 from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.run import read_document, run
+from penstock.cli.sample_model import sample_model
 from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
@@ -56,7 +73,6 @@ app = typer.Typer(
     help="Penstock: inference as a job queue.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -76,6 +92,7 @@ app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
 app.command(epilog=EPILOG)(drops)
 app.command(epilog=EPILOG)(usage)
+app.command("sample-model")(sample_model)
 
 TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M%z", "%Y-%m-%d"]
 
@@ -106,13 +123,15 @@ def main() -> None:
         code = _client_error_code(error)
         if code is None:
             raise
-        _complain(str(error))
+        _complain(f"{error}{_hint(error)}")
         sys.exit(code)
 
 
 @app.command(epilog=EPILOG)
 def submit(
-    model: Annotated[str, typer.Argument(help="Name of the model: see `penstock models`.")],
+    model: Annotated[
+        str, typer.Argument(help="Name of the model: see `penstock models`.", autocompletion=complete_model)
+    ],
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -141,6 +160,7 @@ def submit(
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
+    require_files(files or [])
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
@@ -286,11 +306,14 @@ def list_jobs(
     if as_json:
         print_json([dict(job.raw) for job in jobs])
         return
-    rows = table("job", "model", "status", "created", "progress", "webhooks")
-    for job in jobs:
-        webhooks = "" if job.delivery == "none" else job.delivery
-        rows.add_row(job.id, job.model, job.status.value, clock(job.created_at), count(job), webhooks)
-    out.print(rows)
+    wide = is_wide(out)
+    rows = [
+        (job.id, job.model, job.status.value, moment(job.created_at, wide=wide), count(job),
+         "" if job.delivery == "none" else job.delivery)
+        for job in jobs
+    ]  # fmt: skip
+    columns = ("job", "model", "status", "created", "progress", "webhooks")
+    out.print(fitted(out, columns, rows, omit=("webhooks", "progress")), soft_wrap=False)
 
 
 @app.command()
@@ -348,7 +371,8 @@ def _input(
     """Return the job's input, and those of its fields that hold local files."""
     from penstock.cli.params import assign_files, assign_texts, means_texts
     from penstock.client.answers import media_fields
-    from penstock.requests import is_file, is_reference
+    from penstock.jobs import is_reference
+    from penstock.requests import is_file
 
     if files and means_texts(files, schema, is_file):
         return document | assign_texts(files, schema), {}
@@ -382,6 +406,17 @@ def _are_texts(value: object) -> bool:
 
 def _all(test: Any, paths: str | list[str]) -> bool:
     return all(test(path) for path in ([paths] if isinstance(paths, str) else paths))
+
+
+def _hint(error: Exception) -> str:
+    """Return what to do about a service that does not answer; empty for another error."""
+    from penstock.client.answers import Unreachable
+
+    if not isinstance(error, Unreachable) or not str(error).startswith("no answer from "):
+        return ""
+    local = urlsplit(str(error).split()[3].rstrip(":")).hostname in ("127.0.0.1", "localhost", "::1")
+    address = "give its address with --url or PENSTOCK_URL"
+    return f"; is `penstock up` running? Else {address}" if local else f"; is this its address? Else {address}"
 
 
 def _complain(sentence: str) -> None:

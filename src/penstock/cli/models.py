@@ -218,14 +218,14 @@ def unpublish(
 
 def _described(found: Catalogue, name: str, settings: Settings) -> CatalogueEntry:
     """Return the entry of a model, whose files may be missing; its `problem` is that of its record or processor."""
-    from penstock.models import find, known_names
+    from penstock.models import find, no_model
     from penstock.processors.registry import Registry, export, unusable
 
     if record := find(found, name):
         return export(Registry.installed(), _with_files(record, settings))
     if wrong := find(found.wrong, name):
         return unusable(wrong.rest, wrong.problem)
-    raise ConfigError(f"there is no model {name!r}; known models: {known_names(found)}")
+    raise ConfigError(no_model([name], found))
 
 
 def _with_files(record: Model, settings: Settings) -> Model:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,9 +77,45 @@ def pairs(texts: list[str], option: str) -> dict[str, str]:
 
 @contextmanager
 def connect(url: str, *, patience_s: float = REQUEST_S) -> Iterator[Client]:
-    """Yield a client of the service, with the API key of the environment."""
+    """Yield a client of the service, with the API key of the environment.
+
+    One that is patient says on standard error when it waits for the service, and why.
+    """
+    from penstock.cli.waits import Waits
     from penstock.client import Client
     from penstock.config import api_key, state_dir
 
-    with Client(url, api_key=api_key(), patience_s=patience_s, state_dir=state_dir()) as client:
+    waits = Waits(patience_s) if patience_s > REQUEST_S else None
+    with Client(url, api_key=api_key(), patience_s=patience_s, state_dir=state_dir(), on_retry=waits) as client:
         yield client
+
+
+def require_files(texts: Iterable[str]) -> None:
+    """Raise `ClientError` for a text that can only mean a file, and names none: it ends as names of media files do."""
+    from penstock.client.answers import ClientError
+    from penstock.jobs import is_reference
+    from penstock.requests import is_file
+
+    for text in texts:
+        named = len(text.split()) == 1 and text.lower().endswith(_MEDIA_SUFFIXES)
+        if named and not is_reference(text) and not is_file(text):
+            raise ClientError(f"cannot read {text}: No such file or directory")
+
+
+_MEDIA_SUFFIXES = (
+    ".tif", ".tiff", ".jp2", ".jpg", ".jpeg", ".png", ".webp", ".wav", ".mp3", ".flac", ".ogg", ".mp4", ".mov", ".mkv",
+    ".csv", ".parquet", ".zip", ".safe", ".safetensors", ".npy", ".jsonl",
+)  # fmt: skip
+
+
+def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the service's models that begin so; none where the service does not answer at once."""
+    from penstock.client import Client, ClientError
+    from penstock.config import api_key
+
+    url = str(ctx.params.get("url") or os.environ.get("PENSTOCK_URL") or DEFAULT_URL)
+    try:
+        with Client(url, api_key=api_key(), patience_s=0) as client:
+            return [model.name for model in client.models() if model.name.startswith(incomplete)]
+    except ClientError:
+        return []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.client.answers import ClientError, media_fields, shapes
-from penstock.requests import is_reference
+from penstock.jobs import is_reference
 
 #: Types in the order in which they are tried: `1` is a number where the schema allows number and text.
 _ORDER = ("null", "boolean", "integer", "number", "array", "object", "string")

@@ -89,7 +89,9 @@ class Screen:
         """Draw as much as fits."""
         room = options.size.height if console.is_terminal else _ENDLESS
         moment = datetime.fromtimestamp(self.clock(), UTC).astimezone()
-        head = Text(f"penstock  {self.url}  {moment:%H:%M:%S}", style="bold", no_wrap=True, overflow="ellipsis")
+        head = Text(
+            f"penstock  {self.url}  {moment:%Y-%m-%d %H:%M:%S}", style="bold", no_wrap=True, overflow="ellipsis"
+        )
         yield head
         if self.trouble is not None:
             yield Text(self.trouble, style="red", no_wrap=True, overflow="ellipsis")

@@ -1,6 +1,8 @@
 """The client: submit a job, follow it, fetch its result.
 
     with Client("http://127.0.0.1:8080") as penstock:
+        result = penstock.run("csmask", scene="scene.tif")      # result.classes is a path, result.open() a dataset
+
         job = penstock.submit("csmask", files={"scene": "scene.tif"})
         job = penstock.wait(job.id)
         penstock.download(job, Path("result"))
@@ -41,15 +43,16 @@ if TYPE_CHECKING:
     from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
     from penstock.client.batch_operations import BatchOptions
     from penstock.client.protocol import JobOptions
+    from penstock.client.results import JobFailed, Result
     from penstock.client.sync_client import Client
     from penstock.client.usage_answers import UsageDay, UsageReport, UsageSums
     from penstock.client.webhook_operations import EndpointOptions
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
-    "EndpointOptions", "Event", "Job", "JobLog", "JobOptions", "LineOutcome", "ModelInfo", "Page", "PenstockAPIError",
-    "Queue", "StillRunning", "Try", "Unreachable", "UsageDay", "UsageReport", "UsageSums", "WebhookDelivery",
-    "WebhookEndpoint", "Worker",
+    "EndpointOptions", "Event", "Job", "JobFailed", "JobLog", "JobOptions", "LineOutcome", "ModelInfo", "Page",
+    "PenstockAPIError", "Queue", "Result", "StillRunning", "Try", "Unreachable", "UsageDay", "UsageReport", "UsageSums",
+    "WebhookDelivery", "WebhookEndpoint", "Worker",
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.
@@ -60,6 +63,7 @@ _HOMES = (
     "batch_operations",
     "webhook_operations",
     "usage_answers",
+    "results",
     "sync_client",
     "async_client",
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from penstock.client.notebook import card
 from penstock.jobs import Progress, Status
 from penstock.reports import ErrorReport, Issue, with_places
 
@@ -123,6 +124,10 @@ class Job:
     def succeeded(self) -> bool:
         """True where the job has a result."""
         return self.status is Status.SUCCEEDED
+
+    def _repr_html_(self) -> str:
+        """Return the job as a notebook shows it."""
+        return card(self)
 
 
 class StillRunning(ClientError, TimeoutError):

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.batches import BatchStatus, Counts
 from penstock.client.answers import Artifact, read_artifact, read_error
+from penstock.client.notebook import batch_card
 from penstock.reports import ErrorReport
 
 
@@ -34,6 +35,10 @@ class Batch:
     def over(self) -> bool:
         """True once the batch has ended, with or without results."""
         return self.status.terminal
+
+    def _repr_html_(self) -> str:
+        """Return the batch as a notebook shows it."""
+        return batch_card(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +24,10 @@ RESULTS, ERRORS = "results.jsonl", "errors.jsonl"
 #: Requests and bytes of the largest batch that is sent inline; larger ones are uploaded as a file.
 MAX_INLINE, MAX_INLINE_BYTES = 1000, 500_000
 OnBatch = Callable[[Batch], None]
+#: Called with (lines whose files are saved, lines with files).
+OnLine = Callable[[int, int], None]
+#: A custom id that can name a folder, and that is no name of a line's number.
+_FOLDER = re.compile(r"(?!line-)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class BatchOptions(TypedDict, total=False):
@@ -33,6 +39,8 @@ class BatchOptions(TypedDict, total=False):
     #: Seconds the batch may take; unfinished jobs are then ended.
     ttl_s: float | None
     metadata: Mapping[str, str] | None
+    #: A URL that is told the end of the batch.
+    webhook: str | None
     #: Submissions with the same key are one batch; by default each call has a key of its own.
     idempotency_key: str | None
 
@@ -97,6 +105,30 @@ class BatchOperations:
         address = f"{_path(batch.id)}/artifacts"
         return (yield from transfers.download(self.do.exchange, address, batch.artifacts, folder, on_bytes))
 
+    def save_all(
+        self, batch: Batch, folder: Path, on_bytes: OnBytes | None, on_line: OnLine | None
+    ) -> Flow[list[Path]]:
+        """Save a batch's files, and the artifacts of each line in a folder of its own."""
+        paths = yield from self.save(batch, folder, on_bytes)
+        named = Counter(outcome.custom_id for outcome in outcomes(folder))
+        found = [outcome for outcome in outcomes(folder) if outcome.artifacts and outcome.job_id]
+        for done, outcome in enumerate(found, 1):
+            place = folder / _line_folder(outcome, named)
+            address = f"/v1/jobs/{outcome.job_id}/artifacts"
+            saved = yield from transfers.download(self.do.exchange, address, outcome.artifacts, place, on_bytes)
+            paths += saved
+            if on_line is not None:
+                on_line(done, len(found))
+        return paths
+
+
+def _line_folder(outcome: LineOutcome, named: Counter[str | None]) -> str:
+    """Return the name of a line's folder: its `custom_id` where that names one line alone, else its number."""
+    name = outcome.custom_id or ""
+    if _FOLDER.fullmatch(name) and named[outcome.custom_id] == 1 and name not in (RESULTS, ERRORS):
+        return name
+    return f"line-{outcome.line}"
+
 
 def outcomes(folder: Path) -> Iterator[LineOutcome]:
     """Yield the outcomes of a batch's lines, in order, from the files saved in a folder."""
@@ -116,6 +148,7 @@ def _wanted(options: BatchOptions) -> dict[str, Any]:
         "priority": options.get("priority"),
         "ttl": options.get("ttl_s"),
         "metadata": dict(options.get("metadata") or {}) or None,
+        "webhook": None if options.get("webhook") is None else {"url": options["webhook"]},
     }
     return {name: value for name, value in wanted.items() if value is not None}
 

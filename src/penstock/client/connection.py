@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -90,5 +91,5 @@ def streaming(response: httpx.Response) -> httpx.Response:
 
 def no_answer(base_url: httpx.URL, error: httpx.TransportError) -> Unreachable:
     """Return the error of a service that does not answer."""
-    reason = str(error) or type(error).__name__
+    reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     return Unreachable(f"no answer from {str(base_url).rstrip('/')}: {reason}")

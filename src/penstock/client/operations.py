@@ -34,7 +34,7 @@ from penstock.client.answers import (
     read_worker,
 )
 from penstock.client.downloads import open_file, rename, require_place
-from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, Reply, Request
+from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, OnRetry, Reply, Request
 from penstock.client.transfers import MULTIPART_FROM_BYTES
 from penstock.client.upload_notes import UploadNote
 
@@ -63,6 +63,8 @@ class Operations:
     service: str = ""
     #: The folder for notes of unfinished uploads; None = no notes.
     state_dir: Path | None = None
+    #: Called before each retry.
+    on_retry: OnRetry | None = None
 
     def fetch(self, method: str, path: str, **options: Any) -> Flow[Any]:
         """Send a request and return the JSON of its answer; None for an empty answer."""
@@ -132,6 +134,10 @@ class Operations:
     def workers(self) -> Flow[list[Worker]]:
         answer = yield from self.fetch("GET", "/v1/workers")
         return [read_worker(worker) for worker in answer["workers"]]
+
+    def drops(self) -> Flow[dict[str, Any]]:
+        found: dict[str, Any] = yield from self.fetch("GET", "/v1/drops")
+        return found
 
     def set_queue(self, name: str, move: Literal["pause", "resume", "drain"]) -> Flow[Queue]:
         return read_queue((yield from self.fetch("POST", f"{_queue(name)}/{move}")))
@@ -224,7 +230,12 @@ class Operations:
 
     def exchange(self, request: Request) -> Flow[Reply]:
         """Send a request, with retries, and return the answer."""
-        return protocol.exchange(request, patience_s=self.patience_s, draw=self.draw)
+        return protocol.exchange(request, patience_s=self.patience_s, draw=self.draw, on_retry=self.on_retry)
+
+    @property
+    def delays(self) -> protocol.Delays:
+        """New delays between the tries of a request."""
+        return protocol.Delays(self.patience_s, self.draw, self.on_retry)
 
 
 def write_notes(job: Job, folder: Path) -> list[Path]:

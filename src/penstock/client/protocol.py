@@ -39,6 +39,9 @@ T = TypeVar("T")
 #: Called with (bytes done, total bytes).
 OnBytes: TypeAlias = Callable[[int, int], None]
 
+#: Called with the failure of a request and the seconds until the request is sent again.
+OnRetry: TypeAlias = Callable[[Unreachable | PenstockAPIError, float], None]
+
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.25, 10.0
 _DIGEST_BYTES = 1 << 20
 #: Retryable error codes of an object store.
@@ -162,12 +165,14 @@ Step: TypeAlias = Request | Pause | Digest | Together
 Flow: TypeAlias = Generator["Step", Reply | str | list[Any] | None, T]
 
 
-def exchange(request: Request, *, patience_s: float, draw: Callable[[], float]) -> Flow[Reply]:
+def exchange(
+    request: Request, *, patience_s: float, draw: Callable[[], float], on_retry: OnRetry | None = None
+) -> Flow[Reply]:
     """Send a request that is safe to repeat, until an answer comes or the delays would exceed `patience_s`.
 
     Raises `Unreachable` or `PenstockAPIError`. `draw` returns the jitter, 0 to 1.
     """
-    delays = Delays(patience_s, draw)
+    delays = Delays(patience_s, draw, on_retry)
     while True:
         try:
             reply = yield request
@@ -186,6 +191,8 @@ class Delays:
 
     patience_s: float
     draw: Callable[[], float]
+    #: Called before each pause.
+    on_retry: OnRetry | None = None
     _spent_s: float = 0.0
     _delay_s: float = _FIRST_DELAY_S
 
@@ -199,6 +206,8 @@ class Delays:
         self._spent_s, self._delay_s = self._spent_s + pause_s, min(_LONGEST_DELAY_S, 2 * self._delay_s)
         if self._spent_s > self.patience_s:
             raise failure
+        if self.on_retry is not None:
+            self.on_retry(failure, pause_s)
         return pause_s
 
     def reset(self) -> None:

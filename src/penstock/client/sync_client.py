@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 import httpx_sse
 
-from penstock.client import connection, protocol, usage_answers
+from penstock.client import connection, protocol, results, usage_answers
 from penstock.client import sync_runtime as runtime
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
@@ -32,11 +32,24 @@ from penstock.client.answers import (
     Worker,
 )
 from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
-from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, outcomes
+from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
-from penstock.client.protocol import Digest, Flow, JobOptions, OnBytes, Pause, Reply, Request, Save, Step, Together
+from penstock.client.protocol import (
+    Digest,
+    Flow,
+    JobOptions,
+    OnBytes,
+    OnRetry,
+    Pause,
+    Reply,
+    Request,
+    Save,
+    Step,
+    Together,
+)
+from penstock.client.results import Result
 from penstock.client.usage_answers import UsageReport
 from penstock.client.webhook_operations import EndpointOptions
 
@@ -53,11 +66,13 @@ class Client:
         api_key: str | None = None,
         patience_s: float = PATIENCE_S,
         state_dir: str | Path | None = None,
+        on_retry: OnRetry | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._http = httpx.Client(**connection.options(base_url), transport=transport)
         self._api_key = connection.checked_key(api_key)
-        self._do = Operations(patience_s, service=base_url, state_dir=None if state_dir is None else Path(state_dir))
+        notes = None if state_dir is None else Path(state_dir)
+        self._do = Operations(patience_s, service=base_url, state_dir=notes, on_retry=on_retry)
         self._batches = BatchOperations(self._do)
 
     def __enter__(self) -> Self:
@@ -81,6 +96,29 @@ class Client:
     ) -> Job:
         """Submit a job and return it. `files` are uploaded first; their references go into the fields of `input`."""
         return self._run(self._do.submit(model, input or {}, files or {}, on_bytes, options))
+
+    def run(
+        self,
+        model: str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002  (the API's own word)
+        *,
+        folder: str | Path | None = None,
+        timeout_s: float | None = None,
+        on_job: OnJob | None = None,
+        on_bytes: OnBytes | None = None,
+        options: JobOptions | None = None,
+        **fields: Any,
+    ) -> Result:
+        """Run a job and return its result: `client.run("csmask", scene="scene.tif").classes` is a path.
+
+        `fields` are those of the model's input; a local path in a field for media is uploaded. The files are saved in
+        `folder`, by default in one that is deleted when the process ends. Raises `JobFailed` for a job without a
+        result, and `StillRunning` after `timeout_s` seconds.
+        """
+        document, place = {**(input or {}), **fields}, None if folder is None else Path(folder)
+        deadline = protocol.Deadline(timeout_s)
+        flow = results.run(self._do, model, document, place, deadline, on_job, on_bytes, options or JobOptions())
+        return self._run(flow)
 
     def upload(self, path: str | Path, *, on_bytes: OnBytes | None = None) -> str:
         """Send a local file and return its `media://` reference. A large file is sent in parts, several at once.
@@ -137,7 +175,7 @@ class Client:
         return self._events(job_id, after, protocol.Deadline(None))
 
     def _events(self, job_id: str, after: str, deadline: protocol.Deadline) -> Iterator[Event]:
-        reader = protocol.EventReader(job_id, after, protocol.Delays(self._do.patience_s, self._do.draw), deadline)
+        reader = protocol.EventReader(job_id, after, self._do.delays, deadline)
         while not reader.over:
             try:
                 with (
@@ -252,8 +290,22 @@ class Client:
         """Delete a batch with its jobs and results; a running one is canceled first and waited for."""
         self._run(self._batches.delete(batch_id))
 
-    def download_batch(self, batch: Batch, folder: str | Path, *, on_bytes: OnBytes | None = None) -> list[Path]:
-        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return their paths."""
+    def download_batch(
+        self,
+        batch: Batch,
+        folder: str | Path,
+        *,
+        artifacts: bool = False,
+        on_bytes: OnBytes | None = None,
+        on_line: OnLine | None = None,
+    ) -> list[Path]:
+        """Save `results.jsonl` and `errors.jsonl` of a batch that is over; return the paths.
+
+        With `artifacts` also the files of each line, in a folder named after its `custom_id`, or `line-7` where that is
+        no unique name; `on_line` is then called with (lines saved, lines with files).
+        """
+        if artifacts:
+            return self._run(self._batches.save_all(batch, Path(folder), on_bytes, on_line))
         return self._run(self._batches.save(batch, Path(folder), on_bytes))
 
     def batch_results(self, batch_id: str) -> Iterator[LineOutcome]:
@@ -321,6 +373,10 @@ class Client:
         With a key of the scope `admin`, `tenant` may be another tenant, or `*` for all.
         """
         return self._run(usage_answers.read(self._do, first, last, model, tenant))
+
+    def drops(self) -> dict[str, Any]:
+        """Return the service's drop rules (`rules`) with their last listings, as the API tells them."""
+        return self._run(self._do.drops())
 
     def pause_queue(self, name: str = "default") -> Queue:
         """Pause a queue: workers get no more of its jobs. It still accepts jobs, and running jobs go on."""

@@ -15,7 +15,10 @@ from penstock.errors import MediaRefused
 USUAL_PORTS = frozenset({80, 443, 8080, 8443})
 MAX_URL_CHARS = 2048
 
-_REFUSED = "this URL may not be used: only http(s) URLs of public hosts that the service's operator allows"
+_REFUSED = (
+    "this URL may not be used: only http(s) URLs of public hosts that the service's operator allows (by the settings "
+    "allowed_hosts, as host:port, or fetch_any_public_host)"
+)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: No whitespace, control characters or backslashes anywhere; no userinfo and no escapes in the authority.
 _URL = re.compile(r"(?i)https?://[^/?#\\@%\s\x00-\x20\x7f]+([/?#][^\\\s\x00-\x20\x7f]*)?")

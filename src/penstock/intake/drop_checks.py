@@ -9,7 +9,7 @@ from penstock.config import DropRule, Settings
 from penstock.drop_rules import conflicts, watched_folder
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.intake.submissions import check_input
-from penstock.models import CatalogueEntry, find, known_names
+from penstock.models import CatalogueEntry, find, no_model
 from penstock.storage.checks import Finding
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
@@ -68,7 +68,7 @@ def _open_ends(rule: DropRule) -> Iterator[Finding]:
 def _model(rule: DropRule, models: Mapping[str, CatalogueEntry]) -> Iterator[Finding]:
     name, entry = f"drop rule {rule.name}", find(models, rule.model)
     if entry is None:
-        detail = f"there is no model {rule.model!r}; known models: {known_names(models)}"
+        detail = no_model([rule.model], models)
         yield Finding(name, ok=False, detail=detail, remedy="correct `model`, or start a worker that has it")
         return
     if entry.problem not in (None, CHECKING, FETCHING):

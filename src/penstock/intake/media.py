@@ -63,6 +63,9 @@ class LocalMedia:
     partial: bool = False
 
 
+#: The same sentence for each reason: it tells nothing about other buckets.
+_NO_BUCKET = "this object may not be used: the operator opens buckets for input by the setting s3_input_buckets"
+
 Reference = UploadReference | S3Object | WebAddress
 
 
@@ -196,7 +199,7 @@ def _s3_object(reference: str, tenant: str, settings: Settings) -> S3Object:
     bucket, _, rest = reference.partition("://")[2].partition("/")
     key, _, etag = rest.rpartition("#etag=") if "#etag=" in rest else (rest, "", "")
     if not _BUCKET.fullmatch(bucket) or not key or "\0" in key or not _s3_allowed(bucket, key, tenant, settings):
-        raise MediaRefused
+        raise MediaRefused(_NO_BUCKET)
     return S3Object(bucket, key, etag or None)
 
 

@@ -15,7 +15,7 @@ from penstock.errors import InvalidRequest, MediaRefused, ModelNotServed, ModelU
 from penstock.intake.addresses import check_url, is_web_url
 from penstock.intake.schemas import Schemas
 from penstock.jobs import JobKey, Submission
-from penstock.models import CatalogueEntry, find, known_names, tensor_places
+from penstock.models import CatalogueEntry, find, no_model, tensor_places
 from penstock.reports import Issue
 from penstock.requests import PRIORITIES, JobRequest
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
@@ -106,7 +106,7 @@ def names_of(
 
 
 def _unknown(names: Sequence[str], catalogue: Mapping[str, CatalogueEntry]) -> str:
-    return f"there is no model {', '.join(map(repr, names))}; known models: {known_names(catalogue)}"
+    return no_model(names, catalogue)
 
 
 def check_input(entry: CatalogueEntry, value: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.config import Settings
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable, UnknownModel
-from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord, find, known_names, read_catalogue
+from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord, find, no_model, read_catalogue
 from penstock.processors.registry import Registry, unusable
 from penstock.storage.objects.opening import open_store
 from penstock.workers.engine.sources import localise, sha256_of
@@ -53,7 +53,7 @@ class Installation:
         if record is None:
             if wrong := self.wrong(name):
                 raise ConfigError(wrong.problem)
-            raise UnknownModel(f"there is no model {name!r}; known models: {known_names(self.models)}")
+            raise UnknownModel(no_model([name], self.models))
         return record
 
     def look_up(self, name: str, *, fetch: bool = False) -> tuple[Model, CatalogueEntry]:

@@ -25,13 +25,13 @@ import structlog
 from penstock.config import Settings, load_settings
 from penstock.errors import Canceled, InvalidInput, InvalidRequest, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.intake.media import LocalMedia
-from penstock.jobs import Phase, Progress
+from penstock.jobs import Phase, Progress, is_reference
 from penstock.local.installation import Installation, processing_here
 from penstock.log import configure
 from penstock.models import CatalogueEntry, media_references
 from penstock.processors.base import Output
 from penstock.reports import Issue
-from penstock.requests import is_file, is_reference
+from penstock.requests import is_file
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import Processed, Session, Work

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -328,7 +329,26 @@ def error_in(line: str) -> str | None:
     if record.get("level") not in ("error", "critical"):
         return None
     detail = record.get("detail") or record.get("error") or record.get("problem") or ""
-    return plain(f"{record.get('event')} {detail}".strip())
+    event = str(record.get("event"))
+    return plain(f"{_words(event)}{f': {detail}' if detail else ''}")
+
+
+#: Events of our processes in words, for the operator who looks at `penstock up`.
+_WORDS = {
+    "worker.unhealthy": "worker ended itself",
+    "worker.idle": "worker left: it had no job",
+    "worker.max_jobs": "worker left: it had claimed its number of jobs",
+    "worker.draining": "worker drains: it claims no more jobs",
+    "worker.stuck": "worker ended with jobs that did not stop; they went back to the queue",
+}
+_EVENT = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+
+
+def _words(event: str) -> str:
+    """Return the name of an event in words; a sentence stays as it is."""
+    if event in _WORDS:
+        return _WORDS[event]
+    return event.replace(".", " ").replace("_", " ") if _EVENT.fullmatch(event) else event
 
 
 def last_record(log: Path, events: Sequence[str]) -> dict[str, Any] | None:
@@ -351,7 +371,7 @@ def summary(log: Path) -> str:
 
 def _event_in(line: str) -> str:
     with contextlib.suppress(ValueError, AttributeError):
-        return str(json.loads(line).get("event") or line)
+        return _words(str(json.loads(line).get("event") or line))
     return line
 
 

@@ -3,6 +3,7 @@
 -- penstock:tenant:T:job:ID             hash    the record: the truth about a job
 -- penstock:tenant:T:job:ID:events      stream  the job's events (SSE, trace), at most about 1000 entries
 -- penstock:tenant:T:job:ID:logs        list    FENCE:NUMBER:ATTEMPT:LINES:CUT|JSON, parts of its lines (add.lua)
+-- penstock:tenant:T:job:ID:streamed    string  characters of its text that a client has who asks in turns; expires
 -- penstock:tenant:T:job:ID:deliveries  list    ids of its webhook deliveries
 -- penstock:tenant:T:delivery:ID        hash    one webhook delivery (outbox.lua has the model of webhooks)
 -- penstock:tenant:T:jobs               zset    job id by creation time (listing)

@@ -19,7 +19,7 @@ local function purge(tenant, id)
   redis.call('ZREM', P .. 'finished', job.name)
   redis.call('ZREM', qkey(job.queue, 'dead'), job.name)
   redis.call('PUBLISH', P .. 'changes', job.name)
-  redis.call('DEL', key, key .. ':events', key .. ':logs', key .. ':deliveries')
+  redis.call('DEL', key, key .. ':events', key .. ':logs', key .. ':deliveries', key .. ':streamed')
   return 'ok'
 end
 

@@ -44,6 +44,12 @@ function ops.tidied()
   return 1
 end
 
+-- tenant id chars for_ms -> 1. Characters of a job's text that its client has, for clients that ask in turns.
+function ops.streamed()
+  redis.call('SET', jobkey(args.tenant, args.id) .. ':streamed', args.chars, 'PX', args.for_ms)
+  return 1
+end
+
 -- queue tenant id -> 1 if the job was among the queue's dead letters and no longer is
 function ops.remove_dead_letter()
   return redis.call('ZREM', qkey(args.queue, 'dead'), args.tenant .. '/' .. args.id)

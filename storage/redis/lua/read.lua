@@ -84,6 +84,9 @@ end
 -- -> 1 where leftovers were deleted lately
 function ops.tidied() return redis.call('EXISTS', P .. 'tidied') end
 
+-- tenant id -> characters of a job's text that its client has
+function ops.streamed() return redis.call('GET', jobkey(args.tenant, args.id) .. ':streamed') or '0' end
+
 -- age_us limit -> {T/ID...} of reservations that are older and not confirmed
 function ops.reservations()
   return redis.call('ZRANGEBYSCORE', P .. 'reserved', '-inf', int(now_us() - args.age_us), 'LIMIT', 0, args.limit)

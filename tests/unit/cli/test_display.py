@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import clock, show_event, show_job, words
+from penstock.cli.display import clock, fitted, moment, show_event, show_job, words
 from penstock.cli.progress import following, times
 from penstock.client.answers import Event, read_job
 
@@ -84,3 +84,38 @@ def test_a_job_that_failed_before_it_was_followed_is_told_in_order() -> None:
 )
 def test_the_times_of_a_job_say_what_they_are(elapsed_s: float, left_s: float | None, sentence: str) -> None:
     assert times(elapsed_s, left_s) == sentence
+
+
+JOB = ("9944cdd0-c87c-5c88-81f0-38f7579315d6", "csmask", "succeeded", "11-24 14:58", "12/144 tiles", "delivered")
+COLUMNS = ("job", "model", "status", "created", "progress", "webhooks")
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "kept"),
+    [
+        (80, [JOB], ["job", "model", "status", "created"]),
+        (80, [(*JOB[:4], "1/1 tiles", "")], ["job", "model", "status", "created", "progress"]),
+        (80, [(*JOB[:4], "", "")], ["job", "model", "status", "created"]),
+        (120, [JOB], list(COLUMNS)),
+        (80, [(JOB[0], "a-model-with-a-very-long-name-of-its-own", *JOB[2:])], ["job", "model", "status", "created"]),
+    ],
+)
+def test_each_row_of_a_list_is_one_line_of_the_terminal(width: int, rows: list[Any], kept: list[str]) -> None:
+    console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    console.print(fitted(console, COLUMNS, rows, omit=("webhooks", "progress")))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0].split() == kept
+    assert len(lines) == 1 + len(rows)
+    assert max(map(len, lines)) <= width
+    assert all(part in lines[1] for part in (JOB[0], "succeeded", "11-24 14:58"))
+
+
+def test_a_list_in_a_file_has_all_columns() -> None:
+    console = Console(file=StringIO(), width=10_000, color_system=None)
+    console.print(fitted(console, COLUMNS, [(*JOB[:4], "", "")], omit=("webhooks", "progress")))
+    assert console.file.getvalue().split()[:6] == list(COLUMNS)  # type: ignore[attr-defined]
+
+
+def test_a_date_is_shown_with_each_time() -> None:
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:35", moment(AT))
+    assert re.fullmatch(r"11-2\d \d\d:\d\d", moment(AT, wide=False))

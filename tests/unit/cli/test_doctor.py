@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from penstock.cli.doctor import _devices, _worker
+from penstock.cli.doctor import _devices, _models, _worker
 from penstock.client import Worker
-from penstock.client.answers import read_queue
+from penstock.client.answers import read_model, read_queue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -22,3 +22,13 @@ def test_a_queue_is_reported_with_the_devices_of_its_workers() -> None:
     found = _worker(queue, devices["h100"], served=True, pooled=False)
     assert (found.ok, found.detail) == (True, "1 at queue h100 (NVIDIA H100), 2 waiting, 1 running")
     assert _worker(queue, served=True, pooled=False).detail == "1 at queue h100, 2 waiting, 1 running"
+
+
+def test_a_model_that_no_worker_serves_is_no_model_that_warms_up() -> None:
+    model = read_model({"name": "csmask", "revision": "1", "ready": False})
+    [alone] = _models([model], set())
+    assert (alone.ok, alone.doubtful) == (True, True)
+    assert alone.detail == "revision 1, but no worker serves it now: its jobs wait"
+    assert "penstock up" in alone.remedy
+    [served] = _models([model], {"csmask"})
+    assert (served.ok, served.doubtful, served.detail) == (True, False, "revision 1, warming up")

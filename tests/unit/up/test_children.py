@@ -100,9 +100,9 @@ def test_what_ends_is_started_again_after_a_pause(house: House) -> None:
     ("code", "line", "why"),
     [
         (1, "ImportError: no module", "ended; last log line: ImportError: no module"),
-        (-9, '{"event": "worker.started", "level": "info"}', "was ended by SIGKILL; last log line: worker.started"),
+        (-9, '{"event": "worker.started", "level": "info"}', "was ended by SIGKILL; last log line: worker started"),
         (-99, "[]", "ended; last log line: []"),
-        (None, '{"event": "x", "level": "error", "detail": "y"}', "ended; last log line: x y"),
+        (None, '{"event": "x", "level": "error", "detail": "y"}', "ended; last log line: x: y"),
     ],
 )
 def test_an_end_says_the_signal_and_the_last_event(tmp_path: Path, code: int | None, line: str, why: str) -> None:
@@ -239,12 +239,12 @@ def test_errors_in_a_log_are_told_once(house: House) -> None:
 
     house.pass_time(0)
     house.pass_time(0)
-    assert house.said == ["worker: fetch.failed no route"]
+    assert house.said == ["worker: fetch failed: no route"]
 
     with worker.log.open("a") as log:
         log.write('nt": "engine.lost"}\n')
     house.pass_time(0)
-    assert house.said[1:] == ["worker: engine.lost"]
+    assert house.said[1:] == ["worker: engine lost"]
 
 
 def test_the_log_of_a_running_process_is_put_aside(tmp_path: Path) -> None:
@@ -318,3 +318,20 @@ def test_a_record_that_says_nothing_ends_nothing(tmp_path: Path, text: str) -> N
     (tmp_path / "children.json").write_text(text)
 
     assert Ledger(tmp_path / "children.json").end_stale(1) == []
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (
+            {"level": "error", "event": "worker.unhealthy", "detail": "it had claimed nothing for 60 s"},
+            "worker ended itself: it had claimed nothing for 60 s",
+        ),
+        ({"level": "info", "event": "worker.idle"}, "worker left: it had no job"),
+        ({"level": "info", "event": "attempt.ended"}, "attempt ended"),
+        ({"level": "info", "event": "Started server process [1]"}, "Started server process [1]"),
+    ],
+)
+def test_an_event_of_a_log_is_shown_in_words(tmp_path: Path, record: dict[str, str], words: str) -> None:
+    (log := tmp_path / "worker.log").write_text(json.dumps(record) + "\n")
+    assert summary(log) == words

@@ -1,0 +1,1 @@
+"""RunPod's serverless endpoints: each model is an endpoint."""

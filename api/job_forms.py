@@ -1,0 +1,254 @@
+"""Submissions as forms: `multipart/form-data` with a job's fields and its files, in one request.
+
+A text field is a field of the job, JSON where the field is no text. A file is named after the field of the input that
+it fills: `scene`, or `scene.file` for `file` inside `scene`. Several files of one name make a list, as one under the
+name `images[]` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from penstock.api.auth import tenant_of
+from penstock.api.body import MAX_FIELDS, json_schema, limited, require_type
+from penstock.api.connection import while_connected
+from penstock.api.idempotency import id_from
+from penstock.api.services import Services
+from penstock.documents import fingerprint, is_small, parse_json, pointer, validated
+from penstock.errors import InvalidRequest, MalformedBody, ObjectExists, PayloadTooLarge
+from penstock.intake.media import safe_name, upload_key
+from penstock.jobs import JobKey
+from penstock.reports import Issue
+from penstock.requests import JobRequest
+from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectStore
+from penstock.storage.spool import own_folder
+
+FORM = "multipart/form-data"
+#: Files of one form, at most.
+MAX_FILES = 100
+#: Bytes that the boundaries and heads of a form may take.
+FRAME_BYTES = 100_000
+#: Fields of a job whose text is taken as it is; the others are JSON.
+_TEXTS = frozenset({"model", "priority"})
+#: UUIDv5 namespace of upload ids from the job of a form, the file's place, name and SHA-256.
+_NAMESPACE = uuid.UUID("0a4f6f50-9d35-5a59-8a5d-6f0f8b0a7c1e")
+
+
+@dataclass(frozen=True, slots=True)
+class FormFile:
+    """A received file. `media` is the reference that its upload will have."""
+
+    place: tuple[str, ...]
+    #: True for a file of a list.
+    listed: bool
+    path: Path
+    content_type: str
+    sha256: str
+    upload_id: str
+    name: str
+
+    @property
+    def media(self) -> str:
+        """The file's reference."""
+        return f"media://{self.upload_id}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobForm:
+    """A submission with its files, which are not stored yet."""
+
+    request: JobRequest
+    files: Sequence[FormFile]
+    #: Fingerprint of the fields and files, equal for the same form sent again.
+    fingerprint: str
+
+    def store(self, objects: ObjectStore, tenant: str) -> None:
+        """Store the files as uploads. The form of a repeated request finds its files stored."""
+        for file in self.files:
+            with suppress(ObjectExists):  # the same bytes: the id holds their SHA-256
+                objects.put_file(
+                    upload_key(tenant, file.upload_id, file.name), file.path, content_type=file.content_type,
+                    if_absent=True,
+                )  # fmt: skip
+
+
+class _SpoolingParser(MultiPartParser):
+    """Starlette's parser with its files in the scratch folder, where a disk is meant for them."""
+
+    def __init__(self, folder: Path, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._folder = folder
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if (part := self._current_part.file) is not None:
+            part.file.close()
+            file: Any = NamedTemporaryFile(dir=self._folder, delete=False)  # noqa: SIM115
+            part.file = self._files_to_close_on_error[-1] = file
+
+
+def is_form(request: Request) -> bool:
+    """Return True for a request whose body is a form."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
+
+
+def form_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI description of a body that is JSON or a form with files."""
+    schema = json_schema(model)
+    form = {
+        **schema,
+        "required": [name for name in schema["required"] if name != "input"],
+        "additionalProperties": {
+            "description": "A file, named after the field of the input that it fills.",
+            "type": "string",
+            "format": "binary",
+        },
+    }
+    content = {"application/json": {"schema": schema}, FORM: {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@asynccontextmanager
+async def read_job_form(request: Request, api: Services, key: JobKey) -> AsyncIterator[JobForm]:
+    """Yield the submission of a form; its files lie in the scratch folder during the block.
+
+    The body may have the size of an upload and of a JSON body together. Raises the errors of a body (`read_form`),
+    `PayloadTooLarge` also for a file beyond the tenant's limit of uploads, and `InvalidRequest`.
+    """
+    require_type(request.headers.get("content-type", ""), FORM)
+    settings, tenant = api.settings, tenant_of(request)
+    body_bytes = settings.body_limit_bytes(tenant)
+    stream = _combined(request, settings.upload_limit_bytes(tenant) + body_bytes + FRAME_BYTES, settings.body_idle_s)
+    with ExitStack() as held:
+        folder = await asyncio.to_thread(held.enter_context, own_folder(settings.spool_dir / "uploads"))
+        parser = _SpoolingParser(
+            folder, request.headers, stream, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=body_bytes
+        )
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise MalformedBody(f"the form is malformed: {error.message}") from error
+        try:
+            document = await _document(request, api, form)
+            files = await asyncio.to_thread(_files, form, key, settings.upload_limit_bytes(tenant))
+        finally:
+            await form.close()
+        yield _job_form(document, files)
+
+
+async def _combined(request: Request, limit_bytes: int, idle_s: float) -> Any:
+    """Yield the body in large chunks: each write of a file costs a switch to a thread."""
+    waiting = bytearray()
+    async for chunk in limited(request, limit_bytes, idle_s):
+        waiting += chunk
+        if len(waiting) >= CHUNK_BYTES:
+            yield bytes(waiting)
+            waiting.clear()
+    yield bytes(waiting)
+
+
+async def _document(request: Request, api: Services, form: FormData) -> dict[str, Any]:
+    """Return the text fields of a form as the body of a job."""
+    found: dict[str, Any] = {}
+    for name, text in form.multi_items():
+        if isinstance(text, UploadFile):
+            if name in JobRequest.model_fields:
+                raise _wrong((name,), "is a file, but must be a text: send the field without a file name")
+            continue
+        if name in found:
+            raise _wrong((name,), "is given twice")
+        if name not in JobRequest.model_fields:
+            raise _wrong((name,), "is not known: a job's fields are texts, and the model's fields stand in input")
+        found[name] = text if name in _TEXTS else await _value(request, api, name, text)
+    return found
+
+
+async def _value(request: Request, api: Services, name: str, text: str) -> Any:
+    data = text.encode("utf-8", "surrogatepass")
+    try:
+        if is_small(data):
+            return parse_json(data)
+        return await while_connected(request, api.isolation.run(tenant_of(request), len(data), parse_json, data))
+    except MalformedBody as error:
+        raise MalformedBody(f"the field {name!r}: {error.detail}") from error
+
+
+def _files(form: FormData, key: JobKey, limit_bytes: int) -> tuple[FormFile, ...]:
+    """Return the files of a form in order; raise `InvalidRequest` or, beyond the limit, `PayloadTooLarge`."""
+    return tuple(_file(n, name, part, key, limit_bytes) for n, (name, part) in enumerate(_parts(form)))
+
+
+def _parts(form: FormData) -> Iterator[tuple[str, UploadFile]]:
+    return ((name, part) for name, part in form.multi_items() if isinstance(part, UploadFile))
+
+
+def _file(n: int, name: str, part: UploadFile, key: JobKey, limit_bytes: int) -> FormFile:
+    place, size_bytes = tuple(name.removesuffix("[]").split(".")), part.size or 0
+    if not all(place):
+        raise InvalidRequest(f"{name!r} names no field of the input; write scene, or scene.file for a field inside")
+    if size_bytes > limit_bytes:
+        issue = Issue(pointer(("input", *place)), "too large")
+        raise PayloadTooLarge(f"the file exceeds {limit_bytes} bytes", errors=[issue])
+    if size_bytes == 0:
+        raise _wrong(("input", *place), "is an empty file")
+    digest = _sha256(part)
+    filename = safe_name(part.filename or "upload")
+    upload_id = id_from(_NAMESPACE, key.tenant, key.id, str(n), name, filename, digest)
+    kind = part.content_type or DEFAULT_CONTENT_TYPE
+    return FormFile(place, name.endswith("[]"), Path(part.file.name or ""), kind, digest, upload_id, filename)
+
+
+def _sha256(part: UploadFile) -> str:
+    digest = hashlib.sha256()
+    while chunk := part.file.read(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _job_form(document: dict[str, Any], files: Sequence[FormFile]) -> JobForm:
+    sent = [[*file.place, file.listed, file.name, file.sha256] for file in files]
+    if "input" not in document and files:
+        document = {**document, "input": {}}
+    value = document.get("input")
+    if isinstance(value, dict):
+        document = {**document, "input": _filled(value, files)}
+    identity = fingerprint({"form": document | {"input": value}, "files": sent})
+    return JobForm(validated(JobRequest, document), files, identity)
+
+
+def _filled(value: dict[str, Any], files: Sequence[FormFile]) -> dict[str, Any]:
+    """Return an input with the files' references in their fields."""
+    found = deepcopy(value)
+    for place in dict.fromkeys(file.place for file in files):
+        *path, last = place
+        try:
+            inner = reduce(lambda each, step: each.setdefault(step, {}), path, found)
+        except AttributeError:
+            inner = None
+        if not isinstance(inner, dict):
+            raise _wrong(("input", *place), "cannot be filled by a file: a field around it is no object")
+        if last in inner:
+            raise _wrong(("input", *place), "is given twice: in the input and as a file")
+        here = [file for file in files if file.place == place]
+        media = [file.media for file in here]
+        inner[last] = media if len(media) > 1 or here[0].listed else media[0]
+    return found
+
+
+def _wrong(path: Sequence[str], why: str) -> InvalidRequest:
+    return InvalidRequest(errors=[Issue(pointer(path), why)])

@@ -1,0 +1,185 @@
+"""The result of a job that ran: its files as paths, opened by the library that their kind needs, and shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+import webbrowser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.client.answers import ClientError, Job, media_fields
+from penstock.client.notebook import card, is_picture
+from penstock.client.operations import Files, OnJob, Operations
+from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes
+from penstock.jobs import Status, is_reference
+from penstock.reports import with_places
+
+#: Bytes of a picture that a notebook shows inline, at most.
+MAX_INLINE_BYTES = 4_000_000
+
+
+class JobFailed(ClientError):
+    """A job ended without a result. `job` is the job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        error = job.error
+        why = job.status.value if error is None else f"{error.code}: {with_places(error.detail, error.errors)}"
+        super().__init__(f"job {job.id} of {job.model} has no result: {why}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a job. `result.classes` is the path of `classes.tif`, `result["classes.tif"]` too."""
+
+    job: Job
+    #: The folder that holds the files.
+    folder: Path
+    #: The job's page at the service.
+    page: str
+
+    @property
+    def text(self) -> str | None:
+        """The job's text, if it has one."""
+        return self.job.text
+
+    @property
+    def data(self) -> Mapping[str, Any] | None:
+        """The job's JSON, if it has any."""
+        return self.job.data
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The path of each artifact, by its name."""
+        return {artifact.name: self.folder / artifact.name for artifact in self.job.artifacts}
+
+    def __getattr__(self, name: str) -> Path:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(str(error.args[0])) from None
+
+    def __getitem__(self, name: str) -> Path:
+        """Return the path of an artifact by its name, with or without its suffix."""
+        if name in self.paths:
+            return self.paths[name]
+        for known, path in self.paths.items():
+            if known.partition(".")[0].replace("-", "_") == name:
+                return path
+        raise KeyError(f"the result has no {name!r}; it has: {', '.join(self.paths) or 'no files'}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(name.partition(".")[0].replace("-", "_") for name in self.paths)]
+
+    def open(self, name: str | None = None) -> Any:
+        """Open an artifact, by default the first one: a raster with rasterio, vectors with geopandas, and so on.
+
+        A `.tif` is opened by rasterio, `.nc` and `.zarr` by xarray, `.geojson`, `.gpkg` and `.parquet` by geopandas, a
+        picture by Pillow, `.npy` by numpy; JSON and text are read. Raises `ClientError` where the library is missing.
+        """
+        if name is None and not self.paths:
+            raise ClientError("the result has no files: see its `text` and `data`")
+        path = next(iter(self.paths.values())) if name is None else self[name]
+        return _opener(path)(path)
+
+    def show(self) -> None:
+        """Show the result: in a notebook its pictures and files, elsewhere the job's page in the browser."""
+        try:
+            running = import_module("IPython").get_ipython()
+        except ModuleNotFoundError:
+            running = None
+        if running is not None:
+            import_module("IPython.display").display(self)
+        elif not webbrowser.open(self.page):
+            raise ClientError(f"no browser was found: open {self.page}")
+
+    def _repr_html_(self) -> str:
+        pictures = [_inline(self.paths[a.name], a.content_type) for a in self.job.artifacts if is_picture(a)]
+        return card(self.job, [picture for picture in pictures if picture], page=self.page)
+
+
+def _inline(path: Path, content_type: str) -> str | None:
+    if not path.is_file() or path.stat().st_size > MAX_INLINE_BYTES:
+        return None
+    return (
+        f"data:{content_type.partition(';')[0].strip().lower()};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    )
+
+
+def _opener(path: Path) -> Callable[[Path], Any]:
+    suffix = path.suffix.lower()
+    if suffix in _LIBRARIES:
+        return partial(_with_library, *_LIBRARIES[suffix])
+    if suffix == ".json":
+        return lambda found: json.loads(found.read_text())
+    if suffix in (".txt", ".csv", ".md", ".srt", ".vtt", ".jsonl", ".qml"):
+        return Path.read_text
+    raise ClientError(f"{path.name} cannot be opened here: use its path, {path}")
+
+
+#: Suffix -> the module, its function, and the package to install.
+_LIBRARIES: Mapping[str, tuple[str, str, str]] = {
+    **dict.fromkeys((".tif", ".tiff", ".jp2"), ("rasterio", "open", "rasterio")),
+    **dict.fromkeys((".nc", ".zarr", ".h5"), ("xarray", "open_dataset", "xarray")),
+    **dict.fromkeys((".geojson", ".gpkg", ".fgb"), ("geopandas", "read_file", "geopandas")),
+    ".geoparquet": ("geopandas", "read_parquet", "geopandas"),
+    ".parquet": ("pandas", "read_parquet", "pandas"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), ("PIL.Image", "open", "pillow")),
+    ".npy": ("numpy", "load", "numpy"),
+    ".safetensors": ("safetensors.numpy", "load_file", "safetensors"),
+}
+
+
+def _with_library(module: str, function: str, package: str, path: Path) -> Any:
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        raise ClientError(f"opening {path.name} needs {package}: pip install {package} (or use {path})") from error
+    return getattr(found, function)(path)
+
+
+#: Folders of results without a folder of their own; deleted when the process ends.
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def new_folder() -> Path:
+    """Return a new folder that is deleted when the process ends."""
+    _KEPT.append(tempfile.TemporaryDirectory(prefix="penstock-"))
+    return Path(_KEPT[-1].name)
+
+
+def split_fields(fields: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
+    """Return the fields of an input without those that hold local files, and these."""
+    media = media_fields(schema)
+    files = {name: value for name, value in fields.items() if name in media and _is_local(value)}
+    return {name: value for name, value in fields.items() if name not in files}, files
+
+
+def _is_local(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_local, value))
+    return isinstance(value, Path) or (isinstance(value, str) and not is_reference(value))
+
+
+def run(
+    do: Operations, model: str, document: Mapping[str, Any], folder: Path | None, deadline: Deadline,
+    on_job: OnJob | None, on_bytes: OnBytes | None, options: JobOptions,
+) -> Flow[Result]:  # fmt: skip
+    """Submit a job, wait for its end, save its files; raise `JobFailed` for a job without a result."""
+    schema = (yield from do.model(model)).input_schema
+    value, files = split_fields(document, schema)
+    job = yield from do.submit(model, value, files, on_bytes, options)
+    job = yield from do.wait(job.id, deadline, on_job)
+    if job.status is not Status.SUCCEEDED:
+        raise JobFailed(job)
+    place = folder or new_folder()
+    yield from do.download(job, place, on_bytes, None)
+    return Result(job, place, f"{do.service.rstrip('/')}/ui/#/job/{job.id}")
