@@ -57,6 +57,7 @@ class FormFile:
     #: True for a file of a list.
     listed: bool
     path: Path
+    size_bytes: int
     content_type: str
     sha256: str
     upload_id: str
@@ -210,7 +211,9 @@ def _file(n: int, name: str, part: UploadFile, key: JobKey, limit_bytes: int) ->
     filename = safe_name(part.filename or "upload")
     upload_id = id_from(_NAMESPACE, key.tenant, key.id, str(n), name, filename, digest)
     kind = part.content_type or DEFAULT_CONTENT_TYPE
-    return FormFile(place, name.endswith("[]"), Path(part.file.name or ""), kind, digest, upload_id, filename)
+    return FormFile(
+        place, name.endswith("[]"), Path(part.file.name or ""), size_bytes, kind, digest, upload_id, filename
+    )
 
 
 def _sha256(part: UploadFile) -> str:

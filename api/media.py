@@ -1,4 +1,4 @@
-"""Checks of a request's media, run in threads."""
+"""Checks of a request's media, and of the room for new ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterable
 
 from penstock.api.services import Services
+from penstock.errors import StorageQuotaExceeded
 from penstock.intake.references import check_reference, total_bytes
 from penstock.models import CatalogueEntry
+from penstock.storage.redis.usage import keep_upload
 
 
 async def check_media(
@@ -22,3 +24,13 @@ async def check_media(
         for place, reference in media
     }
     return total_bytes(sizes.values())
+
+
+async def require_room(api: Services, tenant: str, upload_id: str, size_bytes: int) -> None:
+    """Count an upload among the bytes that the tenant keeps; `StorageQuotaExceeded` where there is no room."""
+    limit = api.settings.kept_limit_bytes(tenant)
+    if limit is None:
+        return
+    kept = await api.jobs.run(keep_upload(tenant, upload_id, size_bytes, limit))
+    if kept is not None:
+        raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the file has {size_bytes}")

@@ -22,6 +22,7 @@ from penstock.api.connection import turn
 from penstock.api.errors import problems
 from penstock.api.idempotency import id_from
 from penstock.api.job_forms import form_body, is_form, read_job_form
+from penstock.api.media import require_room
 from penstock.api.query import FILTERS, JobQuery
 from penstock.api.schemas.jobs import JobList, JobView
 from penstock.api.services import Api, Services
@@ -266,6 +267,8 @@ async def _submit_form(request: Request, api: Services, key: JobKey, *, repeatab
                 raise
             refusal = error  # the job may exist
         else:
+            for file in form.files:
+                await require_room(api, key.tenant, file.upload_id, file.size_bytes)
             await asyncio.to_thread(form.store, api.objects, key.tenant)
     try:
         return await submit(request, api, key, form.request, form.fingerprint, repeatable=repeatable, origin=origin)

@@ -14,15 +14,15 @@ from penstock.api.auth import Tenant
 from penstock.api.body import json_body, read_model
 from penstock.api.errors import problems
 from penstock.api.idempotency import id_from
+from penstock.api.media import require_room
 from penstock.api.routes.upload_parts import multipart_view
 from penstock.api.schemas.jobs import utc_time
 from penstock.api.schemas.uploads import MultipartView, UploadRequest, UploadView
 from penstock.api.services import Api
-from penstock.errors import ObjectNotFound, PayloadTooLarge, StorageQuotaExceeded
+from penstock.errors import ObjectNotFound, PayloadTooLarge
 from penstock.intake.media import safe_name, upload_key
 from penstock.reports import Issue
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis.usage import keep_upload
 
 #: UUIDv5 namespace of upload ids from an Idempotency-Key, the tenant and the request.
 _NAMESPACE = uuid.UUID("3b7a2a57-7f5c-5d0b-9a35-0c5f1a2c9e44")
@@ -51,7 +51,7 @@ async def create_upload(
         raise PayloadTooLarge(f"the file exceeds {limit} bytes", errors=[Issue("/size_bytes", "too large")])
     name = safe_name(wanted.filename)
     upload_id = str(uuid_utils.uuid7()) if given is None else id_from(_NAMESPACE, tenant, given, body.fingerprint)
-    await _require_room(api, tenant, upload_id, wanted.size_bytes)
+    await require_room(api, tenant, upload_id, wanted.size_bytes)
     key = upload_key(tenant, upload_id, name)
     if wanted.multipart:
         if not await asyncio.to_thread(_exists, api.objects, key):
@@ -73,16 +73,6 @@ async def create_upload(
         expires_at=utc_time(time.time() + put.expires_s),
         uploaded=given is not None and await asyncio.to_thread(_exists, api.objects, key),
     )
-
-
-async def _require_room(api: Api, tenant: str, upload_id: str, size_bytes: int) -> None:
-    """Count an upload among the bytes that the tenant keeps; `StorageQuotaExceeded` where there is no room."""
-    limit = api.settings.kept_limit_bytes(tenant)
-    if limit is None:
-        return
-    kept = await api.jobs.run(keep_upload(tenant, upload_id, size_bytes, limit))
-    if kept is not None:
-        raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the file has {size_bytes}")
 
 
 def _exists(objects: ObjectStore, key: str) -> bool:

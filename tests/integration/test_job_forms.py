@@ -114,3 +114,13 @@ async def test_the_limits_of_uploads_hold_for_a_forms_files(valkey: ValkeyProces
                 await send(service, [("scene", ("a.tif", bytes(1_999_999), "image/tiff"))]), 503, "out_of_space"
             )
         assert not [path for path in service.settings.spool_dir.rglob("*") if path.is_file()]
+
+
+async def test_the_files_of_a_form_need_room_in_the_quota(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_kept_bytes=20) as service:
+        headers = {"Idempotency-Key": "order-1"}
+        assert (await send(service, headers=headers)).status_code == 202
+        assert (await send(service, headers=headers)).status_code == 202  # counted once
+        refused = assert_problem(await send(service), 403, "storage_quota_exceeded")
+        assert refused["detail"] == f"the tenant keeps {len(SCENE[1])} of 20 bytes, and the file has {len(SCENE[1])}"
+        assert len(uploads(service)) == 1
