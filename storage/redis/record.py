@@ -24,6 +24,9 @@ from penstock.jobs import (
     Claim,
     Delivery,
     Job,
+    JobKey,
+    Part,
+    Parts,
     Phase,
     Progress,
     State,
@@ -145,6 +148,16 @@ class Record:
     progress_told_us: int = _stored(_NUMBER, "outbox", "Time of the latest `job.progress` webhook.", 0)
     said: str = _stored(_TEXT, "add", "Characters of text that an attempt has streamed, as FENCE:CHARACTERS.", "")
 
+    parts: int | None = _stored(_NUMBER, "split", "Number of the job's parts, of its latest split.", None)
+    parts_ended: int | None = _stored(_NUMBER, "split common", "Number of these parts that have ended.", None)
+    parent: str = _stored(_TEXT, "split", "Of a part: id of its job.", "")
+    part_digest: str = _stored(_TEXT, "split", "Of a part: digest of the division.", "")
+    part_first: int | None = _stored(_NUMBER, "split", "Of a part: its first unit of the division.", None)
+    part_last: int | None = _stored(_NUMBER, "split", "Of a part: its last unit of the division.", None)
+    part_units: int | None = _stored(_NUMBER, "split", "Of a part: units of progress that its job gains.", None)
+    counted: int | None = _stored(_NUMBER, "split common heartbeat", "Of a part: units that its job has counted.", None)
+    silent: bool = _stored(_FLAG, "split", "Of a part: no webhook tells of it, whichever release ends it.", False)
+
     text: str = _stored(_TEXT, "complete", "Text of the result.", "")
     data: Mapping[str, Any] | None = _stored(_JSON, "complete", "Data of the result (JSON).", None)
     artifacts: tuple[Artifact, ...] = _stored(_ARTIFACTS, "complete", "Files of the result (JSON).", ())
@@ -263,15 +276,20 @@ def job_of(flat: Sequence[str]) -> Job:
         delivery=record.delivery,
         usage=record.usage,
         attempts=record.course,
+        parts=Parts(record.parts, record.parts_ended or 0) if record.parts else None,
         shown=record.public,
         revision=record.revision,
     )
 
 
 def claim_of(row: Mapping[str, Any]) -> Claim:
-    """Return a claim of the reply of `claim.lua`."""
+    """Return a claim of the reply of `claim.lua`. A part has the submission of its job, under a key of its own."""
+    submission = submission_of(json.loads(row["submission"]))
+    part = row.get("part")
     return Claim(
-        submission=submission_of(json.loads(row["submission"])),
+        submission=submission if part is None else replace(submission, key=JobKey(submission.key.tenant, part["id"])),
+        part=None if part is None else Part(submission.key, part["digest"], int(part["first"]), int(part["last"])),
+        parts=int(row.get("parts", 0)),
         attempt=int(row["attempt"]),
         crashes=int(row["crashes"]),
         fence=int(row["fence"]),
