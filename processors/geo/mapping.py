@@ -304,9 +304,11 @@ def _beside(plan: Plan, part: range) -> Collection[int]:
     return {index for index in plan.wanted_strips if index not in part}
 
 
-def _division(context: Context[Any]) -> Divisible:
-    """Return the strips as units that can be shared, each with the number of its tiles that are not saved."""
+def _division(context: Context[Any]) -> Divisible | None:
+    """Return the strips as units that can be shared, each with the number of its tiles; None for a single strip."""
     plan, area = context.plan, context.inputs.area
+    if len(plan.wanted_strips) < 2:
+        return None
     tiles = {
         strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
     }

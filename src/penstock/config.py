@@ -282,6 +282,11 @@ class Settings(BaseSettings):
     io_preload: tuple[str, ...] = ()
     #: Folder for media and results of running attempts; None = under `data`.
     spool: Path | None = None
+    #: Parts of one scene that several workers compute, at most; 1 = one worker computes each scene. A scene is only
+    #: divided where workers of its queue have nothing else to do, or a driver starts workers when jobs want them.
+    scene_parts: int = Field(default=16, ge=1, le=256)
+    #: Tiles of a part, at least, on average: each part fetches its rows of the scene and begins anew.
+    scene_part_tiles: int = Field(default=32, ge=1)
     #: Seconds that an attempt waits for an object store that is away, in all, with its results in the scratch folder.
     #: They do not count for its execution timeout. An attempt that waited longer fails and may be retried.
     store_wait_s: float = Field(default=14_400, ge=0)

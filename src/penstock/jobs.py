@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from penstock.reports import ErrorReport
 
-
 #: Namespace of the ids of parts: UUIDv5 of the job, the digest of its division, and the range of units.
 _PARTS = uuid.UUID("8e2f6c1b-58d5-5a0c-9f3e-0b9a6d0d7c55")
 
@@ -432,6 +431,12 @@ class Claim:
     part: Part | None = None
     #: Parts that the job was split into before; 0 = it never was.
     parts: int = 0
+
+    @property
+    def log_ids(self) -> dict[str, str]:
+        """The ids in log lines about the attempt: those of the job, and `part` of a part."""
+        own = {} if self.part is None else {"part": self.key.id}
+        return self.submission.log_ids | {"job": str(self.job)} | own
 
     @property
     def job(self) -> JobKey:

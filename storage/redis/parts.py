@@ -1,7 +1,7 @@
-"""The parts of a job: the split of an attempt, and the workers that could share the work. Commands, as in `records.py`.
+"""Parts of jobs: the split of an attempt, and the workers that could share its work. Commands, as in `records.py`.
 
-A part has a record with a lease, a fence and tries of its own, and nothing else of a job: no list shows it, no limit and
-no count has it, no webhook tells of it. What it computes are checkpoints of its job.
+A part has a record with a lease, a fence and tries of its own, and nothing else of a job: no list shows it, no limit
+and no count has it, no webhook tells of it. What it computes are checkpoints of its job.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def split(
 ) -> Command[Reply[str]]:
     """End an attempt whose job goes on in parts, which are made here; replies as `records.complete`.
 
-    The last part that ends puts the job back into its queue. Parts of an earlier split that still live are kept instead.
+    The last part that ends puts the job back into its queue. Where parts of an earlier split live, none are made.
     """
-    rows = [
+    rows: list[Arg] = [
         [claim.key.part(division.digest, each.first, each.last).id, each.first, each.last, each.prompts]
         for each in division.ranges
     ]
@@ -79,4 +79,4 @@ def split(
 
 def room(queue: str) -> Command[Room]:
     """Return the workers of a queue."""
-    return query("room", lambda reply: Room(*reply[:3], grows=bool(reply[3])), queue=queue)
+    return query("room", lambda reply: Room(reply[0], reply[1], reply[2], bool(reply[3])), queue=queue)

@@ -20,7 +20,7 @@ fields.attempts, fields.phases = past_attempts(job, 'split', now), ''
 fields.state, fields.phase, fields.given_back, fields.ended_by = 'delayed', 'inferring', '1', args.fence
 fields.due_us = int(now + args.look_us)
 
-local function make(row)
+local function make(n, row)
   local id, first, last, units = unpack(row)
   local existing = load(job.tenant, id)
   if existing and not has_ended(existing) then return end
@@ -29,7 +29,7 @@ local function make(row)
   write(part, {
     tenant = job.tenant, id = id, model = args.lane, queue = job.queue, parent = job.id, part_digest = args.digest,
     part_first = first, part_last = last, part_units = units, counted = '0', silent = '1',
-    state = 'queued', phase = 'waiting', rank = job.rank, created_us = int(now), attempt = '0', crashes = '0', fence = '0',
+    state = 'queued', phase = 'waiting', rank = int(job.rank + n), created_us = int(now), attempt = '0', crashes = '0', fence = '0',
     max_attempts = job.max_attempts, max_crashes = job.max_crashes, execution_us = job.execution_us, ttl_us = job.ttl_us,
     retention_us = '0', delivery = 'none', version = job.version or '1',
   })
@@ -42,7 +42,7 @@ end
 if redis.call('EXISTS', parts_key(job)) == 0 then
   fields.parts, fields.parts_ended = tostring(#args.parts), '0'
   write(job, fields)
-  for _, row in ipairs(args.parts) do make(row) end
+  for n, row in ipairs(args.parts) do make(n, row) end
   emit(job, 'job.split', { parts = #args.parts, attempt = tonumber(job.attempt) })
 else
   write(job, fields)
