@@ -193,12 +193,12 @@ class Pipeline:
             guard=self.guard, limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
             check=attempt.check,
         )  # fmt: skip
-        media = JobMedia(get, folder, attempt.fetched)
+        media = JobMedia(get, folder, attempt.fetched, by_range=attempt.claim.part is not None)
         by_range = media_by_range(runnable.schema, request)
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
             with pointing_to(place):
-                media.add(reference, by_range=attempt.claim.part is not None or reference in by_range)
+                media.add(reference, by_range=reference in by_range)
         for document in linked_documents(runnable.schema, request):
             media.allow_links(document)
         return media

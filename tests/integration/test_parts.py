@@ -87,9 +87,11 @@ class TestSplit:
         assert [(each.part and each.part.first, each.part and each.part.last) for each in claimed] == [
             (0, 3), (4, 7), (8, 9),
         ]  # fmt: skip
-        assert {each.key for each in claimed} == {KEY.part("d" * 32, first, last) for first, last in [(0, 3), (4, 7), (8, 9)]}
+        assert {each.key for each in claimed} == {
+            KEY.part("d" * 32, first, last) for first, last in [(0, 3), (4, 7), (8, 9)]
+        }
         assert {each.job for each in claimed} == {KEY}
-        assert {each.submission.input == {} for each in claimed} == {True}
+        assert [each.submission.input for each in claimed] == [{}] * 3
 
     def test_only_machines_of_the_kind_claim_parts(self, store: JobStore) -> None:
         split_job(store)
