@@ -159,8 +159,8 @@ class Divisible:
 
     #: Digest of everything that the contents of the checkpoints depend on.
     digest: str
-    #: Number of each unit, and of its prompts that no checkpoint holds yet; in ascending order.
-    units: tuple[tuple[int, int], ...]
+    #: The units in order: the number of each, its prompts, and those of them that no checkpoint holds yet.
+    units: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The division of a job into parts for several workers. Pure: the same work and workers give the same parts.
 
 A processor whose work can be saved in units says so (`Prepared.division`). Parts are ranges of all units, also of those
-that are saved already, so that a job that is divided again has the same parts; a range without work is no part.
+that are saved already, so that a job that is divided again among as many workers has the same parts; a range of which
+all is saved is no part.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def part_count(prompts: int, room: Room, limits: PartLimits) -> int:
 
 def divide(work: Divisible, count: int, kind: str) -> Division | None:
     """Return the division of a job into at most `count` parts for machines of a kind; None for fewer than two."""
-    weights = [prompts for _, prompts in work.units]
     parts = []
-    for start, end in balanced(weights, count):
-        if prompts := sum(weights[start:end]):
-            parts.append(PartRange(work.units[start][0], work.units[end - 1][0], prompts))
+    for start, end in balanced([prompts for _, prompts, _ in work.units], count):
+        units = work.units[start:end]
+        if left := sum(each for _, _, each in units):
+            parts.append(PartRange(units[0][0], units[-1][0], left))
     return Division(division_digest(work.digest, kind), kind, tuple(parts)) if len(parts) > 1 else None
 
 

@@ -50,7 +50,7 @@ class Sharing:
             raise Divided(division)
 
     def _count(self, claim: Claim, work: Divisible) -> int:
-        prompts = sum(prompts for _, prompts in work.units)
+        prompts = sum(left for _, _, left in work.units)
         if prompts < 2 * self.limits.min_prompts:
             return 1
         try:

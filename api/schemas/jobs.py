@@ -134,8 +134,8 @@ class AttemptView(Outgoing):
     )
     outcome: str | None = Field(
         description="`succeeded`, `failed` or `canceled` for the attempt that ended the job; `retrying` after an error "
-        "that a retry may solve, `released` by a stopping worker, `split` into parts, `lost` with its worker. Null while "
-        "the attempt runs."
+        "that a retry may solve, `released` by a stopping worker, `split` into parts, `lost` with its worker. Null "
+        "while the attempt runs."
     )
     #: Its phases in order. Those of a lost attempt are as of its latest heartbeat.
     phases: list[PhaseView]

@@ -305,14 +305,14 @@ def _beside(plan: Plan, part: range) -> Collection[int]:
 
 
 def _division(context: Context[Any]) -> Divisible | None:
-    """Return the strips as units that can be shared, each with the number of its tiles; None for a single strip."""
+    """Return the strips as units that can be shared, each with its tiles; None for a single strip."""
     plan, area = context.plan, context.inputs.area
     if len(plan.wanted_strips) < 2:
         return None
     tiles = {
         strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
     }
-    units = ((index, 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
+    units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
     return Divisible(context.digest, tuple(units))
 
 

@@ -155,15 +155,15 @@ def _division(found: Any) -> Divisible | None:
         case None:
             return None
         case [str(digest), list(units)] if len(digest) <= _MAX_DIGEST and all(map(_is_unit, units)):
-            return Divisible(digest, tuple((number, prompts) for number, prompts in units))
+            return Divisible(digest, tuple((number, prompts, left) for number, prompts, left in units))
         case _:
             raise ProcessorFailed("the processor's process sent an invalid division of its work")
 
 
 def _is_unit(found: Any) -> bool:
     match found:
-        case [int(number), int(prompts)]:
-            return number >= 0 and prompts >= 0
+        case [int(number), int(prompts), int(left)]:
+            return number >= 0 and 0 <= left <= prompts
         case _:
             return False
 

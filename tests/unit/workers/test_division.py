@@ -40,27 +40,31 @@ def test_no_other_ranges_are_lighter(weights: list[int], count: int) -> None:
     assert max(sum(weights[start:end]) for start, end in balanced(weights, count)) == lightest(weights, count)
 
 
-@given(weights_of_strips, st.integers(1, 20))
-def test_a_division_holds_all_work_and_no_empty_part(weights: list[int], count: int) -> None:
-    units = tuple((3 + 2 * at, weight) for at, weight in enumerate(weights))
+@given(weights_of_strips, st.integers(1, 20), st.sets(st.integers(0, 59)))
+def test_a_division_holds_all_work_and_no_empty_part(weights: list[int], count: int, saved: set[int]) -> None:
+    units = tuple((3 + 2 * at, weight, 0 if at in saved else weight) for at, weight in enumerate(weights))
     division = divide(Divisible("d", units), count, "cpu-avx2")
     if division is None:
         return
     parts = division.ranges
     assert 2 <= len(parts) <= count
     assert all(part.prompts > 0 and part.first <= part.last for part in parts)
-    assert sum(part.prompts for part in parts) == sum(weights)
-    covered = {number for part in parts for number, _ in units if part.first <= number <= part.last}
-    assert {number for number, weight in units if weight} <= covered
+    assert sum(part.prompts for part in parts) == sum(left for _, _, left in units)
+    covered = {number for part in parts for number, *_ in units if part.first <= number <= part.last}
+    assert {number for number, _, left in units if left} <= covered
     assert all(before.last < after.first for before, after in pairwise(parts))
 
 
-def test_the_same_work_is_divided_alike() -> None:
-    work = Divisible("d", tuple((at, 15) for at in range(15)))
+def test_the_same_work_is_divided_alike_whatever_is_saved() -> None:
+    work = Divisible("d", tuple((at, 15, 15) for at in range(15)))
     assert divide(work, 4, "cpu-avx2") == divide(work, 4, "cpu-avx2")
     division = divide(work, 4, "cpu-avx2")
     assert division is not None
     assert [part.prompts for part in division.ranges] == [60, 60, 60, 45]
+    half = divide(Divisible("d", tuple((at, 15, 15 * (at > 5)) for at in range(15))), 4, "cpu-avx2")
+    assert half is not None
+    assert [(part.first, part.last) for part in half.ranges] == [(4, 7), (8, 11), (12, 14)]
+    assert [part.prompts for part in half.ranges] == [30, 60, 45]
 
 
 def test_a_division_names_the_kind_of_machine() -> None:
