@@ -54,7 +54,12 @@ class Sharing:
         if prompts < 2 * self.limits.min_prompts:
             return 1
         try:
-            return part_count(prompts, self.store.run(parts.room(claim.submission.queue)), self.limits)
+            room = self.store.run(parts.room(claim.submission.queue))
+            count = part_count(prompts, room, self.limits)
+            log.info(
+                "job.shared", workers=room.workers, busy=room.busy, waiting=room.waiting, grows=room.grows, among=count
+            )
+            return count
         except JobStoreError:
             log.warning("room.unknown", queue=claim.submission.queue)
             return 1

@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,8 +84,8 @@ class Shop:
     def living(self) -> int:
         return self.store.run(queues.queue_stats("default")).workers
 
-    def submit(self, job_id: str) -> JobKey:
-        key = JobKey("default", job_id)
+    def submit(self) -> JobKey:
+        key = JobKey("default", str(uuid.uuid4()))
         scene = {"scene": "media://up/scene.tif"}
         self.journal.run(journal.submit(Submission(key, "slow", "default", scene, "f"), LIMITS))
         return key
@@ -124,23 +125,38 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
     server.stop()
 
 
-@pytest.fixture
-def shop(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Shop]:
-    (tmp_path / "slow.toml").write_text(SLOW)
+@pytest.fixture(scope="module")
+def opened(valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Return the module's shop: in another one, the scene has another etag, which the statistics name."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "slow.toml").write_text(SLOW)
     environment = {
-        **os.environ, "PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(tmp_path), "PENSTOCK_SECRET": "s",
-        "PENSTOCK_MODELS": f'["{tmp_path / "slow.toml"}"]', "PENSTOCK_POLL_S": "0.1", "PENSTOCK_SLOTS": "1",
+        **os.environ, "PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(folder), "PENSTOCK_SECRET": "s",
+        "PENSTOCK_MODELS": f'["{folder / "slow.toml"}"]', "PENSTOCK_POLL_S": "1", "PENSTOCK_SLOTS": "1",
         "PENSTOCK_LEASE_S": "3", "PENSTOCK_SCENE_PART_TILES": "8",
     }  # fmt: skip
-    settings = Settings(data=tmp_path, redis_url=valkey.url)
-    with ExitStack() as stack:
-        store = records.JobStore.open(valkey.url)
-        stack.callback(store.close)
-        store.client.flushall()
+    settings = Settings(data=folder, redis_url=valkey.url)
+    with closing(records.JobStore.open(valkey.url)) as store:
         objects = open_store(settings.store_url, settings)
-        scene = write_scene(tmp_path / "scene.tif", np.concatenate([pattern(5120, 1024), pattern(1024, 5120).mT]))
+        scene = write_scene(folder / "scene.tif", np.concatenate([pattern(5120, 1024), pattern(1024, 5120).mT]))
         objects.put_file(upload_key("default", "up", "scene.tif"), scene, content_type="image/tiff")
         yield Shop(store, objects, environment)
+
+
+@pytest.fixture(scope="module")
+def expected(opened: Shop) -> dict[str, str]:
+    """Return the checksums of the scene as one worker makes it."""
+    with opened.workers(1):
+        job = opened.end(opened.submit())
+    assert job.parts is None
+    return checksums(job)
+
+
+@pytest.fixture
+def shop(opened: Shop, expected: dict[str, str]) -> Shop:  # noqa: ARG001  (made before: no worker of a test may help)
+    """Return the shop with an empty job store."""
+    opened.store.client.flushall()
+    return opened
 
 
 def checksums(job: Job) -> dict[str, str]:
@@ -148,18 +164,9 @@ def checksums(job: Job) -> dict[str, str]:
     return {artifact.name: artifact.sha256 for artifact in job.artifacts}
 
 
-def whole_scene(shop: Shop) -> dict[str, str]:
-    """Return the checksums of the scene as one worker makes it."""
-    with shop.workers(1):
-        job = shop.end(shop.submit("whole"))
-    assert job.parts is None
-    return checksums(job)
-
-
-def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop) -> None:
-    expected = whole_scene(shop)
+def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(3):
-        key = shop.submit("shared")
+        key = shop.submit()
         wait_for(lambda: shop.read(key).parts, "it is not shared", timeout_s=60)
         job = shop.read(key)
         assert job.status is Status.RUNNING
@@ -174,10 +181,9 @@ def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop) -> None:
     assert list(shop.store.client.scan_iter("penstock:*:parts")) == []
 
 
-def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop) -> None:
-    expected = whole_scene(shop)
+def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(3) as workers:
-        key = shop.submit("shared")
+        key = shop.submit()
         wait_for(lambda: len(shop.saved(key)) >= 4, "no strips are saved", timeout_s=60)
         progress = shop.read(key).progress.done
         for worker in workers[:2]:
@@ -190,10 +196,9 @@ def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop) -> None:
     assert shop.ended_parts(key) == ["succeeded"] * 3
 
 
-def test_all_workers_are_killed_and_others_finish(shop: Shop) -> None:
-    expected = whole_scene(shop)
+def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
-        key = shop.submit("shared")
+        key = shop.submit()
         wait_for(lambda: len(shop.saved(key)) >= 4, "no strips are saved", timeout_s=60)
     kept = len(shop.saved(key))
     with shop.workers(1):
@@ -204,7 +209,7 @@ def test_all_workers_are_killed_and_others_finish(shop: Shop) -> None:
 
 def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
     with shop.workers(2):
-        key = shop.submit("shared")
+        key = shop.submit()
         wait_for(lambda: len(shop.saved(key)) >= 2, "no strips are saved", timeout_s=60)
         assert shop.journal.run(journal.cancel(key)).status is Status.CANCELING
         ended = shop.end(key)
@@ -214,16 +219,15 @@ def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
         wait_for(lambda: not shop.saved(key), "its strips outlive it")
 
 
-def test_after_a_loss_of_redis_the_scene_is_shared_again(shop: Shop) -> None:
-    expected = whole_scene(shop)
+def test_after_a_loss_of_redis_the_scene_is_shared_again(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
-        key = shop.submit("shared")
+        key = shop.submit()
         wait_for(lambda: len(shop.saved(key)) >= 4, "no strips are saved", timeout_s=60)
-        before = set(shop.store.client.smembers("penstock:tenant:default:job:shared:parts"))
+        before = set(shop.store.client.smembers(f"penstock:tenant:default:job:{key.id}:parts"))
         shop.store.client.flushall()
         recover(shop.store, shop.objects)
         wait_for(lambda: _parts(shop, key), "it is not shared again", timeout_s=60)
-        after = set(shop.store.client.smembers("penstock:tenant:default:job:shared:parts"))
+        after = set(shop.store.client.smembers(f"penstock:tenant:default:job:{key.id}:parts"))
         ended = shop.end(key)
     assert len(before) == 2
     assert before == after

@@ -462,7 +462,7 @@ local end_part, end_parts
 -- Put a job into a terminal state: the only way there.
 local function terminate(job, state, fields, now)
   if is_part(job) then return end_part(job, state, fields, now) end
-  if has_parts(job) then end_parts(job, now) end
+  if (job.parts or '') ~= '' then end_parts(job, now) end
   fields.state = state
   fields.phase = 'waiting'
   fields.completed_us = int(now)
@@ -571,8 +571,9 @@ function end_part(part, state, fields, now, job)
   end
   write(parent, changes)
   if state == 'succeeded' then count_part(part, parent, tonumber(part.part_units)) end
+  local took_ms = part.state == 'running' and math.floor((now - part.started_us) / 1000) or cjson.null
   emit(parent, 'job.part_ended', { part = part.id, first = tonumber(part.part_first), last = tonumber(part.part_last),
-    status = state, worker = part.worker or '', attempt = tonumber(part.attempt), ended = tonumber(parent.parts_ended),
+    status = state, worker = part.worker or '', attempt = tonumber(part.attempt), took_ms = took_ms, ended = tonumber(parent.parts_ended),
     parts = tonumber(parent.parts) }, fields.error or '')
   if not job then join_parts(parent, now) end
 end
