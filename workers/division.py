@@ -23,6 +23,8 @@ class PartLimits:
     max_parts: int
     #: Prompts of a part, at least, on average: each part fetches its media and begins anew.
     min_prompts: int
+    #: True where more workers come than those that live now, whether or not a driver has reported.
+    always: bool = False
 
 
 def part_count(prompts: int, room: Room, limits: PartLimits) -> int:
@@ -32,7 +34,7 @@ def part_count(prompts: int, room: Room, limits: PartLimits) -> int:
     workers for waiting jobs, each part may have a new one.
     """
     idle = max(0, room.workers - max(1, room.busy) - room.waiting)
-    workers = limits.max_parts if room.grows else 1 + idle
+    workers = limits.max_parts if room.grows or limits.always else 1 + idle
     return max(1, min(limits.max_parts, workers, prompts // max(1, limits.min_prompts)))
 
 

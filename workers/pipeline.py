@@ -81,7 +81,9 @@ class Pipeline:
     @property
     def sharing(self) -> Sharing:
         """The decision whether several workers share a job."""
-        return Sharing(self.store, PartLimits(self.settings.scene_parts, self.settings.scene_part_tiles))
+        settings = self.settings
+        limits = PartLimits(settings.scene_parts, settings.scene_part_tiles, settings.scene_sharing == "always")
+        return Sharing(self.store, limits)
 
     @property
     def results(self) -> ResultCache:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import structlog
 
@@ -55,11 +55,9 @@ class Sharing:
             return 1
         try:
             room = self.store.run(parts.room(claim.submission.queue))
-            count = part_count(prompts, room, self.limits)
-            log.info(
-                "job.shared", workers=room.workers, busy=room.busy, waiting=room.waiting, grows=room.grows, among=count
-            )
-            return count
         except JobStoreError:
             log.warning("room.unknown", queue=claim.submission.queue)
             return 1
+        count = part_count(prompts, room, self.limits)
+        log.info("job.shared", among=count, **asdict(room))
+        return count

@@ -282,8 +282,11 @@ class Settings(BaseSettings):
     io_preload: tuple[str, ...] = ()
     #: Folder for media and results of running attempts; None = under `data`.
     spool: Path | None = None
-    #: Parts of one scene that several workers compute, at most; 1 = one worker computes each scene. A scene is only
-    #: divided where workers of its queue have nothing else to do, or a driver starts workers when jobs want them.
+    #: Division of scenes among workers. `idle`: where workers of the queue have nothing else to do, or `penstock up`
+    #: starts workers when jobs want them. `always`: every scene that is large enough, for queues whose workers an
+    #: autoscaler starts.
+    scene_sharing: Literal["idle", "always"] = "idle"
+    #: Parts of one scene that several workers compute, at most; 1 = one worker computes each scene.
     scene_parts: int = Field(default=16, ge=1, le=256)
     #: Tiles of a part, at least, on average: each part fetches its rows of the scene and begins anew.
     scene_part_tiles: int = Field(default=32, ge=1)

@@ -41,7 +41,7 @@ class ChaosRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the second half needs: the request, and of a job in units, the files of saved ones and those to be made."""
+    """State for the second half: the request, and of a job in units, the files of saved units and the units to make."""
 
     request: ChaosRequest
     saved: Mapping[int, Path] = field(default_factory=dict)

@@ -149,7 +149,7 @@ local function plain(model) return string.match(model, '^[^:]*') end
 
 -- Return true while a job's parts do its work.
 local function has_parts(job)
-  return job.state == 'delayed' and tonumber(job.parts or '0') > tonumber(job.parts_ended or '0')
+  return job.state == 'delayed' and (tonumber(job.parts or '') or 0) > (tonumber(job.parts_ended or '') or 0)
 end
 
 -- Return a job that users may read; or nil, and 0 for an unknown job or 1 for a job after its retention, purged or not.
@@ -384,8 +384,10 @@ end
 -- seconds. The work on the first of these began when that job did, or when the job before it ended.
 local function count_success(job, at)
   local took = math.max(0, at - job.started_us - (job.waited_us or 0))
-  learn_speed(job, took)
-  learn_growth(job, took / 1000000)
+  if (job.parts or '') == '' then  -- the last attempt of a job with parts is short, and says nothing about the speed
+    learn_speed(job, took)
+    learn_growth(job, took / 1000000)
+  end
   if now_us() - at > 300000000 then return end  -- the old end of a job that is created again
   local row, last = qkey(job.queue, 'done:' .. int(math.floor(at / 10000000))), qkey(job.queue, 'done_us')
   local before_us = tonumber(redis.call('GET', last) or '0')
@@ -485,8 +487,7 @@ local function terminate(job, state, fields, now)
     local code = cjson.decode(job.error).code
     if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
-  -- The last attempt of a job with parts is short, and says nothing about the speed.
-  if state == 'succeeded' and (job.parts or '') == '' then count_success(job, now) end
+  if state == 'succeeded' then count_success(job, now) end
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)

@@ -101,6 +101,10 @@ def test_idle_workers_share_a_job(room: Room, count: int) -> None:
     assert part_count(1000, room, LIMITS) == count
 
 
+def test_an_operator_may_know_of_workers_that_will_come() -> None:
+    assert part_count(1000, Room(1, 1, 9, False), PartLimits(16, 10, always=True)) == 16
+
+
 def test_small_jobs_stay_whole() -> None:
     assert part_count(19, Room(4, 1, 0, False), LIMITS) == 1
     assert part_count(20, Room(4, 1, 0, False), LIMITS) == 2
