@@ -26,8 +26,8 @@ from penstock.scaling import ScalingBounds
 _PLACE = re.compile(r"^<!-- made: ([a-z0-9-]+) -->$", re.M)
 _IN_SETTINGS = {"S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs"}
 _IN_A_JOB = {
-    "ProgressView": "progress.done", "PartsView": "parts.number", "OutputView": "output.text", "ArtifactView": "artifacts.name",
-    "ErrorView": "error.code", "JobLinksView": "links.self",
+    "ProgressView": "progress.done", "PartsView": "parts.number", "OutputView": "output.text",
+    "ArtifactView": "artifacts.name", "ErrorView": "error.code", "JobLinksView": "links.self",
 }  # fmt: skip
 
 

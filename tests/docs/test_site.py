@@ -49,9 +49,9 @@ FIELDS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("settings", Settings, ""), ("settings", S3, "s3."), ("settings", ScalingBounds, "scaling."),
     ("settings", TenantLimits, "tenants."),
     ("models", Model, ""), ("models", Limits, "limits."), ("drop-rules", DropRule, ""), ("job", JobView, ""),
-    ("job", ProgressView, "progress."), ("job", PartsView, "parts."), ("job", OutputView, "output."), ("job", ArtifactView, "artifacts."),
+    ("job", ProgressView, "progress."), ("job", OutputView, "output."), ("job", ArtifactView, "artifacts."),
     ("job", ErrorView, "error."), ("job", JobLinksView, "links."), ("job", JobRequest, "request."),
-    ("job", WebhookRequest, "webhook."),
+    ("job", WebhookRequest, "webhook."), ("job", PartsView, "parts."),
 )  # fmt: skip
 
 
