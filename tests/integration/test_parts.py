@@ -13,7 +13,8 @@ import pytest
 from penstock.errors import UnknownJob
 from penstock.jobs import Claim, Job, JobKey, Phase, Progress, State, Status, Usage, Webhook
 from penstock.scaling import ScalingBounds
-from penstock.storage.redis import counts, listing, parts, queues, records
+from penstock.storage.journal import endpoints
+from penstock.storage.redis import counts, deliveries, listing, parts, queues, records
 from penstock.storage.redis.parts import Division, PartRange, part_lane
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit
@@ -149,6 +150,30 @@ class TestParts:
         assert store.client.zcard("penstock:outbox") == before
         assert store.client.hgetall("penstock:counts:ended") == {}
         assert store.client.zcard("penstock:finished") == 0
+
+    def test_a_queue_that_is_emptied_loses_the_jobs_and_not_their_parts_one_by_one(self, store: JobStore) -> None:
+        split_job(store)
+        submit(store, "b")
+        assert store.run(queues.waiting("q", "default", 10)) == (JobKey("default", "b"), KEY)
+
+    def test_no_webhook_tells_of_a_parts_progress(self, store: JobStore) -> None:
+        endpoint = endpoints.Endpoint(
+            endpoints.EndpointKey("default", "e"), "http://nobody.invalid/", (), 0, 0, events=("job.progress",)
+        )
+        store.run(endpoints.publish(endpoint.key, endpoint))
+        split_job(store)
+        [part] = claim_parts(store)
+        store.run(records.heartbeat(part, Phase.FETCHING, Progress(0, None, "tiles")))
+        assert store.client.zcard("penstock:outbox") == 0
+        beat(store, part, 10, 40)
+        assert [row.event for row in store.run(deliveries.deliveries(KEY))] == ["job.progress"]
+
+    def test_beats_that_tell_nothing_new_are_no_events(self, store: JobStore) -> None:
+        split_job(store)
+        [part] = claim_parts(store)
+        for _ in range(5):
+            beat(store, part, 10, 40)
+        assert [kind for kind, _ in events(store)].count("job.progress") == 1
 
     def test_a_split_job_is_listed_as_running(self, store: JobStore) -> None:
         split_job(store)
@@ -317,6 +342,7 @@ class TestEnds:
         store.client.zadd("penstock:queue:q:lane:m/default", {"a": 1})
         store.client.zadd("penstock:queue:q:lanes", {"m/default": 0})
         [held] = claim(store)
+        assert held.parts == 0
         assert split(store, held, Division("e" * 32, "cpu-x", RANGES)).value == "ok"
         assert {each.part and each.part.digest for each in claim_parts(store, 9)} == {"d" * 32}
 

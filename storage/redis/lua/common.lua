@@ -537,13 +537,14 @@ local function forget_part(tenant, id)
   redis.call('DEL', key, key .. ':events', key .. ':logs', key .. ':deliveries', tkey(tenant, 'gone:' .. id))
 end
 
--- Make the progress of a part that of its job: `units` of the job's are done.
+-- Make the progress of a part that of its job: `units` of the job's are done. Return true where that is more than before.
 local function count_part(part, parent, units)
   local more = math.floor(units) - tonumber(part.counted or '0')
-  if more <= 0 then return end
+  if more <= 0 then return false end
   part.counted = int(math.floor(units))
   local most = tonumber(parent.total or '') or math.huge
   write(parent, { done = int(math.min(most, tonumber(parent.done or '0') + more)) })
+  return true
 end
 
 -- Put a job whose parts have all ended back into its queue, or have `sweep` end it where its end was requested.
@@ -574,8 +575,8 @@ function end_part(part, state, fields, now, job)
   if state == 'succeeded' then count_part(part, parent, tonumber(part.part_units)) end
   local took_ms = part.state == 'running' and math.floor((now - part.started_us) / 1000) or cjson.null
   emit(parent, 'job.part_ended', { part = part.id, first = tonumber(part.part_first), last = tonumber(part.part_last),
-    status = state, worker = part.worker or '', attempt = tonumber(part.attempt), took_ms = took_ms, ended = tonumber(parent.parts_ended),
-    parts = tonumber(parent.parts) }, fields.error or '')
+    status = state, worker = part.worker or '', attempt = tonumber(part.attempt), took_ms = took_ms,
+    ended = tonumber(parent.parts_ended), parts = tonumber(parent.parts) }, fields.error or '')
   if not job then join_parts(parent, now) end
 end
 

@@ -29,8 +29,8 @@ local function make(n, row)
   write(part, {
     tenant = job.tenant, id = id, model = args.lane, queue = job.queue, parent = job.id, part_digest = args.digest,
     part_first = first, part_last = last, part_units = units, counted = '0', silent = '1',
-    state = 'queued', phase = 'waiting', rank = int(job.rank + n), created_us = int(now), attempt = '0', crashes = '0', fence = '0',
-    max_attempts = job.max_attempts, max_crashes = job.max_crashes, execution_us = job.execution_us, ttl_us = job.ttl_us,
+    state = 'queued', phase = 'waiting', rank = int(job.rank + n), created_us = int(now), attempt = '0', crashes = '0',
+    fence = '0', max_attempts = job.max_attempts, max_crashes = job.max_crashes, execution_us = job.execution_us, ttl_us = job.ttl_us,
     retention_us = '0', delivery = 'none', version = job.version or '1',
   })
   redis.call('SADD', parts_key(job), id)
