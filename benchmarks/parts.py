@@ -13,11 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from benchmarks.scenery import record, write_scene
 from penstock.config import Settings
@@ -48,7 +46,7 @@ class Service:
     environment: Mapping[str, str]
 
     @contextmanager
-    def workers(self, count: int) -> Iterator[list[psutil.Process]]:
+    def workers(self, count: int) -> Iterator[None]:
         """Run workers, and a keeper, once all workers have reported."""
         words = [["worker"]] * count + [["keeper"]]
         processes = [
@@ -60,7 +58,7 @@ class Service:
         ]  # fmt: skip
         try:
             wait_for(lambda: self._living() == count, "the workers do not report", timeout_s=120)
-            yield [psutil.Process(process.pid) for process in processes]
+            yield
         finally:
             for process in processes:
                 process.kill()
@@ -96,9 +94,9 @@ def main(arguments: Sequence[str]) -> None:
     chosen = parser.parse_args(arguments)
     _say(
         "| seconds a tile | workers | parts | time | times as fast | goal | bytes | planned, shared, joined | "
-        "processor time | load of the machine |"
+        "load of the machine |"
     )
-    _say("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    _say("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(prefix="bench-parts-", ignore_cleanup_errors=True) as folder:
         measure(Path(folder), chosen.size, chosen.seconds, chosen.workers)
 
@@ -111,21 +109,20 @@ def measure(folder: Path, size_px: int, seconds: Sequence[float], counts: Sequen
         for name, path in scenes.items():
             service.objects.put_file(upload_key("default", name, "scene.tif"), path, content_type="image/tiff")
         for count in counts:
-            with service.workers(count) as processes:
+            with service.workers(count):
                 for number, each in enumerate(seconds):
                     for _ in range(2 * count):  # so that every worker has loaded the model
                         service.run(f"device-{number}", "small")
-                    load, used_s = os.getloadavg()[0], _processor_s(processes)
+                    load = os.getloadavg()[0]
                     took_s, job = service.run(f"device-{number}", "whole")
                     sums = [artifact.sha256 for artifact in job.artifacts]
                     first_s, expected = alone.setdefault(each, (took_s, sums))
                     same = "equal" if sums == expected else "DIFFERENT"
                     parts = job.parts.number if job.parts else 1
                     goal = f">= {GOALS[count]}" if count in GOALS else ""
-                    used_s = _processor_s(processes) - used_s
                     _say(
                         f"| {each:g} | {count} | {parts} | {took_s:.1f} s | {first_s / took_s:.2f} | {goal} | {same} "
-                        f"| {_steps(job)} | {used_s:.0f} s | {load:.1f} before, {os.getloadavg()[0]:.1f} after |"
+                        f"| {_steps(job)} | {load:.1f} before, {os.getloadavg()[0]:.1f} after |"
                     )
 
 
@@ -137,19 +134,6 @@ def _steps(job: Job) -> str:
     split_s = first.ended_s or first.started_s
     spans = (split_s - first.started_s, last.started_s - split_s, job.completed_s - last.started_s)
     return ", ".join(f"{span:.1f} s" for span in spans)
-
-
-def _processor_s(processes: Sequence[psutil.Process]) -> float:
-    """Return the processor time that processes and their living children have used; ended children are included."""
-    found = 0.0
-    for process in processes:
-        times = process.cpu_times()
-        found += times.user + times.system + times.children_user + times.children_system
-        for child in process.children(recursive=True):
-            with suppress(psutil.Error):  # it has just ended
-                times = child.cpu_times()
-                found += times.user + times.system
-    return found
 
 
 @contextmanager

@@ -236,6 +236,14 @@ class TestParts:
         beat(store, again, 40, 40)
         assert read(store, KEY).progress.done == 64
 
+    def test_the_estimate_of_a_split_job_comes_from_its_progress(self, store: JobStore) -> None:
+        split_job(store)
+        assert read(store, KEY).eta_s is None
+        store.client.hset("penstock:tenant:default:job:a", "started_us", int((time.time() - 10) * 1e6))
+        [part] = claim_parts(store)
+        beat(store, part, 20, 40)
+        assert read(store, KEY).eta_s == pytest.approx(40, rel=0.1)
+
     def test_what_parts_use_is_used_by_their_job(self, store: JobStore) -> None:
         split_job(store)
         for part in claim_parts(store, 9):

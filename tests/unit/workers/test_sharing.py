@@ -37,7 +37,10 @@ class Answers:
         return self.room
 
 
-def sharing(room: Room | None = Room(4, 1, 0, False), max_parts: int = 16) -> Sharing:
+IDLE = Room(4, 1, 0, False)
+
+
+def sharing(room: Room | None = IDLE, max_parts: int = 16) -> Sharing:
     return Sharing(Answers(room), PartLimits(max_parts, 10))
 
 
