@@ -133,7 +133,7 @@ def opened(valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> I
     environment = {
         **os.environ, "PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(folder), "PENSTOCK_SECRET": "s",
         "PENSTOCK_MODELS": f'["{folder / "slow.toml"}"]', "PENSTOCK_POLL_S": "1", "PENSTOCK_SLOTS": "1",
-        "PENSTOCK_LEASE_S": "3", "PENSTOCK_SCENE_PART_TILES": "8",
+        "PENSTOCK_LEASE_S": "3", "PENSTOCK_SCENE_PART_TILES": "8", "PENSTOCK_SCENE_SHARING": "always", "PENSTOCK_SCENE_PARTS": "3",
     }  # fmt: skip
     settings = Settings(data=folder, redis_url=valkey.url)
     with closing(records.JobStore.open(valkey.url)) as store:
@@ -146,7 +146,7 @@ def opened(valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="module")
 def expected(opened: Shop) -> dict[str, str]:
     """Return the checksums of the scene as one worker makes it."""
-    with opened.workers(1):
+    with opened.workers(1, PENSTOCK_SCENE_PARTS="1"):
         job = opened.end(opened.submit())
     assert job.parts is None
     return checksums(job)
@@ -228,7 +228,7 @@ def test_after_a_loss_of_redis_the_scene_is_shared_again(shop: Shop, expected: d
         wait_for(lambda: _parts(shop, key), "it is not shared again", timeout_s=60)
         after = set(shop.store.client.smembers(f"penstock:tenant:default:job:{key.id}:parts"))
         ended = shop.end(key)
-    assert len(before) == 2
+    assert len(before) == 3
     assert before == after
     assert checksums(ended) == expected
 
