@@ -133,7 +133,8 @@ def opened(valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> I
     environment = {
         **os.environ, "PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(folder), "PENSTOCK_SECRET": "s",
         "PENSTOCK_MODELS": f'["{folder / "slow.toml"}"]', "PENSTOCK_POLL_S": "1", "PENSTOCK_SLOTS": "1",
-        "PENSTOCK_LEASE_S": "3", "PENSTOCK_SCENE_PART_TILES": "8", "PENSTOCK_SCENE_SHARING": "always", "PENSTOCK_SCENE_PARTS": "3",
+        "PENSTOCK_LEASE_S": "3", "PENSTOCK_SCENE_PART_TILES": "8",
+        "PENSTOCK_SCENE_SHARING": "always", "PENSTOCK_SCENE_PARTS": "3",
     }  # fmt: skip
     settings = Settings(data=folder, redis_url=valkey.url)
     with closing(records.JobStore.open(valkey.url)) as store:
