@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -154,6 +154,16 @@ class ArtifactSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Divisible:
+    """Work that several workers can share, because it is saved in units: each unit is a checkpoint."""
+
+    #: Digest of everything that the contents of the checkpoints depend on.
+    digest: str
+    #: The units in order: the number of each, its prompts, and those of them that no checkpoint holds yet.
+    units: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared(Generic[ContextT]):
     """The result of `pre_process`."""
 
@@ -173,6 +183,8 @@ class Prepared(Generic[ContextT]):
     steps: int = 1
     #: True where the same request always has the same result; False for random results without a seed.
     repeatable: bool = True
+    #: The work as units that can be shared; None where one worker must do it. Only of a `PartProcessor`.
+    division: Divisible | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +243,22 @@ class IOProcessor(Protocol[RequestT, ContextT]):
         """Return the largest ordinary request that `limits` allow, with media files written to `folder`.
 
         The warm-up: the worker runs this request through the processor and the engine before the model is ready.
+        """
+        ...
+
+
+@runtime_checkable
+class PartProcessor(Protocol[RequestT, ContextT]):
+    """A processor whose jobs several workers can share; an `IOProcessor` as well.
+
+    Each worker gets a range of units and saves all of them as checkpoints. Then one worker runs the whole job, which
+    finds them; it also does what is missing. So a part that is lost costs time and nothing else.
+    """
+
+    def pre_process_part(self, request: RequestT, media: Media, first: int, last: int) -> Prepared[ContextT]:
+        """Return the prompts of the units `first` to `last`, both included. `division` names the digest of the job.
+
+        `post_process` then saves a checkpoint of each unit, adds no artifacts, and returns an empty result.
         """
         ...
 

@@ -54,6 +54,8 @@ class Attempt:
         self.progress = Progress()
         #: Number of checkpoints that this attempt stored for the next one.
         self.checkpoints = 0
+        #: Progress at the latest checkpoint.
+        self._saved = Progress()
         #: True when the job has checkpoints, of this attempt or an earlier one.
         self.has_saved = False
         #: Fingerprint of the result, if later jobs may reuse the result.
@@ -181,6 +183,14 @@ class Attempt:
         """Add to the number of checkpoints that this attempt stored; 0 if only earlier attempts stored checkpoints."""
         self.checkpoints += count
         self.has_saved = True
+        self._saved = self.progress
+
+    @property
+    def shown(self) -> Progress:
+        """The progress that users see: of a part, only what is saved counts for its job."""
+        if self.claim.part is None:
+            return self.progress
+        return replace(self.progress, done=self._saved.done)
 
     def say(self, text: str) -> None:
         """Queue a further part of the result's text; the next heartbeat sends it to the job's followers."""
@@ -427,7 +437,7 @@ class Heartbeat:
 
 
 def _state(attempt: Attempt) -> records.Command[str]:
-    progress = replace(attempt.progress, message=STORE_AWAY) if attempt.waits else attempt.progress
+    progress = replace(attempt.shown, message=STORE_AWAY) if attempt.waits else attempt.shown
     return records.heartbeat(
         attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s,
         phases=attempt.phases,

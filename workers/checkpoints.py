@@ -60,13 +60,20 @@ class StoredCheckpoints:
     on_news: Callable[[int], None]
     #: The same object store for reading, whose calls may wait while it is away; None = `objects`.
     patiently: ObjectStore | None = None
+    #: Kind of machine whose checkpoints are found: networks round differently elsewhere. Empty = of any machine.
+    kind: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the checkpoints of this kind of machine."""
+        return f"{self.key.checkpoints}{self.kind}/" if self.kind else self.key.checkpoints
 
     def found(self, prefix: str) -> Mapping[str, Path]:
         """Fetch the checkpoints whose names start with a prefix."""
         files: dict[str, Path] = {}
         objects = self.patiently or self.objects
-        for info in objects.list(self.key.checkpoints + prefix):
-            name = info.key.removeprefix(self.key.checkpoints)
+        for info in objects.list(self.prefix + prefix):
+            name = info.key.removeprefix(self.prefix)
             path = self.folder / name.replace("/", "-")
             if not CHECKPOINT_NAME.fullmatch(name) or info.size_bytes > MAX_BYTES:
                 continue
@@ -84,7 +91,7 @@ class StoredCheckpoints:
     def save(self, name: str, path: Path) -> None:
         """Upload a file. A later file of the same name replaces it: both hold the same work."""
         try:
-            self.objects.put_file(self.key.checkpoints + name, path, content_type=DEFAULT_CONTENT_TYPE)
+            self.objects.put_file(self.prefix + name, path, content_type=DEFAULT_CONTENT_TYPE)
         except ObjectStoreUnavailable:
             log.warning("checkpoint.not_saved", name=name)
         else:

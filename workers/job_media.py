@@ -66,6 +66,8 @@ class JobMedia:
     folder: Path
     #: Called with the number of bytes just fetched.
     on_bytes: Callable[[int], None]
+    #: True where every file that allows it is fetched by range: of a part of a job.
+    by_range: bool = False
     files: dict[str, LocalMedia] = field(default_factory=dict)
     partial: dict[str, PartialFile] = field(default_factory=dict)
     #: References that the processor may have fetched.
@@ -92,7 +94,7 @@ class JobMedia:
         if reference not in self.files:
             if len(self.files) == MAX_FETCHED:
                 raise InvalidInput(f"The job's documents name more than {MAX_FETCHED} files.")
-            found, part = self.get(reference, self.folder, by_range=by_range)
+            found, part = self.get(reference, self.folder, by_range=by_range or self.by_range)
             self.files[reference] = found
             if part is not None:
                 self.partial[reference] = part

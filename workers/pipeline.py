@@ -29,22 +29,26 @@ from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
 from penstock.listening import listening
-from penstock.models import linked_documents, media_by_range, media_references
+from penstock.models import Model, linked_documents, media_by_range, media_references
 from penstock.processors.base import Output, Prompt
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Ended, Journal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
+from penstock.storage.redis.parts import Division, split
 from penstock.workers.artifacts import upload
 from penstock.workers.attempts import Attempt, Heartbeat
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
+from penstock.workers.division import PartLimits
 from penstock.workers.engine.base import Engine
+from penstock.workers.engine.kinds import machine_kind
 from penstock.workers.job_media import JobMedia
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.result_cache import ResultCache, fingerprint_of
 from penstock.workers.rooms import ARTIFACTS, Rooms
 from penstock.workers.served_models import RunnableModel, ServedModels
+from penstock.workers.sharing import Divided, Sharing
 from penstock.workers.store_waits import StoreWaits
 
 #: Seconds between two tries to report an attempt's outcome to Redis. The artifacts are stored by then.
@@ -75,6 +79,13 @@ class Pipeline:
         return Journal(self.store, self.objects)
 
     @property
+    def sharing(self) -> Sharing:
+        """The decision whether several workers share a job."""
+        settings = self.settings
+        limits = PartLimits(settings.scene_parts, settings.scene_part_tiles, settings.scene_sharing == "always")
+        return Sharing(self.store, limits)
+
+    @property
     def results(self) -> ResultCache:
         """The cache of results of earlier jobs."""
         return ResultCache(self.journal, self.settings.retention_s)
@@ -82,7 +93,7 @@ class Pipeline:
     def run(self, claim: Claim) -> None:
         """Run one attempt to its end. Never raises."""
         attempt = Attempt(claim, on_news=self.heartbeat.hasten)
-        ids = claim.submission.log_ids
+        ids = claim.log_ids
         with (
             self.heartbeat.watching(attempt),
             structlog.contextvars.bound_contextvars(**ids),
@@ -101,6 +112,8 @@ class Pipeline:
             outcome = self._outcome(attempt, folder)
         except Interruption as reason:
             self._abandon(attempt, reason)
+        except Divided as divided:
+            self._split(attempt, divided.division)
         else:
             self._end(attempt, outcome)
 
@@ -115,7 +128,7 @@ class Pipeline:
     def _outcome(self, attempt: Attempt, folder: Path) -> records.Outcome:
         try:
             outcome = self._result(attempt, folder)
-        except (Fenced, Drained):
+        except (Fenced, Drained, Divided):
             raise
         except Exception as error:  # a fault of a processor, a decoder or a network ends this attempt only
             known = to_penstock_error(error)
@@ -140,16 +153,17 @@ class Pipeline:
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
             media = self._fetch(attempt, runnable, folder / "media")
-        processed = self._known(attempt, runnable, media.files, folder / "known")
+        part = attempt.claim.part
+        processed = None if part else self._known(attempt, runnable, media.files, folder / "known")
         if processed is None:
             attempt.enter(Phase.LOADING)
             with attempt.timed("cold_start"):
                 self.engine.load(runnable.model, check=attempt.check)
             work = Work(
                 runnable.model, attempt.claim.submission.input, dict(media.files), folder / ARTIFACTS, tenant,
-                folder.parent, attempt.lines.open_memory(), media,
+                folder.parent, attempt.lines.open_memory(), media, None if part is None else (part.first, part.last),
             )  # fmt: skip
-            processed = self._infer(attempt, work, self._checkpoints(attempt, folder / "checkpoints"))
+            processed = self._infer(attempt, work, self._checkpoints(attempt, work.model, folder / "checkpoints"))
             if media.files.keys() != work.media.keys():
                 attempt.fingerprint = None  # it says nothing about files that documents name
         attempt.check()
@@ -181,7 +195,7 @@ class Pipeline:
             guard=self.guard, limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
             check=attempt.check,
         )  # fmt: skip
-        media = JobMedia(get, folder, attempt.fetched)
+        media = JobMedia(get, folder, attempt.fetched, by_range=attempt.claim.part is not None)
         by_range = media_by_range(runnable.schema, request)
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
@@ -191,13 +205,15 @@ class Pipeline:
             media.allow_links(document)
         return media
 
-    def _checkpoints(self, attempt: Attempt, folder: Path) -> StoredCheckpoints:
+    def _checkpoints(self, attempt: Attempt, model: Model, folder: Path) -> StoredCheckpoints:
         def on_news(count: int) -> None:
             attempt.saved(count)
             if count:
                 self.heartbeat.beat(attempt)  # at once: a stored checkpoint restarts the count of the job's crashes
 
-        return StoredCheckpoints(self.objects, attempt.claim.key, folder, on_news, patiently=self.waits.store(attempt))
+        return StoredCheckpoints(
+            self.objects, attempt.claim.job, folder, on_news, self.waits.store(attempt), machine_kind(model)
+        )
 
     def _infer(self, attempt: Attempt, work: Work, checkpoints: StoredCheckpoints) -> Processed:
         attempt.enter(Phase.PREPROCESSING)
@@ -211,6 +227,7 @@ class Pipeline:
                 attempt.fingerprint = None
             total = None if session.count is None else session.done + session.count
             attempt.plan(session.done, total, session.unit, steps=session.steps)
+            self.sharing.decide(attempt.claim, work.model, session.division)
             prompts = _timed_prompts(attempt, session.prompts)
             begun = time.monotonic()
             outputs = self.engine.run(
@@ -223,6 +240,17 @@ class Pipeline:
         waited = attempt.metrics().get("inference_ms", 0.0) / 1000
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited))
         return processed
+
+    def _split(self, attempt: Attempt, division: Division) -> None:
+        """End an attempt whose job goes on in parts. On errors its lease expires, and the next attempt divides."""
+        command = split(attempt.claim, division, attempt.progress, attempt.usage(()), attempt.phases)
+        self.heartbeat.send_lines(attempt, last=True)
+        try:
+            ended = self.journal.run(journal.split(command, attempt.claim))
+        except PenstockError as error:
+            log.warning("attempt.not_split", code=error.code)
+        else:
+            log.info("attempt.split", parts=len(division.ranges), kind=division.kind, answer=ended.answer)
 
     def _end(self, attempt: Attempt, outcome: records.Outcome) -> None:
         """Commit the outcome in both stores, retrying until they respond, and delete artifacts that stay invisible.
@@ -241,7 +269,7 @@ class Pipeline:
             self._delete_artifacts(attempt.claim)
         elif attempt.fingerprint is not None:
             self.results.store_result(attempt.claim.key, attempt.fingerprint)
-        if attempt.has_saved and outcome.state in TERMINAL and ended.answer != "fenced":
+        if attempt.has_saved and outcome.state in TERMINAL and ended.answer != "fenced" and not attempt.claim.part:
             forget_checkpoints(self.objects, attempt.claim.key)
 
     def _commit(self, attempt: Attempt, outcome: records.Outcome) -> Ended:

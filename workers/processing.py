@@ -19,7 +19,7 @@ from penstock.documents import issues
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.intake.media import LocalMedia
 from penstock.models import CatalogueEntry, Model
-from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
+from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
 from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints, NoCheckpoints
@@ -54,6 +54,8 @@ class Work:
     lines: int | None = None
     #: Answers the processor's requests for further media and ranges.
     requests: MediaRequests = NO_REQUESTS
+    #: First and last unit of the part of a job that is to be computed; None for the whole job.
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,11 @@ class Session(Protocol):
     @property
     def repeatable(self) -> bool:
         """See `Prepared.repeatable`."""
+        ...
+
+    @property
+    def division(self) -> Divisible | None:
+        """See `Prepared.division`."""
         ...
 
     @property
@@ -231,6 +238,11 @@ class ThreadSession:
         return self.prepared.repeatable
 
     @property
+    def division(self) -> Divisible | None:
+        """See `Prepared.division`."""
+        return self.prepared.division
+
+    @property
     def ready(self) -> bool:
         """See `Session.ready`."""
         return False
@@ -264,7 +276,7 @@ class InThread:
         """Run the first half here; see `Processing.open`. `check` is called once: threads cannot be interrupted."""
         check()
         processor = self._processor(work.model)
-        prepared = processor.pre_process(parse(processor, work), Files(work.media, checkpoints.found, work.requests))
+        prepared = first_half(processor, work, Files(work.media, checkpoints.found, work.requests))
         try:
             yield ThreadSession(processor, prepared, Sink(work.folder, say=say, save=checkpoints.save, show=show))
         finally:
@@ -290,6 +302,16 @@ class InThread:
         if key not in self._processors:
             self._processors[key] = self._registry.processor_for(model)
         return self._processors[key]
+
+
+def first_half(processor: IOProcessor[Any, Any], work: Work, media: Media) -> Prepared[Any]:
+    """Run the first half of a job, or of a part of one."""
+    request = parse(processor, work)
+    if work.part is None:
+        return processor.pre_process(request, media)
+    if not isinstance(processor, PartProcessor):
+        raise ProcessorFailed("the model's processor computes no parts of jobs")
+    return processor.pre_process_part(request, media, *work.part)
 
 
 def parse(processor: IOProcessor[Any, Any], work: Work) -> Any:

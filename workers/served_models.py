@@ -10,6 +10,8 @@ from typing import Any
 
 from penstock.models import CatalogueEntry, Model
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
+from penstock.storage.redis.parts import part_lane
+from penstock.workers.engine.kinds import machine_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ class ServedModels:
         """Return the names of the models whose jobs may be claimed."""
         with self._lock:
             return frozenset(name for name, entry in self._entries.items() if entry.ready and entry.problem is None)
+
+    def claimable(self) -> frozenset[str]:
+        """Return the names under which jobs of the ready models wait, and parts of jobs for this kind of machine."""
+        ready, runnable = self.ready(), self.runnable()
+        parts = (part_lane(name, machine_kind(runnable[name].model)) for name in ready & runnable.keys())
+        return ready.union(parts)
 
     def preparing(self) -> bool:
         """Return True while a model is fetched, waits for another try to fetch it, is checked or warmed up.

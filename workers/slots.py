@@ -255,7 +255,7 @@ class Slots:
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
-            models=self._served.ready(),
+            models=self._served.claimable(),
             dry=dry,
             running_caps=self._settings.running_caps,
             listens=self._settings.queues if self._listen is not None else (),

@@ -37,6 +37,15 @@ class ProgressView(Outgoing):
     message: str | None
 
 
+class PartsView(Outgoing):
+    """The parts of a job that several workers compute, of its latest division."""
+
+    #: The number of parts.
+    number: int
+    #: The parts that have ended. When all have, one worker finishes the job.
+    ended: int
+
+
 class IssueView(Outgoing):
     """One problem and its place: a JSON pointer into the request."""
 
@@ -125,7 +134,8 @@ class AttemptView(Outgoing):
     )
     outcome: str | None = Field(
         description="`succeeded`, `failed` or `canceled` for the attempt that ended the job; `retrying` after an error "
-        "that a retry may solve, `released` by a stopping worker, `lost` with its worker. Null while the attempt runs."
+        "that a retry may solve, `released` by a stopping worker, `split` into parts, `lost` with its worker. Null "
+        "while the attempt runs."
     )
     #: Its phases in order. Those of a lost attempt are as of its latest heartbeat.
     phases: list[PhaseView]
@@ -189,6 +199,9 @@ class JobView(Outgoing):
     )
     #: The progress.
     progress: ProgressView
+    parts: PartsView | None = Field(
+        description="The parts that several workers compute. Null for a job that one worker computes."
+    )
     #: Time of the submission.
     created_at: datetime
     #: Time at which the latest attempt began.
@@ -337,6 +350,7 @@ def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
         eta_seconds=job.eta_s,
         model_problem=job.model_problem,
         progress=ProgressView.model_validate(job.progress, from_attributes=True),
+        parts=PartsView.model_validate(job.parts, from_attributes=True) if job.parts else None,
         created_at=utc_time(job.created_s),
         started_at=_optional_utc_time(job.started_s),
         completed_at=_optional_utc_time(job.completed_s),

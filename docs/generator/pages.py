@@ -9,7 +9,15 @@ from types import MappingProxyType
 from docs.generator import commands, error_codes, facades, http_api, states, tiling
 from docs.generator.comments import Undocumented
 from docs.generator.fields import Sections
-from penstock.api.schemas.jobs import ArtifactView, ErrorView, JobLinksView, JobView, OutputView, ProgressView
+from penstock.api.schemas.jobs import (
+    ArtifactView,
+    ErrorView,
+    JobLinksView,
+    JobView,
+    OutputView,
+    PartsView,
+    ProgressView,
+)
 from penstock.config import S3, DropRule, Settings, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
@@ -18,8 +26,8 @@ from penstock.scaling import ScalingBounds
 _PLACE = re.compile(r"^<!-- made: ([a-z0-9-]+) -->$", re.M)
 _IN_SETTINGS = {"S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs"}
 _IN_A_JOB = {
-    "ProgressView": "progress.done", "OutputView": "output.text", "ArtifactView": "artifacts.name",
-    "ErrorView": "error.code", "JobLinksView": "links.self",
+    "ProgressView": "progress.done", "PartsView": "parts.number", "OutputView": "output.text",
+    "ArtifactView": "artifacts.name", "ErrorView": "error.code", "JobLinksView": "links.self",
 }  # fmt: skip
 
 
@@ -42,6 +50,7 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
         "job-request-webhook": lambda: Sections(prefix="webhook.").of(WebhookRequest),
         "job": lambda: _output().of(JobView),
         "job-progress": lambda: _output("progress.").of(ProgressView),
+        "job-parts": lambda: _output("parts.").of(PartsView),
         "job-output": lambda: _output("output.").of(OutputView),
         "job-artifact": lambda: _output("artifacts.").of(ArtifactView),
         "job-error": lambda: _output("error.").of(ErrorView),

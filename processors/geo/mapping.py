@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +23,17 @@ import numpy.typing as npt
 import penstock
 from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, final_outputs
+from penstock.processors.base import (
+    ArtifactSink,
+    Divisible,
+    Dummy,
+    Media,
+    Output,
+    Prepared,
+    Prompt,
+    Result,
+    final_outputs,
+)
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
@@ -67,6 +77,15 @@ class Context(Generic[RequestT]):
     pending: PendingTiles = field(default_factory=deque)
     #: The run of the same model on an earlier scene, if the change is wanted.
     before: Context[RequestT] | None = None
+    #: Indexes of the strips that a part of the job computes; None for the whole job.
+    part: range | None = None
+
+    @property
+    def skipped(self) -> Collection[int]:
+        """The strips that are not computed: those that earlier attempts finished, and those of other parts."""
+        if self.part is None:
+            return self.restored
+        return {index for index in self.plan.wanted_strips if index not in self.part or index in self.restored}
 
     def provenance(self, suspects: SuspectCounts) -> Provenance:
         """Return source files, radiometry and suspected nodata of the scene."""
@@ -148,8 +167,13 @@ class SceneMapper:
     def __init__(self, model: Model, options: SceneOptions, channels: Channels) -> None:
         self._model, self._options, self._channels = model, options, channels
 
-    def prepare(self, request: RequestT, outputs: tuple[str, ...], media: Media) -> Prepared[Context[RequestT]]:
-        """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel."""
+    def prepare(
+        self, request: RequestT, outputs: tuple[str, ...], media: Media, part: range | None = None
+    ) -> Prepared[Context[RequestT]]:
+        """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
+
+        With `part`, only the prompts of these strips.
+        """
         options = self._options
         inputs = read_inputs(
             request,
@@ -161,14 +185,18 @@ class SceneMapper:
         )
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
-        inputs = fill_files(inputs, plan.window)
-        doubts = check_radiometry(inputs, options)
         digest = plan.digest(self._facts(inputs, coordinates, outputs))
-        saved = media.checkpoints(f"{digest}/") if len(plan.wanted_strips) > 1 else {}
-        context = Context(inputs, coordinates, plan, request, digest, strips.found_strips(saved, digest), doubts)
-        count, cost = _work(plan, inputs.area, context.restored)
-        done = _work(plan, inputs.area)[0] - count
-        return Prepared(self._prompts(context), count, cost, context, unit="tiles", done=done)
+        context = Context(inputs, coordinates, plan, request, digest, _saved(media, plan, digest, part), part=part)
+        inputs = fill_files(inputs, plan.window if part is None else plan.window_of(context.skipped))
+        # Of a part, the whole job has checked the radiometry.
+        doubts = check_radiometry(inputs, options) if part is None else ()
+        context = replace(context, inputs=inputs, doubts=doubts)
+        count, cost = _work(plan, inputs.area, context.skipped)
+        whole = _work(plan, inputs.area, () if part is None else _beside(plan, part))[0]
+        return Prepared(
+            self._prompts(context), count, cost, context, unit="tiles", done=max(0, whole - count),
+            division=_division(context),
+        )  # fmt: skip
 
     def finish(
         self,
@@ -186,8 +214,15 @@ class SceneMapper:
         with closing(_SceneWriter(context, writer, sink)) as scene:
             for result in results:
                 scene.add(result, encode)
-            scene.write_restored()
+            scene.end()
         return scene.suspects
+
+    def finish_part(
+        self, outputs: Iterator[Output], context: Context[Any], encode: Encode, sink: ArtifactSink
+    ) -> Result:
+        """Save every strip of a part as a checkpoint, also those without data; write nothing else."""
+        self.finish(outputs, context, _NoRasters(), encode, sink)
+        return Result()
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of one tile, or smaller if the model's limits require it; more would slow down the start."""
@@ -241,17 +276,51 @@ class SceneMapper:
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
         # Read no further than the area: a file may hold no other rows.
-        with open_rows(inputs, bottom=context.plan.window.bottom) as rows:
+        bottom = context.plan.window_of(context.skipped if context.part is not None else ()).bottom
+        with open_rows(inputs, bottom=bottom) as rows:
             yield from make_prompts(
                 rows,
                 context.plan,
                 norm,
                 context.pending,
-                context.restored,
+                context.skipped,
                 tile_inputs=context.coordinates.of,
                 find_suspects=_scene_bands(inputs).find_suspects,
                 area=inputs.area,
             )
+
+
+def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> dict[int, Path]:
+    """Return the files of saved strips by index: of a part, only its own."""
+    if part is not None:
+        files: dict[str, Path] = {}
+        for index in part:
+            files |= media.checkpoints(strips.strip_name(digest, index))
+        return {index: path for index, path in strips.found_strips(files, digest).items() if index in part}
+    return strips.found_strips(media.checkpoints(f"{digest}/"), digest) if len(plan.wanted_strips) > 1 else {}
+
+
+def _beside(plan: Plan, part: range) -> Collection[int]:
+    return {index for index in plan.wanted_strips if index not in part}
+
+
+def _division(context: Context[Any]) -> Divisible | None:
+    """Return the strips as units that can be shared, each with its tiles; None for a single strip."""
+    plan, area = context.plan, context.inputs.area
+    if len(plan.wanted_strips) < 2:
+        return None
+    tiles = {
+        strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
+    }
+    units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
+    return Divisible(context.digest, tuple(units))
+
+
+class _NoRasters:
+    """Writes nothing: a part only saves its strips."""
+
+    def write(self, rasters: RasterArrays, box: Box) -> None:
+        """Write nothing."""
 
 
 class _SceneWriter:
@@ -259,9 +328,12 @@ class _SceneWriter:
 
     def __init__(self, context: Context[Any], writer: RasterWriter, sink: ArtifactSink) -> None:
         self._context, self._writer, self._sink = context, writer, sink
-        self._covered, self._last_strip = context.inputs.box, context.plan.wanted_strips[-1]
-        self._restored = deque(sorted(context.restored.items()))
+        self._covered = context.inputs.box
+        #: Strips that are saved. Not the last one of a scene: no other strip follows, so saving it would gain little.
+        self._kept = set(context.plan.wanted_strips[:-1] if context.part is None else context.part)
+        self._restored = deque(sorted(context.restored.items()) if context.part is None else ())
         self._checkpoint: strips.StripWriter | None = None
+        self._saved: set[int] = set()
         #: Suspected nodata in all written pixels.
         self.suspects = SuspectCounts()
 
@@ -273,8 +345,7 @@ class _SceneWriter:
             rasters, box = encode(piece.numbers, piece.valid), piece.box.within(self._covered)
             self._writer.write(rasters, box)
             add_suspects(self.suspects, piece.suspects)
-            # Not the last strip: no other strip follows, so saving it would gain little.
-            if index < self._last_strip:
+            if index in self._kept:
                 self._open_checkpoint(index).write(rasters, box, piece.suspects)
         if result.last and self._checkpoint is not None:
             self._save(self._checkpoint)
@@ -287,6 +358,14 @@ class _SceneWriter:
                 self._writer.write(rasters, box)
                 add_suspects(self.suspects, suspects)
 
+    def end(self) -> None:
+        """Write the last restored strips; of a part, save the strips that have no data."""
+        self.write_restored()
+        if self._context.part is not None:
+            for index in sorted(self._kept - self._context.restored.keys() - self._saved):
+                self._save(self._open_checkpoint(index))
+                self._checkpoint = None
+
     def _open_checkpoint(self, index: int) -> strips.StripWriter:
         if self._checkpoint is None:
             path = self._sink.path(f"strip-{index:05}.gz")
@@ -297,6 +376,7 @@ class _SceneWriter:
         checkpoint.end()
         self._sink.checkpoint(strips.strip_name(self._context.digest, checkpoint.index), checkpoint.path)
         checkpoint.path.unlink()
+        self._saved.add(checkpoint.index)
 
     def close(self) -> None:
         """Close the file of an unfinished strip."""

@@ -48,10 +48,18 @@ class RasterRegression:
         """Plan a scene and return its prompts; see `SceneMapper.prepare`."""
         return self._mapper.prepare(request, request.outputs, media)
 
+    def pre_process_part(
+        self, request: RegressionRequest, media: Media, first: int, last: int
+    ) -> Prepared[Context[RegressionRequest]]:
+        """Return the prompts of some strips of a scene; see `PartProcessor`."""
+        return self._mapper.prepare(request, request.outputs, media, range(first, last + 1))
+
     def post_process(
         self, outputs: Iterator[Output], context: Context[RegressionRequest], sink: ArtifactSink
     ) -> Result:
         """Write the requested artifacts and return the statistics."""
+        if context.part is not None:
+            return self._mapper.finish_part(outputs, context, encode_values, sink)
         inputs, wanted = context.inputs, context.request.outputs
         results = ValueOutputs(self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink)
         with results:

@@ -107,8 +107,15 @@ class RasterSegmentation:
             done=before.done + after.done,
         )
 
+    def pre_process_part(self, request: SegmentationRequest, media: Media, first: int, last: int) -> Prepared[_Context]:
+        """Return the prompts of some strips of a scene; see `PartProcessor`."""
+        return self._mapper.prepare(request, request.outputs, media, range(first, last + 1))
+
     def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
+        if context.part is not None:
+            encoded = partial(encode, wanted=context.request.outputs)
+            return self._mapper.finish_part(outputs, context, encoded, sink)
         change = context.request.change
         with ExitStack() as stack:
             if change is None or context.before is None:

@@ -294,6 +294,14 @@ class Settings(BaseSettings):
     io_preload: tuple[str, ...] = ()
     #: Folder for media and results of running attempts; None = under `data`.
     spool: Path | None = None
+    #: Division of scenes among workers. `idle`: where workers of the queue have nothing else to do, or `penstock up`
+    #: starts workers when jobs want them. `always`: every scene that is large enough, for queues whose workers an
+    #: autoscaler starts.
+    scene_sharing: Literal["idle", "always"] = "idle"
+    #: Parts of one scene that several workers compute, at most; 1 = one worker computes each scene.
+    scene_parts: int = Field(default=16, ge=1, le=256)
+    #: Tiles of a part, at least, on average: each part fetches its rows of the scene and begins anew.
+    scene_part_tiles: int = Field(default=32, ge=1)
     #: Seconds that an attempt waits for an object store that is away, in all, with its results in the scratch folder.
     #: They do not count for its execution timeout. An attempt that waited longer fails and may be retried.
     store_wait_s: float = Field(default=14_400, ge=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,6 +11,9 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from penstock.reports import ErrorReport
+
+#: Namespace of the ids of parts: UUIDv5 of the job, the digest of its division, and the range of units.
+_PARTS = uuid.UUID("8e2f6c1b-58d5-5a0c-9f3e-0b9a6d0d7c55")
 
 
 class State(StrEnum):
@@ -69,6 +73,8 @@ class Event(StrEnum):
     CANCEL = "cancel"
     #: The worker of a canceled job stopped, or its lease expired.
     CANCELED = "canceled"
+    #: An attempt made parts of the job, which are computed elsewhere.
+    SPLIT = "split"
 
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED, State.EXPIRED})
@@ -87,6 +93,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
         (State.RUNNING, Event.SUCCEED): State.SUCCEEDED,
         (State.RUNNING, Event.FAIL): State.FAILED,
         (State.RUNNING, Event.RETRY): State.DELAYED,
+        (State.RUNNING, Event.SPLIT): State.DELAYED,
         (State.RUNNING, Event.RELEASE): State.QUEUED,
         (State.RUNNING, Event.LEASE_LOST): State.QUEUED,
         (State.RUNNING, Event.POISON): State.FAILED,
@@ -191,6 +198,32 @@ class JobKey(TenantKey):
     def checkpoints(self) -> str:
         """The prefix of the files that attempts save for later attempts, until the job is terminal."""
         return f"{self.prefix}checkpoints/"
+
+    def part(self, digest: str, first: int, last: int) -> JobKey:
+        """Return the key of a part; the same part of a job always has the same."""
+        return JobKey(self.tenant, str(uuid.uuid5(_PARTS, f"{self} {digest} {first}-{last}")))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a job that another worker computes: a range of the units in which its work can be saved."""
+
+    #: The job.
+    parent: JobKey
+    #: Digest of the division: of everything that the units' contents depend on, and of the kind of machine.
+    digest: str
+    #: First and last unit, both included.
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a job, of its latest split."""
+
+    number: int
+    #: Parts that have ended, whether well or not.
+    ended: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +343,8 @@ class AttemptTimes:
     started_s: float
     #: None while the attempt runs.
     ended_s: float | None
-    #: The status of the job that the attempt ended; `retrying`, `released` or `lost` for any other; None while it runs.
+    #: The status of the job that the attempt ended; `retrying`, `released`, `split` or `lost` for any other; None while
+    #: it runs.
     outcome: str | None
     phases: tuple[PhaseTimes, ...] = ()
 
@@ -346,6 +380,8 @@ class Job:
     usage: Usage = Usage()
     #: The latest attempts, oldest first.
     attempts: tuple[AttemptTimes, ...] = ()
+    #: The job's parts; None for a job that one worker computes.
+    parts: Parts | None = None
     #: Public state of a job whose state is OTHER; None for any other job.
     shown: Status | None = None
     #: Revision; it increases with every change of the record.
@@ -363,12 +399,17 @@ class Job:
         return self.submission.key
 
     @property
+    def in_parts(self) -> bool:
+        """True while the job's parts do its work."""
+        return self.state is State.DELAYED and self.parts is not None and self.parts.ended < self.parts.number
+
+    @property
     def status(self) -> Status:
         """The public state."""
         if self.shown is not None:
             return self.shown
-        if self.state is State.RUNNING and self.cancel_requested:
-            return Status.CANCELING
+        if self.state is State.RUNNING or self.in_parts:
+            return Status.CANCELING if self.cancel_requested else Status.RUNNING
         return Status.QUEUED if self.state in (State.RESERVED, State.DELAYED) else Status(self.state.value)
 
 
@@ -387,6 +428,21 @@ class Claim:
     last_chance: bool = False
     #: True if further jobs waited in the queue at the time of the claim.
     more: bool = False
+    #: The part of a job that was claimed; None for a whole job.
+    part: Part | None = None
+    #: Parts that the job was split into before; 0 = it never was.
+    parts: int = 0
+
+    @property
+    def log_ids(self) -> dict[str, str]:
+        """The ids in log lines about the attempt: those of the job, and `part` of a part."""
+        own = {} if self.part is None else {"part": self.key.id}
+        return self.submission.log_ids | {"job": str(self.job)} | own
+
+    @property
+    def job(self) -> JobKey:
+        """The name of the job whose work the attempt does: that of a part is another than `key`."""
+        return self.key if self.part is None else self.part.parent
 
     @property
     def key(self) -> JobKey:
@@ -406,8 +462,8 @@ class JobEvent:
     #: Id in the stream, `<milliseconds>-<n>`; the value of `Last-Event-ID`.
     id: str
     #: `job.recovered` (restored from its manifest), `job.created`, `job.started`, `job.progress`, `job.text`,
-    #: `job.preview`, `job.retrying`, `job.requeued`, `job.released`, `job.cancel_requested`, `job.succeeded`,
-    #: `job.failed`, `job.canceled`, `job.expired`, `delivery.*`.
+    #: `job.preview`, `job.retrying`, `job.requeued`, `job.released`, `job.split`, `job.part_ended`,
+    #: `job.cancel_requested`, `job.succeeded`, `job.failed`, `job.canceled`, `job.expired`, `delivery.*`.
     type: str
     at_s: float
     data: Mapping[str, Any]

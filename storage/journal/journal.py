@@ -110,6 +110,11 @@ def release(claim: Claim, phases: records.PhaseStarts = ()) -> Flow[Ended]:
     return (yield from _finish_attempt(claim, reply, succeeded=False))
 
 
+def split(command: Command[Reply[str]], claim: Claim) -> Flow[Ended]:
+    """End an attempt by `records.split`; cancel a job whose end was requested."""
+    return (yield from _finish_attempt(claim, (yield from _redis(command)), succeeded=False))
+
+
 def cancel(key: JobKey, *, delete: bool = False) -> Flow[Job]:
     """Request a job's end and return its record; a terminal job comes back unchanged.
 

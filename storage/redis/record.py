@@ -24,6 +24,9 @@ from penstock.jobs import (
     Claim,
     Delivery,
     Job,
+    JobKey,
+    Part,
+    Parts,
     Phase,
     Progress,
     State,
@@ -79,13 +82,13 @@ def _stored(codec: Codec, writers: str, meaning: str, default: Any = MISSING) ->
 class Record:
     """A job's record. A field without a default is in every record."""
 
-    version: int = _stored(_NUMBER, "submit", "Oldest format that can run the job (`formats`).", 1)
+    version: int = _stored(_NUMBER, "submit split", "Oldest format that can run the job (`formats`).", 1)
     submission: Submission = _stored(_SUBMISSION, "submit", "The request (JSON).")
     fingerprint: str = _stored(_TEXT, "submit", "Hash of the request: a repeated submit has the same.")
-    tenant: str = _stored(_TEXT, "submit", "The job's tenant.")
-    id: str = _stored(_TEXT, "submit", "The job's id, unique in its tenant.")
-    model: str = _stored(_TEXT, "submit", "The model.")
-    queue: str = _stored(_TEXT, "submit", "The queue.")
+    tenant: str = _stored(_TEXT, "submit split", "The job's tenant.")
+    id: str = _stored(_TEXT, "submit split", "The job's id, unique in its tenant.")
+    model: str = _stored(_TEXT, "submit split", "The model.")
+    queue: str = _stored(_TEXT, "submit split", "The queue.")
     batch: str = _stored(_TEXT, "submit", "Id of the job's batch.", "")
     metadata: str = _stored(_TEXT, "submit", "The request's metadata once more (JSON), for the filters of lists.", "")
     drop: str = _stored(_TEXT, "submit", "The object that a drop rule made the job of (JSON).", "")
@@ -93,38 +96,46 @@ class Record:
     retry_of: str = _stored(_TEXT, "submit", "Id of the job that this job repeats.", "")
     media_bytes: int | None = _stored(_NUMBER, "submit", "Bytes of the media that the job names, where known.", None)
     durable: bool = _stored(_FLAG, "submit", "The job's end is decided by `outcome.json` in the object store.", False)
-    ttl_us: int = _stored(_NUMBER, "submit", "Longest time in the queue.")
-    execution_us: int = _stored(_NUMBER, "submit", "Longest time of an attempt.")
-    retention_us: int = _stored(_NUMBER, "submit cancel", "Time from the job's end until its record is purged.")
-    max_attempts: int = _stored(_NUMBER, "submit", "Attempts before a retryable error is final.")
-    max_crashes: int = _stored(_NUMBER, "submit", "Lost leases after which the job fails.")
+    ttl_us: int = _stored(_NUMBER, "submit split", "Longest time in the queue.")
+    execution_us: int = _stored(_NUMBER, "submit split", "Longest time of an attempt.")
+    retention_us: int = _stored(_NUMBER, "submit cancel split", "Time from the job's end until its record is purged.")
+    max_attempts: int = _stored(_NUMBER, "submit split", "Attempts before a retryable error is final.")
+    max_crashes: int = _stored(_NUMBER, "submit split", "Lost leases after which the job fails.")
 
     state: State = _stored(
-        Codec(State.read, str), "submit confirm claim complete common", "State of the state machine."
+        Codec(State.read, str), "submit confirm claim complete common split", "State of the state machine."
     )
     shown: Status | None = _stored(
         Codec(Status, str), "", "Public state beside a state that a later format adds: older releases show it.", None
     )
-    phase: Phase = _stored(Codec(Phase.read, str), "submit claim heartbeat complete common", "Step of the attempt.")
+    phase: Phase = _stored(
+        Codec(Phase.read, str), "submit claim heartbeat complete common split", "Step of the attempt."
+    )
     revision: int = _stored(_NUMBER, "common", "Number of changes of the record.")
-    rank: int = _stored(_NUMBER, "submit confirm", "Place among the jobs that wait: creation time minus priority.", 0)
-    created_us: int = _stored(_NUMBER, "submit confirm", "Time of the submit.")
+    rank: int = _stored(
+        _NUMBER, "submit confirm split", "Place among the jobs that wait: creation time minus priority.", 0
+    )
+    created_us: int = _stored(_NUMBER, "submit confirm split", "Time of the submit.")
     started_us: int | None = _stored(_NUMBER, "claim", "Time of the latest claim.", None)
-    due_us: int | None = _stored(_NUMBER, "claim complete", "Time at which a delayed job is tried again.", None)
+    due_us: int | None = _stored(
+        _NUMBER, "claim complete common split", "Time at which a delayed job is tried again.", None
+    )
     completed_us: int | None = _stored(_NUMBER, "common", "Time of the job's end.", None)
-    cancel: bool = _stored(_FLAG, "cancel expire", "A user asked for the job's end.", False)
+    cancel: bool = _stored(_FLAG, "cancel expire common", "A user asked for the job's end.", False)
 
-    attempt: int = _stored(_NUMBER, "submit claim", "Number of the latest attempt; 0 before the first.")
-    crashes: int = _stored(_NUMBER, "submit sweep", "Attempts in a row whose lease ran out.")
-    fence: int = _stored(_NUMBER, "submit claim", "Fencing token of the latest attempt; 0 before the first.")
+    attempt: int = _stored(_NUMBER, "submit claim split", "Number of the latest attempt; 0 before the first.")
+    crashes: int = _stored(_NUMBER, "submit sweep split", "Attempts in a row whose lease ran out.")
+    fence: int = _stored(_NUMBER, "submit claim split", "Fencing token of the latest attempt; 0 before the first.")
     worker: str = _stored(_TEXT, "claim", "Worker of the latest attempt.", "")
     lease_us: int | None = _stored(_NUMBER, "claim heartbeat", "End of the attempt's lease.", None)
     deadline_us: int | None = _stored(_NUMBER, "claim heartbeat", "Time at which the attempt has run too long.", None)
     waited_us: int = _stored(
         _NUMBER, "claim heartbeat", "Time for which the attempt waited for the object store; its deadline is later.", 0
     )
-    ended_by: int | None = _stored(_NUMBER, "claim heartbeat complete release", "Fence that ended the attempt.", None)
-    given_back: bool = _stored(_FLAG, "claim release", "The next attempt repeats the number of this one.", False)
+    ended_by: int | None = _stored(
+        _NUMBER, "claim heartbeat complete release split", "Fence that ended the attempt.", None
+    )
+    given_back: bool = _stored(_FLAG, "claim release split", "The next attempt repeats the number of this one.", False)
     checkpoints: int = _stored(_NUMBER, "claim heartbeat", "Checkpoints that the attempt has stored.", 0)
 
     done: int = _stored(_NUMBER, "claim complete common", "Units done, as shown: never decreases.", 0)
@@ -136,14 +147,24 @@ class Record:
     past_total: int | None = _stored(_NUMBER, "claim", "`total` when the attempt began.", None)
     past_unit: str = _stored(_TEXT, "claim", "`unit` when the attempt began.", "")
     phases: str = _stored(
-        _TEXT, "claim heartbeat complete release common", "Phases of the latest attempt (`attempt_times.py`).", ""
+        _TEXT, "claim heartbeat complete release common split", "Phases of the latest attempt (`attempt_times.py`).", ""
     )
     attempts: Sequence[Sequence[str]] | None = _stored(
-        _JSON, "complete common", "Earlier attempts (JSON, `attempt_times.py`).", None
+        _JSON, "complete common split", "Earlier attempts (JSON, `attempt_times.py`).", None
     )
     reported_us: int = _stored(_NUMBER, "claim heartbeat", "Time of the latest `job.progress` event.", 0)
     progress_told_us: int = _stored(_NUMBER, "outbox", "Time of the latest `job.progress` webhook.", 0)
     said: str = _stored(_TEXT, "add", "Characters of text that an attempt has streamed, as FENCE:CHARACTERS.", "")
+
+    parts: int | None = _stored(_NUMBER, "split", "Number of the job's parts, of its latest split.", None)
+    parts_ended: int | None = _stored(_NUMBER, "split common", "Number of these parts that have ended.", None)
+    parent: str = _stored(_TEXT, "split", "Of a part: id of its job.", "")
+    part_digest: str = _stored(_TEXT, "split", "Of a part: digest of the division.", "")
+    part_first: int | None = _stored(_NUMBER, "split", "Of a part: its first unit of the division.", None)
+    part_last: int | None = _stored(_NUMBER, "split", "Of a part: its last unit of the division.", None)
+    part_units: int | None = _stored(_NUMBER, "split", "Of a part: units of progress that its job gains.", None)
+    counted: int | None = _stored(_NUMBER, "split common heartbeat", "Of a part: units that its job has counted.", None)
+    silent: bool = _stored(_FLAG, "split", "Of a part: no webhook tells of it, whichever release ends it.", False)
 
     text: str = _stored(_TEXT, "complete", "Text of the result.", "")
     data: Mapping[str, Any] | None = _stored(_JSON, "complete", "Data of the result (JSON).", None)
@@ -159,7 +180,7 @@ class Record:
     tokens_out: int | None = _stored(_NUMBER, "complete", "Generated tokens, of all reported attempts.", None)
     pixels: int | None = _stored(_NUMBER, "complete", "Pixels given to the model, of all reported attempts.", None)
     delivery: Delivery = _stored(
-        Codec(Delivery.read, str), "submit outbox redeliver", "State of all webhook deliveries together."
+        Codec(Delivery.read, str), "submit outbox redeliver split", "State of all webhook deliveries together."
     )
 
     @classmethod
@@ -263,15 +284,20 @@ def job_of(flat: Sequence[str]) -> Job:
         delivery=record.delivery,
         usage=record.usage,
         attempts=record.course,
+        parts=Parts(record.parts, record.parts_ended or 0) if record.parts else None,
         shown=record.public,
         revision=record.revision,
     )
 
 
 def claim_of(row: Mapping[str, Any]) -> Claim:
-    """Return a claim of the reply of `claim.lua`."""
+    """Return a claim of the reply of `claim.lua`. A part has the submission of its job, under a key of its own."""
+    submission = submission_of(json.loads(row["submission"]))
+    part = row.get("part")
     return Claim(
-        submission=submission_of(json.loads(row["submission"])),
+        submission=submission if part is None else replace(submission, key=JobKey(submission.key.tenant, part["id"])),
+        part=None if part is None else Part(submission.key, part["digest"], int(part["first"]), int(part["last"])),
+        parts=int(row.get("parts", 0)),
         attempt=int(row["attempt"]),
         crashes=int(row["crashes"]),
         fence=int(row["fence"]),

@@ -68,6 +68,8 @@ FORGOTTEN_AT_ONCE = 50
 NO_LIMIT = -1
 #: Age in seconds of the oldest events that are delivered for a job that is created again: the time of all tries.
 ANNOUNCE_AGAIN_S = 3 * 86_400
+#: Seconds between two looks at a job whose parts run: it is put back in case that all of them are gone.
+LOOK_S = 60.0
 #: Values of a brief reply of `confirm`; a view has five.
 _BRIEF = 6
 #: Longest `Retry-After` in seconds.
@@ -418,7 +420,7 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
     At most `proposals` ends of durable jobs are proposed; the others stay for a later sweep.
     """
     causes = {"lost_error": WorkerLost(), "timeout_error": ExecutionTimeout(), "expired_error": QueueExpired()}
-    args: dict[str, Arg] = {"limit": SWEEP_LIMIT, "max_proposals": proposals}
+    args: dict[str, Arg] = {"limit": SWEEP_LIMIT, "max_proposals": proposals, "look_us": us(LOOK_S)}
     args |= {name: encoded(error=cause.report())["error"] for name, cause in causes.items()}
     return Command("sweep", args, _swept)
 

@@ -47,6 +47,8 @@ def eta_s(job: Job, at: float, position: int | None, pace: Pace) -> float | None
             return elapsed * max(0, total - job.own_done) / job.own_done
         # A job that takes longer than others did, and has not counted anything, may take any time.
         return pace.speed_s - elapsed if pace.speed_s is not None and elapsed < pace.speed_s else None
+    if job.in_parts and job.started_s is not None and job.progress.total and job.progress.done:
+        return (at - job.started_s) * max(0, job.progress.total - job.progress.done) / job.progress.done
     return None if position is None else pace.wait_and_run_s(position)
 
 

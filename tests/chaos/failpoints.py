@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 #: Scripts around which a worker or an API may die: `before_<name>` and `after_<name>`.
-SCRIPTS = ("submit", "confirm", "claim", "heartbeat", "complete", "commit", "release")
+SCRIPTS = ("submit", "confirm", "claim", "heartbeat", "complete", "commit", "release", "split")
 #: Objects around whose put one may die.
 OBJECTS = {"request.json": "request", "outcome.json": "outcome"}
 

@@ -78,6 +78,13 @@ MUTANTS = (
         (_chaos("test_redis", "flushall"),),
     ),
     Mutant(
+        "no job whose parts have ended comes back",
+        "storage/redis/lua/common.lua",
+        "if not job then join_parts(parent, now) end",
+        "",
+        (_chaos("test_parts", "split_scenes"),),
+    ),
+    Mutant(
         "batches end before their lines are through",
         "workers/keeper/batch_completion.py",
         "elif not batch.reserved and (batch.closing or batch.expanded):",

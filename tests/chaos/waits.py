@@ -17,7 +17,16 @@ QUEUED_LIMIT_S = 2.0
 #: Seconds that a queued job waits, at most, while a live worker has a free slot.
 STARTED_LIMIT_S = 1.0
 #: Events that end an attempt.
-_ENDS = ("job.succeeded", "job.failed", "job.canceled", "job.expired", "job.requeued", "job.retrying", "job.released")
+_ENDS = (
+    "job.succeeded",
+    "job.failed",
+    "job.canceled",
+    "job.expired",
+    "job.requeued",
+    "job.retrying",
+    "job.released",
+    "job.split",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,10 @@ def busy(jobs: Iterable[Sequence[Event]]) -> dict[str, list[Span]]:
         for event, following in pairwise(attempts):
             if event.type == "job.started":
                 spans.setdefault(str(event.data["worker"]), []).append(Span(event.at_s, following.at_s))
+        for event in events:  # parts have no events of their own that stay
+            if event.type == "job.part_ended" and event.data["took_ms"] is not None:
+                begun_s = event.at_s - float(str(event.data["took_ms"])) / 1000
+                spans.setdefault(str(event.data["worker"]), []).append(Span(begun_s, event.at_s))
     return spans
 
 

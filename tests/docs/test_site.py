@@ -23,7 +23,15 @@ from docs.generator.schema import words
 from penstock import client
 from penstock.api import openapi
 from penstock.api.errors import STATUS
-from penstock.api.schemas.jobs import ArtifactView, ErrorView, JobLinksView, JobView, OutputView, ProgressView
+from penstock.api.schemas.jobs import (
+    ArtifactView,
+    ErrorView,
+    JobLinksView,
+    JobView,
+    OutputView,
+    PartsView,
+    ProgressView,
+)
 from penstock.cli.main import app
 from penstock.config import S3, DropRule, Settings, TenantLimits
 from penstock.errors import PenstockError
@@ -43,7 +51,7 @@ FIELDS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("models", Model, ""), ("models", Limits, "limits."), ("drop-rules", DropRule, ""), ("job", JobView, ""),
     ("job", ProgressView, "progress."), ("job", OutputView, "output."), ("job", ArtifactView, "artifacts."),
     ("job", ErrorView, "error."), ("job", JobLinksView, "links."), ("job", JobRequest, "request."),
-    ("job", WebhookRequest, "webhook."),
+    ("job", WebhookRequest, "webhook."), ("job", PartsView, "parts."),
 )  # fmt: skip
 
 

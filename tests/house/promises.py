@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PROCESSES, STOPS, REDIS, SURROUNDINGS = (
+PROCESSES, STOPS, REDIS, SURROUNDINGS, PARTS = (
     f"tests/chaos/test_{faults}.py::test_no_job_is_lost_doubled_or_changed_under"
-    for faults in ("processes", "stops", "redis", "surroundings")
+    for faults in ("processes", "stops", "redis", "surroundings", "parts")
 )
 STATES = "tests/integration/test_state_machine.py"
 RECORDS = "tests/integration/test_records.py"
@@ -23,6 +23,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         f"{REDIS}[valkey_kills]",
         f"{STOPS}[rolling_restarts]",
         f"{PROCESSES}[poison]",
+        f"{PARTS}[split_scenes]",
         "tests/acceptance/test_survival.py::test_a_job_outlives_the_sigkill_of",
     ),
     "which never changes": (

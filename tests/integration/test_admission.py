@@ -244,7 +244,8 @@ async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: Valkey
 def test_all_that_makes_jobs_is_under_admission_control() -> None:
     submits = {route for route, scope in SCOPES.items() if scope is Scope.SUBMIT}
     elsewhere = {
-        *(route for route in submits if route[0] in ("GET", "DELETE") or route[1].endswith("/cancel")),
+        *(route for route in submits if route[0] in ("GET", "DELETE") or "/cancel" in route[1]),
+        ("POST", "/runpod/v2/{endpoint}/purge-queue"),  # cancels jobs
         *(route for route in submits if route[1].startswith(("/v1/uploads", "/openai/v1/files"))),
     }
     not_at_once = {
@@ -253,6 +254,7 @@ def test_all_that_makes_jobs_is_under_admission_control() -> None:
         ("POST", "/openai/v1/batches"),
         # Reads no body, and finds the retry that was made before.
         ("POST", "/v1/jobs/{job_id}/retry"),
+        ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
     }
     assert set(LIMITED) == submits - elsewhere
     assert set(SUBMITTING) == set(LIMITED) - not_at_once

@@ -18,7 +18,7 @@ from penstock.formats import READS, WRITES
 from penstock.jobs import Artifact, JobKey, Phase, Progress, State, Submission, Usage, Webhook
 from penstock.reports import ErrorReport
 from penstock.storage.journal import endpoints
-from penstock.storage.redis import deliveries, listing, queues, record, records
+from penstock.storage.redis import deliveries, listing, parts, queues, record, records
 from penstock.storage.redis.record import FAMILIES, TABLE, Record, encoded
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
@@ -29,14 +29,14 @@ LUA = {
 #: Fields that only later releases write.
 LATER = {"shown"}
 #: Keys of a record's table in Lua that are not stored.
-TRANSIENT = {"name", "silent"}
+TRANSIENT = {"name"}
 #: By convention, only tables with fields of a job's record have these names in the scripts.
-RECORDS = "job|existing|record|fields|result"
+RECORDS = "job|existing|record|fields|result|parent|part|changes"
 NAMES = rf"(?<!')(?:{RECORDS})\.[a-z_]+"
 #: Tables of fields that scripts write: arguments of these functions, or `fields` itself.
 WRITTEN = (
-    r"(?:write|finish|requeue|back|ends|terminate)\(job,(?: [\w'.]+,)? \{([^{}]*)\}",
-    r"\bfields = (?:.*, )?\{([^{}]*)\}",
+    r"(?:write|finish|requeue|back|ends|terminate|end_part)\((?:job|parent|part),(?: [\w'.]+,)? \{([^{}]*)\}",
+    r"\b(?:fields|changes) = (?:.*, )?\{([^{}]*)\}",
 )
 
 
@@ -115,6 +115,14 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
     store.run(records.stream_text(held, "Hello", at=0))
     store.run(records.complete(held, Outcome(State.DELAYED, error=ERROR)))
     seen |= hashes(store)
+    sweep_until(store, lambda: read(store, created.key).state is State.QUEUED)
+    [held] = claim(store)
+    division = parts.Division("d", "cpu", (parts.PartRange(0, 1, 2), parts.PartRange(2, 2, 1)))
+    store.run(parts.split(held, division, Progress(1, 3, "tiles"), Usage()))
+    seen |= hashes(store)
+    for part in (created.key.part("d", 0, 1), created.key.part("d", 2, 2)):
+        seen |= cast("dict[str, str]", store.client.hgetall(f"penstock:tenant:default:job:{part.id}"))
+        store.client.zadd("penstock:expiring", {str(part): 0})
     sweep_until(store, lambda: read(store, created.key).state is State.QUEUED)
     [held] = claim(store)
     store.run(records.cancel(created.key))

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from penstock.jobs import TERMINAL, Event, Job, JobKey, State, Status, Submission, next_state
+from penstock.jobs import TERMINAL, Event, Job, JobKey, Parts, State, Status, Submission, next_state
 
 EXPECTED = {
     "other": {},  # nothing here changes a job in a state that only newer releases know
@@ -17,6 +17,7 @@ EXPECTED = {
         "succeed": "succeeded",
         "fail": "failed",
         "retry": "delayed",
+        "split": "delayed",
         "release": "queued",
         "lease_lost": "queued",
         "poison": "failed",
@@ -57,6 +58,23 @@ def test_nothing_leaves_a_terminal_state() -> None:
 def test_the_public_status_of_a_state(state: State, cancel_requested: bool, status: Status) -> None:
     submission = Submission(JobKey("default", "a"), "m", "default", {}, "f")
     assert Job(submission, state, created_s=0.0, cancel_requested=cancel_requested).status is status
+
+
+@pytest.mark.parametrize(
+    ("ended", "cancel_requested", "status"),
+    [(1, False, Status.RUNNING), (1, True, Status.CANCELING), (2, False, Status.QUEUED)],
+)
+def test_a_job_runs_while_its_parts_do(ended: int, cancel_requested: bool, status: Status) -> None:
+    submission = Submission(JobKey("default", "a"), "m", "default", {}, "f")
+    job = Job(submission, State.DELAYED, 0.0, cancel_requested=cancel_requested, parts=Parts(2, ended))
+    assert job.status is status
+
+
+def test_a_part_always_has_the_same_id() -> None:
+    key = JobKey("default", "0199-abc")
+    assert key.part("d", 0, 3) == key.part("d", 0, 3)
+    others = [key.part("d", 0, 4), key.part("e", 0, 3), JobKey("other", "0199-abc").part("d", 0, 3)]
+    assert len({key.part("d", 0, 3), *others}) == 4
 
 
 def test_a_job_key_reads_what_it_wrote() -> None:

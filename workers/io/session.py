@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
-from penstock.processors.base import Output, Prompt
+from penstock.processors.base import Divisible, Output, Prompt
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
@@ -34,6 +34,8 @@ T = TypeVar("T")
 SETTLE_S = 2.0
 #: Characters of the unit of progress.
 _MAX_UNIT = 40
+#: Characters of the digest of a division.
+_MAX_DIGEST = 100
 #: Artifacts of one job.
 _MAX_ARTIFACTS = 1000
 
@@ -145,6 +147,25 @@ def only_prompts(prepared: Message) -> OnlyPrompts | None:
             return OnlyPrompts([Prompt(prepared.data, cost)])
         case _:
             raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
+
+
+def _division(found: Any) -> Divisible | None:
+    """Return the division of a message; raise `ProcessorFailed` for anything else."""
+    match found:
+        case None:
+            return None
+        case [str(digest), list(units)] if len(digest) <= _MAX_DIGEST and all(map(_is_unit, units)):
+            return Divisible(digest, tuple((number, prompts, left) for number, prompts, left in units))
+        case _:
+            raise ProcessorFailed("the processor's process sent an invalid division of its work")
+
+
+def _is_unit(found: Any) -> bool:
+    match found:
+        case [int(number), int(prompts), int(left)]:
+            return number >= 0 and 0 <= left <= prompts
+        case _:
+            return False
 
 
 def _ranges(pairs: list[Any]) -> list[tuple[int, int]]:
@@ -285,6 +306,7 @@ class RemoteSession:
             }:  # fmt: skip
                 self._count, self._cost, self._unit, self._done = count, cost, unit[:_MAX_UNIT], done
                 self._repeatable = repeatable
+                self._division = _division(prepared.header.get("division"))
                 self._steps = max(1, steps)
             case _:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
@@ -324,6 +346,11 @@ class RemoteSession:
     def repeatable(self) -> bool:
         """See `Prepared.repeatable`."""
         return self._repeatable
+
+    @property
+    def division(self) -> Divisible | None:
+        """See `Prepared.division`."""
+        return self._division
 
     @property
     def ready(self) -> bool:

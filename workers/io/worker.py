@@ -27,7 +27,7 @@ from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
-from penstock.workers.processing import Files, checked_result, parse
+from penstock.workers.processing import Files, checked_result, first_half
 
 #: Bytes of growth after a job from which unused memory is returned to the system.
 WORTH_TRIMMING_BYTES = 64 * 2**20
@@ -102,9 +102,7 @@ class IOWorker:
         if not self._loaded:
             self._loaded = True
             self._channel.send("loaded")
-        prepared = processor.pre_process(
-            parse(processor, work), Files(work.media, self._found, RemoteMedia(self._channel))
-        )
+        prepared = first_half(processor, work, Files(work.media, self._found, RemoteMedia(self._channel)))
         left = self._announce(prepared)
         if left is not None:
             self._begin_to_feed(left, afterwards)
@@ -118,6 +116,8 @@ class IOWorker:
     def _announce(self, prepared: Prepared[Any]) -> Iterator[Prompt] | None:
         """Send the plan of the first half; return the prompts, or None where the only one went with the plan."""
         plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
+        work = prepared.division
+        plan["division"] = None if work is None else [work.digest, [list(unit) for unit in work.units]]
         prompts, first = prepared.prompts, []
         if prepared.count == 1:
             first = list(islice(prompts, 2))

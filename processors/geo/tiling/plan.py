@@ -138,7 +138,11 @@ class Plan:
     @property
     def window(self) -> Box:
         """The part of the scene that tiles need."""
-        windows = [strip.window for strip in self.strips()]
+        return self.window_of()
+
+    def window_of(self, restored: Collection[int] = ()) -> Box:
+        """Return the part of the scene that the tiles need of strips that are not `restored`."""
+        windows = [strip.window for strip in self.strips(restored)] or [strip.window for strip in self.strips()]
         top, left = min(window.top for window in windows), min(window.left for window in windows)
         bottom, right = max(window.bottom for window in windows), max(window.right for window in windows)
         return Box(top, left, min(bottom, self.height), min(right, self.width))

@@ -69,7 +69,10 @@ def _course(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
         elif event.type in _SENT_BACK:
             waits_since = event.at or waits_since
             yield event.at, what, {**data, **data.pop("metrics", {})}
-        elif event.type == "job.cancel_requested":
+        elif event.type == "job.split":
+            waits_since = event.at or waits_since
+            yield event.at, what, data
+        elif event.type in ("job.cancel_requested", "job.part_ended"):
             yield event.at, what, data
         elif event.type == "delivery.pending" and not data:
             yield event.at, "redelivery asked for", {}

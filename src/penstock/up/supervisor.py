@@ -153,7 +153,8 @@ def up(
             settings = settings.model_copy(update={"port": int(listener.getsockname()[1])})
         settings = _completed(settings, data, check_port=listener is None)
         _make_private(*_folders(settings, data))
-        _empty(data / REQUEST_METRICS)
+        if apis > 1:
+            _empty(data / REQUEST_METRICS)
         supervisor = Supervisor(say)
         try:
             settings = _start_redis(settings, supervisor, say)

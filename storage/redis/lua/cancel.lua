@@ -7,12 +7,15 @@ local job, missing = find(args.tenant, args.id)
 if not job then return missing end
 if has_ended(job) or tonumber(job.version or '1') > READS then return { flatten(job), false, 0 } end
 if args.delete and job.retention_us ~= '0' then write(job, { retention_us = '0' }) end
-local proposal = WAITING[job.state] and finish(job, 'canceled', {}, now_us()) or false
+-- A job with running parts ends when they have.
+local waits_for_parts = has_parts(job) and end_parts(job, now_us()) > 0
+local can_end = WAITING[job.state] and not waits_for_parts
+local proposal = can_end and finish(job, 'canceled', {}, now_us()) or false
 if not TERMINAL[job.state] then
   if job.cancel ~= '1' then
     write(job, { cancel = '1' })
-    if not WAITING[job.state] then emit(job, 'job.cancel_requested', {}) end
+    if not can_end then emit(job, 'job.cancel_requested', {}) end
   end
   if proposal then expire_at(job, 0) end
 end
-return { flatten(job), proposal, job.durable == '1' and not has_ended(job) and not WAITING[job.state] and 1 or 0 }
+return { flatten(job), proposal, job.durable == '1' and not has_ended(job) and not can_end and 1 or 0 }

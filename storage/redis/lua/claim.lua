@@ -24,6 +24,11 @@ end
 local function take(tenant, id)
   local job = load(tenant, id)
   if not job or job.state ~= 'queued' then return nil end
+  local parent = is_part(job) and load(tenant, job.parent)
+  if is_part(job) and (not parent or has_ended(parent)) then
+    end_part(job, 'canceled', {}, now)
+    return nil
+  end
   local fence, given_back = int(math.max(tonumber(job.fence) + 1, now)), job.given_back == '1'
   dequeue(job)
   redis.call('ZREM', P .. 'expiring', job.name)
@@ -42,7 +47,11 @@ local function take(tenant, id)
   })
   emit(job, 'job.started', { attempt = tonumber(job.attempt), worker = args.worker, fence = fence })
   if not given_back then announce(job, 'job.started', now) end  -- once per attempt
-  return { submission = job.submission, attempt = tonumber(job.attempt), crashes = tonumber(job.crashes),
+  local part = parent and { id = id, digest = job.part_digest, first = job.part_first, last = job.part_last } or nil
+  -- While parts live, because an older keeper has put their job back, the job may be split: then it waits for them.
+  local parts = redis.call('EXISTS', parts_key(job)) == 1 and 0 or tonumber(job.parts or '')
+  return { submission = (parent or job).submission, part = part, parts = parts or 0, attempt = tonumber(job.attempt),
+    crashes = tonumber(job.crashes),
     last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
 end
 

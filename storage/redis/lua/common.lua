@@ -5,6 +5,8 @@
 -- penstock:tenant:T:job:ID:logs        list    FENCE:NUMBER:ATTEMPT:LINES:CUT|JSON, parts of its lines (add.lua)
 -- penstock:tenant:T:job:ID:streamed    string  characters of its text that a client has who asks in turns; expires
 -- penstock:tenant:T:job:ID:deliveries  list    ids of its webhook deliveries
+-- penstock:tenant:T:job:ID:parts       set     ids of its live parts. A part has a record too, and leases, but stands in no
+--                                              list and counts as no job; its record goes when it ends
 -- penstock:tenant:T:delivery:ID        hash    one webhook delivery (outbox.lua has the model of webhooks)
 -- penstock:tenant:T:jobs               zset    job id by creation time (listing)
 -- penstock:tenant:T:live               set     ids of jobs that are not terminal (the tenant's limit)
@@ -20,7 +22,8 @@
 -- penstock:tenant:T:gone:ID            string  a purged job (410), expires
 -- penstock:tenant:T:result:DIGEST      string  id of the latest job with this result, for models with a cache; expires
 -- penstock:queue:Q:waiting             zset    T/ID by rank: depth and position
--- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank
+-- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank. M of a part is MODEL:KIND,
+--                                              and only machines of this kind claim it
 -- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
@@ -147,10 +150,21 @@ local function split(name)
   return string.sub(name, 1, slash - 1), string.sub(name, slash + 1)
 end
 
+-- Return true for a part of a job.
+local function is_part(job) return (job.parent or '') ~= '' end
+
+-- Return the model of a lane, without the kind of machines that parts want.
+local function plain(model) return string.match(model, '^[^:]*') end
+
+-- Return true while a job's parts do its work.
+local function has_parts(job)
+  return job.state == 'delayed' and (tonumber(job.parts or '') or 0) > (tonumber(job.parts_ended or '') or 0)
+end
+
 -- Return a job that users may read; or nil, and 0 for an unknown job or 1 for a job after its retention, purged or not.
 local function find(tenant, id)
   local job = load(tenant, id)
-  if not job then return nil, redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) end
+  if not job or is_part(job) then return nil, redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) end
   if over(job, now_us()) then return nil, 1 end
   return job
 end
@@ -316,7 +330,7 @@ local function ring(queue, model)
   local slots = redis.call('ZREVRANGEBYSCORE', listening, '+inf', int(now_us()), 'LIMIT', 0, LISTENERS)
   for _, slot in ipairs(slots) do
     local worker = string.match(slot, '^[^:]+')
-    if redis.call('HEXISTS', P .. 'published:' .. worker, 'rank:' .. model) == 1 then
+    if redis.call('HEXISTS', P .. 'published:' .. worker, 'rank:' .. plain(model)) == 1 then
       redis.call('ZREM', listening, slot)
       redis.call('RPUSH', P .. 'bell:' .. slot, queue)
       redis.call('PEXPIRE', P .. 'bell:' .. slot, RING_MS)
@@ -368,13 +382,21 @@ local function learn_growth(job, took_s)
     (1 - part) * (known[5] + part * more * longer), known[6] + part * (units - known[6])))
 end
 
+-- Update the execution time of a model's jobs, or of its parts.
+local function learn_speed(job, took)
+  local speed = qkey(job.queue, 'speed')
+  local before = redis.call('HGET', speed, job.model)
+  redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))
+end
+
 -- Update the speed of a queue: the execution time of a model's jobs, and the number of jobs that ended in each ten
 -- seconds. The work on the first of these began when that job did, or when the job before it ended.
 local function count_success(job, at)
-  local speed, took = qkey(job.queue, 'speed'), math.max(0, at - job.started_us - (job.waited_us or 0))
-  local before = redis.call('HGET', speed, job.model)
-  redis.call('HSET', speed, job.model, int(before and 0.8 * before + 0.2 * took or took))
-  learn_growth(job, took / 1000000)
+  local took = math.max(0, at - job.started_us - (job.waited_us or 0))
+  if (job.parts or '') == '' then  -- the last attempt of a job with parts is short, and says nothing about the speed
+    learn_speed(job, took)
+    learn_growth(job, took / 1000000)
+  end
   if now_us() - at > 300000000 then return end  -- the old end of a job that is created again
   local row, last = qkey(job.queue, 'done:' .. int(math.floor(at / 10000000))), qkey(job.queue, 'done_us')
   local before_us = tonumber(redis.call('GET', last) or '0')
@@ -493,12 +515,17 @@ end
 
 -- The record of a job that has ended has no field that is empty, or as it is where it is missing (UNSAID), and none that
 -- says nothing of it any more (LIVE).
-local UNSAID = { artifacts = '[]', metrics = '{}', unit = 'prompts' }
+local UNSAID = { artifacts = '[]', metrics = '{}', unit = 'prompts', checkpoints = '0' }
 local LIVE = { rank = true, due_us = true, lease_us = true, deadline_us = true, waited_us = true, given_back = true,
-  checkpoints = true, own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true }
+  own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true }
+
+-- Below: end a part, and end the parts of a job.
+local end_part, end_parts
 
 -- Put a job into a terminal state: the only way there.
 local function terminate(job, state, fields, now)
+  if is_part(job) then return end_part(job, state, fields, now) end
+  if (job.parts or '') ~= '' then end_parts(job, now) end
   for name in pairs(LIVE) do fields[name] = nil end
   fields.state = state
   fields.phase = 'waiting'
@@ -570,6 +597,76 @@ local function requeue(job, fields, event, data, now, outcome)
   ring(job.queue, job.model)
   expire_at(job, now + job.ttl_us)
   emit(job, event, data)
+end
+
+local function parts_key(job) return jobkey(job.tenant, job.id) .. ':parts' end
+
+-- Delete all that Redis has of a part.
+local function forget_part(tenant, id)
+  local key = jobkey(tenant, id)
+  redis.call('ZREM', P .. 'finished', tenant .. '/' .. id)
+  redis.call('DEL', key, key .. ':events', key .. ':logs', key .. ':deliveries', tkey(tenant, 'gone:' .. id))
+end
+
+-- Make the progress of a part that of its job: `units` of the job's are done. Return true where that is more than before.
+local function count_part(part, parent, units)
+  local more = math.floor(units) - tonumber(part.counted or '0')
+  if more <= 0 then return false end
+  part.counted = int(math.floor(units))
+  local most = tonumber(parent.total or '') or math.huge
+  write(parent, { done = int(math.min(most, tonumber(parent.done or '0') + more)) })
+  return true
+end
+
+-- Put a job whose parts have all ended back into its queue, or have `sweep` end it where its end was requested.
+local function join_parts(parent, now)
+  if parent.state ~= 'delayed' or redis.call('EXISTS', parts_key(parent)) == 1 then return end
+  if parent.cancel == '1' then return expire_at(parent, 0) end
+  requeue(parent, { due_us = '' }, 'job.requeued', { reason = 'parts' }, now)
+end
+
+-- End a part: its record goes, what it used counts for its job, and the last one puts its job back, unless the caller
+-- passes the job, because it ends the job.
+function end_part(part, state, fields, now, job)
+  unlease(part)
+  dequeue(part)
+  for _, index in ipairs({ 'delayed', 'expiring' }) do redis.call('ZREM', P .. index, part.name) end
+  local parent = job or load(part.tenant, part.parent)
+  local known = redis.call('SREM', jobkey(part.tenant, part.parent) .. ':parts', part.id) == 1
+  forget_part(part.tenant, part.id)
+  redis.call('PUBLISH', P .. 'changes', part.name)
+  if state == 'succeeded' then learn_speed(part, math.max(0, now - part.started_us - (part.waited_us or 0))) end
+  if not (parent and known) or has_ended(parent) then return end
+  local changes = { parts_ended = int(tonumber(parent.parts_ended or '0') + 1) }
+  for _, used in ipairs({ 'device_us', 'bytes_in', 'tokens_in', 'tokens_out', 'pixels' }) do
+    local own = tonumber(fields[used] or part[used] or '')
+    if own then changes[used] = int((tonumber(parent[used] or '') or 0) + own) end
+  end
+  write(parent, changes)
+  if state == 'succeeded' then count_part(part, parent, tonumber(part.part_units)) end
+  local took_ms = part.state == 'running' and math.floor((now - part.started_us) / 1000) or cjson.null
+  emit(parent, 'job.part_ended', { part = part.id, first = tonumber(part.part_first), last = tonumber(part.part_last),
+    status = state, worker = part.worker or '', attempt = tonumber(part.attempt), took_ms = took_ms,
+    ended = tonumber(parent.parts_ended), parts = tonumber(parent.parts) }, fields.error or '')
+  if not job then join_parts(parent, now) end
+end
+
+-- End the parts of a job: those that wait at once, those that run when their workers see the request. Return the number of
+-- those that still run.
+function end_parts(parent, now)
+  local running = 0
+  for _, id in ipairs(redis.call('SMEMBERS', parts_key(parent))) do
+    local part = load(parent.tenant, id)
+    if part and part.state == 'running' then
+      running = running + 1
+      if part.cancel ~= '1' then write(part, { cancel = '1' }) end
+    elseif part then
+      end_part(part, 'canceled', {}, now, parent)
+    else
+      redis.call('SREM', parts_key(parent), id)
+    end
+  end
+  return running
 end
 
 -- Return the record of a running attempt, or nil and the reason: 'already' where this fence has ended the attempt.

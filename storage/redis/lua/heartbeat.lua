@@ -27,6 +27,19 @@ local report = phase_changed or ((advanced or job.message ~= message)
   and now - tonumber(job.reported_us or '0') >= 900000)
 if report then fields.reported_us = int(now) end
 write(job, fields)
+if is_part(job) then
+  report = false
+  local parent, of = load(job.tenant, job.parent), tonumber(job.total or '') or 0
+  if parent and has_parts(parent) and of > 0 and count_part(job, parent, job.part_units * math.min(1, job.done / of)) then
+    write(job, { counted = job.counted })
+    if now - tonumber(parent.reported_us or '0') >= 900000 then
+      write(parent, { reported_us = int(now) })
+      emit(parent, 'job.progress', { phase = parent.phase, done = tonumber(parent.done), unit = parent.unit,
+        total = tonumber(parent.total or '') or cjson.null, message = cjson.null, attempt = tonumber(parent.attempt) })
+      announce_progress(parent, now)
+    end
+  end
+end
 if report then
   emit(job, 'job.progress', { phase = job.phase, done = tonumber(job.done or '0'), total = tonumber(job.total or '') or cjson.null,
     unit = job.unit, message = job.message ~= '' and job.message or cjson.null, attempt = tonumber(job.attempt) })

@@ -21,8 +21,11 @@ local function carries(text)
 end
 
 local function fits(id)
-  local state, model, cancel, completed_us, retention_us, metadata, public = unpack(redis.call('HMGET', jobkey(tenant, id),
-    'state', 'model', 'cancel', 'completed_us', 'retention_us', 'metadata', 'shown'))
+  local state, model, cancel, completed_us, retention_us, metadata, public, parts, parts_ended = unpack(redis.call('HMGET',
+    jobkey(tenant, id), 'state', 'model', 'cancel', 'completed_us', 'retention_us', 'metadata', 'shown', 'parts',
+    'parts_ended'))
+  -- A job whose parts run is shown as a running one.
+  if has_parts({ state = state, parts = parts or nil, parts_ended = parts_ended or nil }) then state = 'running' end
   if state and not is_known(state) then
     states[state] = shown[public or ((completed_us or '') == '' and 'running' or 'failed')] or false
   end

@@ -117,6 +117,17 @@ function ops.pools()
   return found
 end
 
+-- queue -> {living workers, workers that hold a job, jobs that wait, 1 where a driver starts workers}
+function ops.room()
+  local queue, held, busy = args.queue, {}, 0
+  for _, name in ipairs(redis.call('SMEMBERS', qkey(queue, 'running'))) do
+    local worker = redis.call('HGET', jobkey(split(name)), 'worker')
+    if worker and not held[worker] then held[worker], busy = true, busy + 1 end
+  end
+  return { redis.call('ZCOUNT', qkey(queue, 'seen'), int(now_us()), '+inf'), busy, redis.call('ZCARD', qkey(queue, 'waiting')),
+    redis.call('EXISTS', qkey(queue, 'pool')) }
+end
+
 -- version limit -> {jobs, highest version} of waiting jobs above a format or in unknown states, of the first of each queue
 function ops.newer()
   local jobs, highest = 0, 0
@@ -160,6 +171,7 @@ function ops.awaited()
   local found, seen = {}, {}
   for _, queue in ipairs(args.queues) do
     for name in pairs(backlog_of(queue)) do
+      name = plain(name)
       local entry = not seen[name] and redis.call('HGET', P .. 'catalogue', name)
       seen[name] = true
       if entry then found[#found + 1] = name; found[#found + 1] = entry end

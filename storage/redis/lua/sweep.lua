@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- limit max_proposals lost_error timeout_error expired_error
+-- limit max_proposals lost_error timeout_error expired_error look_us
 -- -> {{requeued, poisoned, canceled, timed_out, due, expired}, {{T/ID, proposal}...}, {queue...}}
 -- Moves the jobs whose lease, deadline, delay or queue TTL is over. The ends of durable jobs are proposed, at most
 -- `max_proposals` of them, and proposed again by each sweep until they are committed. The queues are those into which jobs
@@ -55,6 +55,10 @@ each('leases', { running = true }, function(job)
   end
 end)
 each('delayed', { delayed = true }, function(job)
+  if has_parts(job) and redis.call('EXISTS', parts_key(job)) == 1 then  -- the last part puts it back
+    redis.call('ZADD', P .. 'delayed', int(now + args.look_us), job.name)
+    return
+  end
   back(job, {}, { reason = 'due' })
   count(5)
 end)

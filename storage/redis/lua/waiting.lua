@@ -5,7 +5,8 @@ local function collect(found, queue)
   for _, name in ipairs(found) do
     if #names >= tonumber(args.limit) then return end
     local tenant, id = split(name)
-    if tenant == args.tenant and (not queue or redis.call('HGET', jobkey(tenant, id), 'queue') == queue) then
+    local row = tenant == args.tenant and redis.call('HMGET', jobkey(tenant, id), 'queue', 'parent')
+    if row and (not queue or row[1] == queue) and (row[2] or '') == '' then
       names[#names + 1] = name
     end
   end

@@ -1,0 +1,126 @@
+"""Several workers compute the strips of a scene; one joins them to the same bytes as one worker alone makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.processors.base import Output, PartProcessor, Result
+from penstock.processors.geo.regression import RasterRegression
+from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.geo.tiling.strips import strip_name
+from tests.geo.test_ranges import PartialFiles, write
+from tests.geo.test_resume import MODELS, TIME, Job, Killed, Mortal, blur, contents, holed, plan
+from tests.support.geo.scenes import Files, answers, make_model, pattern, write_scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    return write_scene(tmp_path / "scene.tif", holed(), nodata=0)
+
+
+def run_part(job: Job, part: Sequence[int], lives: int = 10**9, media: Files | None = None) -> Any:
+    """Compute a part of a job's strips, and keep what it saves; return what it prepared."""
+    job.attempts += 1
+    prepared = job.processor.pre_process_part(job.request, media or Files(job.saved), part[0], part[-1])
+    name = "values" if isinstance(job.processor, RasterRegression) else "probability"
+    outputs = (Output({name: next(iter(o.data.values()))}) for o in answers(prepared.prompts, blur, batch=3))
+    sink = Mortal(job.folder / f"part-{job.attempts}", lives)
+    try:
+        assert job.processor.post_process(outputs, prepared.context, sink) == Result()
+    finally:
+        job.keep(sink)
+    assert sink.artifacts == {}
+    return prepared
+
+
+def parts_of(job: Job, count: int) -> list[range]:
+    """Return the strips of a job in ranges of about the same length."""
+    strips = plan(job).wanted_strips
+    edges = [round(n * len(strips) / count) for n in range(count + 1)]
+    return [range(strips[start], strips[end - 1] + 1) for start, end in pairwise(edges)]
+
+
+@pytest.mark.breadth(every=2)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_scene_in_parts_has_the_same_bytes(name: str, scene: Path, tmp_path: Path) -> None:
+    wanted = ("classes", "probability_float32", "stats")
+    whole = Job(scene, tmp_path / "whole", MODELS[name], outputs=wanted, datetime=TIME)
+    expected = contents(whole.attempt())
+    for count in (2, 3):
+        job = Job(scene, tmp_path / str(count), MODELS[name], outputs=wanted, datetime=TIME)
+        for part in reversed(parts_of(job, count)):
+            run_part(job, part)
+        assert {saved[33:] for saved in job.saved} == {strip_name("", at)[1:] for at in plan(job).wanted_strips}
+        assert contents(job.attempt()) == expected
+        assert (job.sent[-1], job.announced[-1][0]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["halo", "hann"])
+def test_a_lost_part_is_computed_by_the_one_that_joins(name: str, scene: Path, tmp_path: Path) -> None:
+    whole = Job(scene, tmp_path / "whole", MODELS[name])
+    expected = contents(whole.attempt())
+    job = Job(scene, tmp_path / "job", MODELS[name])
+    first, _, third = parts_of(job, 3)
+    run_part(job, first)
+    with pytest.raises(Killed):
+        run_part(job, third, lives=1)
+    assert len(job.saved) == len(first) + 1
+    assert contents(job.attempt()) == expected
+    assert 0 < job.sent[-1] < sum(whole.sent)
+
+
+def test_a_part_that_begins_again_saves_only_what_is_missing(scene: Path, tmp_path: Path) -> None:
+    job = Job(scene, tmp_path / "job", MODELS["halo"])
+    part = plan(job).wanted_strips
+    with pytest.raises(Killed):
+        run_part(job, part, lives=2)
+    before = set(job.saved)
+    prepared = run_part(job, part)
+    assert prepared.done == 2 * 6
+    assert len(set(job.saved) - before) == len(part) - 2
+
+
+def test_the_division_names_the_tiles_that_are_not_saved(scene: Path, tmp_path: Path) -> None:
+    job = Job(scene, tmp_path / "job", MODELS["halo"])
+    prepared = job.processor.pre_process(job.request, Files())
+    assert prepared.division.digest == prepared.context.digest
+    assert sum(tiles for _, tiles, _ in prepared.division.units) == prepared.count
+    run_part(job, range(1, 3))
+    after = job.processor.pre_process(job.request, Files(job.saved)).division
+    assert after.units == tuple(
+        (number, tiles, 0 if number in (1, 2) else tiles) for number, tiles, _ in prepared.division.units
+    )
+    part = job.processor.pre_process_part(job.request, Files(), 1, 2).division
+    assert part.digest == prepared.division.digest
+
+
+@pytest.mark.parametrize("cut", [{"halo_px": 8, "stride_px": 8, "tile_px": 96}, {"overlap": "hann", "tile_px": 128}])
+def test_parts_fetch_their_rows_only(cut: dict[str, Any], tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate")
+    model = make_model(**cut, bands=[{"name": "one", "mean": 100.0, "std": 50.0}])
+    request: dict[str, Any] = {"bands": [1], "radiometry": {"scale": 1}}
+    expected = contents(Job(path, tmp_path / "whole", model, **request).attempt())
+    job = Job(path, tmp_path / "job", model, **request)
+    for number, part in enumerate(parts_of(job, 3)):
+        media = PartialFiles(tmp_path / f"partial-{number}")
+        media.saved = dict(job.saved)
+        run_part(job, part, media=media)
+        assert media.filled_bytes < 0.7 * path.stat().st_size
+    assert contents(job.attempt()) == expected
+    assert job.sent[-1] == 0
+
+
+def test_a_scene_of_one_strip_is_not_shared(tmp_path: Path) -> None:
+    small = write_scene(tmp_path / "small.tif", pattern(20, 20))
+    job = Job(small, tmp_path / "job", MODELS["halo"])
+    assert job.processor.pre_process(job.request, Files()).division is None
+
+
+def test_processors_of_scenes_compute_parts() -> None:
+    assert issubclass(RasterSegmentation, PartProcessor)
+    assert issubclass(RasterRegression, PartProcessor)
