@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.errors import ContextExceeded, InvalidRequest
+from penstock.errors import ContextExceeded, InvalidRequest, ModelServerFailed
 from penstock.jobs import Job, JobEvent
 from penstock.models import CatalogueEntry
 from penstock.reports import Issue
@@ -40,15 +40,12 @@ def model_card(entry: CatalogueEntry) -> dict[str, Any]:
 
 def chat(result: JobResult) -> dict[str, Any]:
     """Return a chat completion."""
-    message = {"role": "assistant", "content": result.text, "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(result)}
-    return {**_head("chat.completion", result), "choices": [choice], "usage": _usage(result)}
+    return {**_head("chat.completion", result), "choices": _choices(result, "chat.completion"), "usage": _usage(result)}
 
 
 def completion(result: JobResult) -> dict[str, Any]:
     """Return a text completion."""
-    choice = {"index": 0, "text": result.text, "logprobs": None, "finish_reason": _reason(result)}
-    return {**_head("text_completion", result), "choices": [choice], "usage": _usage(result)}
+    return {**_head("text_completion", result), "choices": _choices(result, "text_completion"), "usage": _usage(result)}
 
 
 def embeddings(
@@ -98,10 +95,21 @@ class Chunks:
     def last(self, job: Job) -> Iterator[dict[str, Any]]:
         """Yield the chunks after the text, from the finished job."""
         result = JobResult.of(job)
-        empty: dict[str, Any] = {"delta": {}} if self.kind == "chat.completion" else {"text": ""}
-        yield self._chunk({**empty, "finish_reason": _reason(result)})
+        for choice in _choices(result, self.kind):
+            yield self._chunk(self._rest(choice))
         if self.with_usage:
             yield {**self._head, "choices": [], "usage": _usage(result)}
+
+    def _rest(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was not sent of a choice: the text of the first one was."""
+        sent = choice["index"] == 0
+        if self.kind != "chat.completion":
+            return {**choice, "text": "" if sent else choice["text"]}
+        without = ("role", "content") if sent else ()
+        message = {name: value for name, value in choice["message"].items() if value and name not in without}
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+        return {**{name: value for name, value in choice.items() if name != "message"}, "delta": message}
 
     @property
     def _head(self) -> dict[str, Any]:
@@ -117,27 +125,50 @@ class UnsentText:
     """Tracks the sent text of a job, so that each character is sent once although further attempts repeat the text."""
 
     def __init__(self) -> None:
-        self._sent_chars = 0
+        self._text = ""
 
     def delta(self, event: JobEvent) -> str:
         """Return an event's unsent text; empty for an event after a gap, which `rest` fills."""
         if event.type != "job.text":
             return ""
         at, text = int(event.data["at"]), str(event.data["text"])
-        return self._sent(text[self._sent_chars - at :]) if at <= self._sent_chars else ""
+        sent_chars = len(self._text)
+        return self._sent(text[sent_chars - at :]) if at <= sent_chars else ""
 
     def rest(self, text: str) -> str:
-        """Return the unsent end of the complete text."""
-        return self._sent(text[self._sent_chars :])
+        """Return the unsent end of the complete text; raise `ModelServerFailed` if its beginning is not what was sent.
+
+        A further attempt changes texts that are chosen at random without a seed, and maybe those of servers.
+        """
+        if not text.startswith(self._text):
+            raise ModelServerFailed("the text was made anew after a failure and differs from what was sent: ask again")
+        return self._sent(text[len(self._text) :])
 
     def _sent(self, delta: str) -> str:
-        self._sent_chars += len(delta)
+        self._text += delta
         return delta
 
 
 def _head(kind: Kind, result: JobResult) -> dict[str, Any]:
     name = _PREFIXES[kind] + result.job_id
     return {"id": name, "object": kind, "created": int(result.created_s), "model": result.model}
+
+
+def _choices(result: JobResult, kind: Kind) -> list[dict[str, Any]]:
+    """Return the choices: those of a server in its result, or the one of a model with a text alone."""
+    if given := result.data.get("choices"):
+        return [_complete(choice) for choice in given]
+    common = {"index": 0, "logprobs": None, "finish_reason": _reason(result)}
+    if kind == "chat.completion":
+        return [{**common, "message": {"role": "assistant", "content": result.text, "refusal": None}}]
+    return [{**common, "text": result.text}]
+
+
+def _complete(choice: Mapping[str, Any]) -> dict[str, Any]:
+    common = {"index": 0, "logprobs": None, "finish_reason": "stop"}
+    if "message" not in choice:
+        return {**common, "text": "", **choice}
+    return {**common, **choice, "message": {"role": "assistant", "content": None, "refusal": None, **choice["message"]}}
 
 
 def _reason(result: JobResult) -> str:

@@ -252,7 +252,7 @@ def test_a_key_comes_from_the_environment_and_never_stands_in_an_error(
         assert "sk-secret" not in caught.value.detail
     monkeypatch.delenv("LLAMA_KEY")
     for look in (check_server, load_server):
-        with pytest.raises(ModelUnavailable, match="LLAMA_KEY .* is not set here"):
+        with pytest.raises(ModelUnavailable, match=r"LLAMA_KEY .* is not set here"):
             look(model)
 
 
@@ -286,7 +286,7 @@ def test_the_check_asks_the_server_for_the_model() -> None:
     with FakeServer(models=("tiny", "phi:latest")) as server:
         check_server(served(server.url))
         check_server(served(server.url, model="phi"))
-        with pytest.raises(ModelUnavailable, match="has no model 'huge'.*it has: tiny, phi:latest"):
+        with pytest.raises(ModelUnavailable, match=r"has no model 'huge'.*it has: tiny, phi:latest"):
             check_server(served(server.url, model="huge"))
     with pytest.raises(ModelUnavailable, match="does not answer"):
         check_server(served(server.url))
@@ -301,7 +301,7 @@ def test_a_source_that_is_no_plain_address_is_refused(source: str) -> None:
 
 
 def test_unknown_options_are_refused_by_name() -> None:
-    with pytest.raises(ModelUnavailable, match="options: .*conkurrency"):
+    with pytest.raises(ModelUnavailable, match=r"options: .*conkurrency"):
         check_server(served("http://127.0.0.1:1/v1", conkurrency=2))
 
 
