@@ -85,6 +85,8 @@ class Connection(BaseHTTPRequestHandler):
     def wait(self, event: threading.Event) -> None:
         """Wait for an event; raise `Gone` if the client leaves before."""
         while not event.wait(0.01):
+            if self.connection.fileno() < 0:
+                raise Gone  # the server was stopped
             if select.select([self.connection], [], [], 0)[0]:
                 raise Gone
 
@@ -254,7 +256,6 @@ class FakeServer:
 
     def stop(self) -> None:
         """Stop listening, and close what is open."""
-        self.gate.set()
         self._listener.shutdown()
         self._listener.close_all()
         self._listener.server_close()
