@@ -161,7 +161,7 @@ def test_images_and_recordings_reach_the_server_as_data(
     assert server.bodies[-1]["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": url}}
 
 
-def test_completions_and_embeddings_go_on_too(client: OpenAI, server: FakeServer) -> None:
+def test_completions_and_embeddings_go_on_too(client: OpenAI) -> None:
     done = client.completions.create(model="words", prompt="to be or", max_tokens=5)
     assert (done.choices[0].text, done.choices[0].finish_reason) == ("to be or", "stop")
     streamed = [
@@ -205,7 +205,7 @@ def test_a_canceled_job_closes_its_stream_at_the_server(stack: Stack, server: Fa
     server.gate.set()
 
 
-def test_a_batch_goes_on_line_by_line(stack: Stack, client: OpenAI) -> None:
+def test_a_batch_goes_on_line_by_line(client: OpenAI) -> None:
     body = {"model": "llama", "messages": said("of a batch"), "logprobs": True}
     line = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
     file = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")

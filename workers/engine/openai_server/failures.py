@@ -90,17 +90,15 @@ def told(error: Mapping[str, Any], *, server: str) -> Exception:
 
 def words_of(body: Any) -> str:
     """Return a server's own words from the JSON of its error, or from its text."""
-    found = body
-    if isinstance(body, Mapping):
-        error = body.get("error", body)
-        found = error if not isinstance(error, Mapping) else error.get("message", error)
-        found = body.get("message") or body.get("detail") or found if found is body else found
-    return cleaned(str(found))
+    for name in ("error", "message", "detail"):
+        if isinstance(body, Mapping) and body.get(name):
+            body = body[name]
+    return cleaned(str(body))
 
 
 def cleaned(words: str) -> str:
     """Return words in one line, cut at their limit."""
-    line = _CONTROL.sub(" ", words).strip()
+    line = " ".join(_CONTROL.sub(" ", words).split())
     return line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}..."
 
 
