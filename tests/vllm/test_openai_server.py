@@ -38,7 +38,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("llama")
     script = Path(__file__).with_name("tiny_llama.py")
     subprocess.run([sys.executable, script, folder / "tiny"], check=True, env=os.environ | ENVIRONMENT)
-    options = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "128"]
+    options = [
+        "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "128",
+        "--gpu-memory-utilization", "0.1", "--max-num-seqs", "8",
+    ]  # fmt: skip
     with serving(folder / "tiny", folder / "serve.log", options) as url:
         yield url
 

@@ -115,7 +115,9 @@ class UnderWay(Generic[Engine]):
         elif request.output is not None:
             return Done(request.output)
         with self._lock:
-            partial, request.partial, request.told = request.partial if request.told else None, None, False
+            if not request.told:
+                return Continue(request)
+            partial, request.partial, request.told = request.partial, None, False
         return Continue(request, partial)
 
     # In the loop's thread
