@@ -140,7 +140,27 @@ class Sampling(BaseModel):
         return self.temperature == 0 or self.seed is not None
 
 
-class ChatRequest(Sampling):
+class Conversation(BaseModel):
+    """The beginning of a chat. It comes before the parameters, so that texts of the command line are its prompt."""
+
+    messages: Annotated[list[Message], Field(min_length=1)] | None = Field(
+        default=None, description="The conversation; `url`, `data` and `file_data` of its parts are references."
+    )
+    prompt: Text | None = Field(default=None, description="A message of the user instead.")
+    images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
+        Field(default=None, description="Images before `prompt`: one or a list.")
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
+        if self.images is not None and self.prompt is None:
+            raise ValueError("images need a prompt")
+        return self
+
+
+class ChatRequest(Sampling, Conversation):
     """A conversation to answer, as of `POST /v1/chat/completions`, or a prompt with images."""
 
     model_config = ConfigDict(
@@ -152,13 +172,6 @@ class ChatRequest(Sampling):
         },
     )
 
-    messages: Annotated[list[Message], Field(min_length=1)] | None = Field(
-        default=None, description="The conversation; `url`, `data` and `file_data` of its parts are references."
-    )
-    prompt: Text | None = Field(default=None, description="A message of the user instead.")
-    images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
-        Field(default=None, description="Images before `prompt`: one or a list.")
-    )
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -170,19 +183,16 @@ class ChatRequest(Sampling):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Name | None = None
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.messages is None) == (self.prompt is None):
-            raise ValueError("give either messages or prompt")
-        if self.images is not None and self.prompt is None:
-            raise ValueError("images need a prompt")
-        return self
 
-
-class CompletionRequest(Sampling):
-    """A text to continue, as of `POST /v1/completions`."""
+class Beginning(BaseModel):
+    """The beginning of a text."""
 
     prompt: Text = Field(description="The text to continue.")
+
+
+class CompletionRequest(Sampling, Beginning):
+    """A text to continue, as of `POST /v1/completions`."""
+
     suffix: Text | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None

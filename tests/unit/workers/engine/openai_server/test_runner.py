@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.errors import Canceled, InvalidInput, ModelServerFailed, ModelUnavailable, PenstockError
+from penstock.errors import Canceled, ConfigError, InvalidInput, ModelServerFailed, ModelUnavailable, PenstockError
+from penstock.local.inspection import inspect
+from penstock.local.library import Engine
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
@@ -328,3 +331,18 @@ def test_bodies_are_json_of_the_protocol() -> None:
     url = json.loads(asked.body)["messages"][0]["content"][0]["image_url"]["url"]
     assert url == "data:image/png;base64,YWJj"
     assert image["image_url"]["url"] == ""
+
+
+def test_a_model_at_a_server_has_no_files_to_fetch_or_pin(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(
+        '[models.llama]\ntitle = "Llama"\nrunner = "openai-server"\nprocessor = "openai-chat"\nrevision = "1"\n'
+        'source = "http://127.0.0.1:9/v1"\n'
+    )
+    with Engine(catalogue=[tmp_path / "models.toml"]) as engine:
+        [found] = inspect(engine, ["llama"], warm_up=False)
+        assert found.source == "http://127.0.0.1:9/v1"
+        assert [problem for problem in found.problems if "does not answer" in problem] == list(found.problems)
+        assert found.notes == ()
+        for ask in (engine.installation.fetch, engine.installation.pins):
+            with pytest.raises(ConfigError, match=r"llama has no files: the server at .* computes"):
+                ask("llama")
