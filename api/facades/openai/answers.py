@@ -96,20 +96,9 @@ class Chunks:
         """Yield the chunks after the text, from the finished job."""
         result = JobResult.of(job)
         for choice in _choices(result, self.kind):
-            yield self._chunk(self._rest(choice))
+            yield self._chunk(rest_of(choice, self.kind))
         if self.with_usage:
             yield {**self._head, "choices": [], "usage": _usage(result)}
-
-    def _rest(self, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was not sent of a choice: the text of the first one was."""
-        sent = choice["index"] == 0
-        if self.kind != "chat.completion":
-            return {**choice, "text": "" if sent else choice["text"]}
-        without = ("role", "content") if sent else ()
-        message = {name: value for name, value in choice["message"].items() if value and name not in without}
-        if calls := message.get("tool_calls"):
-            message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
-        return {**{name: value for name, value in choice.items() if name != "message"}, "delta": message}
 
     @property
     def _head(self) -> dict[str, Any]:
@@ -119,6 +108,18 @@ class Chunks:
     def _chunk(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         usage = {"usage": None} if self.with_usage else {}
         return {**self._head, "choices": [{"index": 0, "logprobs": None, **choice}], **usage}
+
+
+def rest_of(choice: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return the part of a choice that a stream sends after the texts: the text of the first choice was sent."""
+    sent = choice["index"] == 0
+    if kind != "chat.completion":
+        return {**choice, "text": "" if sent else choice["text"]}
+    without = ("role", "content") if sent else ()
+    message = {name: value for name, value in choice["message"].items() if value and name not in without}
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+    return {**{name: value for name, value in choice.items() if name != "message"}, "delta": message}
 
 
 class UnsentText:

@@ -118,10 +118,16 @@ def server_of(model: Model) -> Server:
             f"the source of model {model.name!r} is not the address of a server, such as http://127.0.0.1:8000/v1, "
             "without a password or a query"
         )
-    variable = options.api_key_variable
-    key = os.environ.get(variable) if variable is not None else None
-    if variable is not None and not key:
-        raise ModelUnavailable(
-            f"model {model.name!r}: the environment variable {variable} (`options.api_key_variable`) is not set here"
-        )
-    return Server(model.source.rstrip("/"), options, key)
+    return Server(model.source.rstrip("/"), options, _key(model, options.api_key_variable))
+
+
+def _key(model: Model, variable: str | None) -> str | None:
+    """Return the key in an environment variable; raise `ModelUnavailable` without one that a header can have."""
+    if variable is None:
+        return None
+    key, named = os.environ.get(variable, "").strip(), f"the environment variable {variable} (`api_key_variable`)"
+    if not key:
+        raise ModelUnavailable(f"model {model.name!r}: {named} is not set here")
+    if not (key.isascii() and key.isprintable()):
+        raise ModelUnavailable(f"model {model.name!r}: {named} has characters that no key has")
+    return key

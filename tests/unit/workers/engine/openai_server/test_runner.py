@@ -253,6 +253,9 @@ def test_a_key_comes_from_the_environment_and_never_stands_in_an_error(
         with pytest.raises(ModelUnavailable) as caught:
             check_server(model)
         assert "sk-secret" not in caught.value.detail
+    monkeypatch.setenv("LLAMA_KEY", "sk-\nsecret")
+    with pytest.raises(ModelUnavailable, match="has characters that no key has"):
+        check_server(model)
     monkeypatch.delenv("LLAMA_KEY")
     for look in (check_server, load_server):
         with pytest.raises(ModelUnavailable, match=r"LLAMA_KEY .* is not set here"):
