@@ -219,12 +219,12 @@ class BatchingEngine:
 
     def _open(self, resident: Resident, cost: float, on_batch: OnBatch | None = None) -> Run:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
+        if resident.elsewhere is not None:
+            resident.elsewhere.listen(self._wake)
         ready, room = threading.Condition(self._lock), threading.Condition(self._lock)
         run = Run(
             resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch, listener=listener()
         )
-        if resident.elsewhere is not None:
-            resident.elsewhere.listen(self._wake)
         with self._lock:
             run.turn = (self._batches, -1)
             if error := self._end_error():

@@ -22,6 +22,7 @@ from penstock.api.facades.openai.batches import CreateBatch
 from penstock.api.facades.openai.images import read_images
 from penstock.api.facades.openai.lines import Models, error_lines, job_lines, result_lines
 from penstock.api.facades.openai.requests import chat_job, read_chat, read_completion, read_embedding
+from penstock.api.facades.openai.stream import unchanged
 from penstock.api.facades.pooling.forms import PoolingData, PoolingRequest, base64_of, in_client_terms
 from penstock.documents import validated
 from penstock.errors import InvalidRequest, ModelUnfit, PenstockError
@@ -151,10 +152,9 @@ def test_each_character_is_told_once_and_in_order(text: str, pieces: list[tuple[
 
 
 def test_a_text_that_a_further_attempt_changed_is_an_error_and_no_mixture() -> None:
-    unsent = UnsentText()
-    assert unsent.delta(JobEvent("1-0", "job.text", 0.0, {"attempt": 1, "at": 0, "text": "Once"})) == "Once"
+    assert unchanged("Once upon a time", "Once") == "Once upon a time"
     with pytest.raises(errors.ModelServerFailed, match="differs from what was sent"):
-        unsent.rest("Twice upon a time")
+        unchanged("Twice upon a time", "Once")
 
 
 SERVED = WRITER.model_copy(update={"name": "served", "processor": "openai-chat"})
