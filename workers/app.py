@@ -40,6 +40,7 @@ from penstock.workers.preparation import CHECKS, Localise, Preparation
 from penstock.workers.processing import Processing
 from penstock.workers.rooms import Rooms
 from penstock.workers.served_models import ServedModels
+from penstock.workers.server_watch import ServerWatch
 from penstock.workers.slots import END_S, Slots
 from penstock.workers.stalls import Stalls
 from penstock.workers.store_waits import StoreWaits
@@ -191,9 +192,10 @@ def open_worker(
             listen=partial(bells.listen, store),
             on_job_ended=head_start.end,
         )  # fmt: skip
+        watch = ServerWatch(served, Runners.installed().check, slots.wake)
         preparation = Preparation(
             served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
-            awaited=lambda: store.run(catalogues.awaited(settings.queues)), head_start=head_start,
+            awaited=lambda: store.run(catalogues.awaited(settings.queues)), head_start=head_start, watch=watch,
         )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine, head_start)
@@ -206,6 +208,7 @@ def open_worker(
             lookout.close()
             slots.drain()
             preparation.end()
+            watch.close()
             slots.join()
             worker.ended.set()
             heartbeat.close()

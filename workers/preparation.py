@@ -28,10 +28,12 @@ from penstock.models import Catalogue, CatalogueEntry, Model
 from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.workers.engine.base import Engine
+from penstock.workers.engine.runners import Runners
 from penstock.workers.head_start import HeadStart
 from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import Processing
 from penstock.workers.served_models import ServedModels
+from penstock.workers.server_watch import ServerWatch
 from penstock.workers.warmup import warm_up
 
 #: Seconds between two tries to fetch a model whose source did not respond.
@@ -53,12 +55,12 @@ class Preparation:
     def __init__(
         self, served: ServedModels, processing: Processing, engine: Engine, folder: Path, *, localise: Localise,
         on_news: Callable[[], None], awaited: Callable[[], Mapping[str, CatalogueEntry]] = dict,
-        head_start: HeadStart | None = None, fetch_again_s: float = FETCH_AGAIN_S,
+        head_start: HeadStart | None = None, watch: ServerWatch | None = None, fetch_again_s: float = FETCH_AGAIN_S,
     ) -> None:  # fmt: skip
         """`folder` is scratch space for warm-ups; `on_news` is called when a model's entry changes.
 
         `awaited` returns the models for which jobs wait, with the latest entries of earlier workers. Other models wait
-        for the end of `head_start`.
+        for the end of `head_start`. `watch` gets the models for which a server computes: they need no warm-up.
         """
         self._served = served
         self._processing = processing
@@ -69,6 +71,7 @@ class Preparation:
         self._fetch_again_s = fetch_again_s
         self._find_awaited = awaited
         self._head_start = head_start or HeadStart(job_s=0)
+        self._watch = watch
         #: Models for which jobs waited at the start, with their earlier entries.
         self._awaited: Mapping[str, CatalogueEntry] = {}
         self._loads = ThreadPoolExecutor(1, thread_name_prefix="load")
@@ -134,7 +137,7 @@ class Preparation:
         """Put a model on the served, with its problem if it has one; return the model if it needs a warm-up."""
         try:
             self._check()
-            local = self._localise(model, fetch)
+            local, served = self._localise(model, fetch), Runners.installed().is_served(model)
             loading = self._load_meanwhile(local) if model.name in self._awaited else None
             entry = self._processing.entry(local, check=self._check)
         except Interruption:
@@ -149,6 +152,9 @@ class Preparation:
         self._put(local, entry.model_copy(update={"ready": False}))
         if entry.problem is not None:
             log.warning("model.unavailable", model=model.name, problem=entry.problem)
+            return None
+        if served and self._watch is not None:
+            self._watch.add(local)
             return None
         if not model.warm_up or (loading is not None and self._replaces_warm_up(loading, entry)):
             self._ready(model.name)

@@ -51,6 +51,18 @@ class ServedModels:
         with self._lock:
             self._set_entry(self._entries[name].model_copy(update=changes))
 
+    def set_away(self, name: str, reason: str | None) -> bool:
+        """Make a model whose server is away not ready, or with None ready; return True if this changed something.
+
+        Jobs of such a model are accepted and wait. The reason is the note of the model's entry.
+        """
+        with self._lock:
+            entry = self._entries[name]
+            changed = entry.ready != (reason is None) or entry.note != reason
+            if entry.problem is None and changed:
+                self._set_entry(entry.model_copy(update={"ready": reason is None, "note": reason}))
+            return changed
+
     def runnable(self) -> dict[str, RunnableModel]:
         """Return the models that can be run, ready or not."""
         with self._lock:
@@ -75,11 +87,13 @@ class ServedModels:
     def preparing(self) -> bool:
         """Return True while a model is fetched, waits for another try to fetch it, is checked or warmed up.
 
-        A model that could not be fetched several times counts no more; see `fetching`.
+        A model that could not be fetched several times counts no more; see `fetching`. Nor does one whose server is
+        away.
         """
         with self._lock:
             return bool(self._again) or any(
-                entry.problem in (CHECKING, FETCHING) or (entry.problem is None and not entry.ready)
+                entry.problem in (CHECKING, FETCHING)
+                or (entry.problem is None and not entry.ready and entry.note is None)
                 for entry in self._entries.values()
             )
 

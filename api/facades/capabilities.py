@@ -30,11 +30,23 @@ CAPABILITIES: Mapping[str, frozenset[Capability]] = MappingProxyType(
         "text-generation": frozenset({Capability.CHAT, Capability.COMPLETION}),
         "text-embedding": frozenset({Capability.EMBEDDING}),
         "speech-recognition": frozenset({Capability.TRANSCRIPTION}),
+        "openai-chat": frozenset({Capability.CHAT}),
+        "openai-completion": frozenset({Capability.COMPLETION}),
+        "openai-embedding": frozenset({Capability.EMBEDDING}),
         "raster-segmentation": frozenset({Capability.POOLING}),
         "raster-regression": frozenset({Capability.POOLING}),
         "vllm-plugin": frozenset({Capability.POOLING}),
     }
 )
+
+
+#: Processors of models behind a server of OpenAI's protocol: requests keep their parameters.
+_FORWARDED = frozenset({"openai-chat", "openai-completion", "openai-embedding"})
+
+
+def is_forwarded(entry: CatalogueEntry) -> bool:
+    """Return True for a model that a server of OpenAI's protocol computes."""
+    return entry.processor in _FORWARDED
 
 
 def capabilities_of(entry: CatalogueEntry) -> frozenset[Capability]:

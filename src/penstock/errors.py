@@ -15,7 +15,8 @@
   * ServiceError        the service's or the machine's; retried where `retryable`
     · JobStoreError: RedisUnavailable, RedisFull, RedisRefused, RedisFailed, RecordTooNew
     · ObjectStoreUnavailable, ObjectStoreFull, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
-      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, ProcessorFailed, NotReady, Overloaded, WaitOver
+      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, ModelServerFailed, ProcessorFailed, NotReady, Overloaded,
+      WaitOver
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   results of an object store
@@ -306,6 +307,10 @@ class DeviceLost(ServiceError, code="device_lost"):
 
 class ModelUnavailable(ServiceError, code="model_unavailable", retryable=False):
     """The model could not be loaded."""
+
+
+class ModelServerFailed(ServiceError, code="model_server_failed"):
+    """The server that computes for the model failed or did not answer."""
 
 
 class ProcessorFailed(ServiceError, code="processor_failed", retryable=False):

@@ -125,14 +125,14 @@ class Model(Record):
     description: str = ""
     #: Other names that requests may use. The job always shows `name`.
     aliases: tuple[Alias, ...] = ()
-    #: Runner that computes the outputs: `transformers`, `torch`, `onnx`, `rapidocr`, `lightgbm`.
+    #: Runner that computes the outputs: `transformers`, `torch`, `onnx`, `rapidocr`, `lightgbm`, `openai-server`.
     runner: Name
     #: Entry point of the IO processor, which turns input into prompts and outputs into a result.
     processor: Name
     #: Post-processors that change the outputs, in order, before the processor reads them.
     post_processors: tuple[Step, ...] = ()
     #: A file or directory, `package:<module>/<path>` inside an installed package, `s3://bucket/prefix`, or
-    #: `hf://organisation/name` at the `revision` of the Hugging Face hub.
+    #: `hf://organisation/name` at the `revision` of the Hugging Face hub; for `openai-server` the server's address.
     source: str
     #: Revision of the model: a name of your choice, or the hub's commit. Results record it.
     revision: str

@@ -34,7 +34,12 @@ def publish(
     entries = list(entries)
     checked = all(entry.problem != CHECKING for entry in entries)
     rows: list[Arg] = [
-        {"name": e.name, "queue": e.queue, "rank": rank(e), "entry": e.model_dump_json(exclude={"note"})}
+        {
+            "name": e.name,
+            "queue": e.queue,
+            "rank": rank(e),
+            "entry": e.model_dump_json(exclude={"note"} if e.note is None else None),
+        }
         for e in entries
     ]
     args: dict[str, Arg] = {

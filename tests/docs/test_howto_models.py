@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.support.diffusion import a_painter
 from tests.support.doc_pages import ROOT, Shell, blocks, digest
 from tests.support.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
 from tests.support.multimodal import a_granite_vision
+from tests.support.openai_server import FakeServer
 from tests.support.vllm_plugins import DOUBLE, a_directory
 
 PLUGIN = ROOT / "examples" / "plugin"
@@ -44,6 +46,16 @@ def test_serve_a_model(shell: Shell) -> None:
     assert '"dimensions": 384' in (shell.folder / "embeddings.json").read_text()
     assert '"status": "succeeded"' in (shell.folder / "job.json").read_text()
     assert '"max_items":1000' in (shell.folder / "minilm.json").read_text()
+
+
+def test_queue_before_a_server(shell: Shell) -> None:
+    with FakeServer(key="sk-of-the-page") as server:
+        shell.env["LLAMA_KEY"] = "sk-of-the-page"
+        for block in blocks("queue-before-a-server.md"):
+            shell.take(replace(block, code=block.code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")))
+
+    assert '"text": "Once upon a time"' in (shell.folder / "job.json").read_text()
+    assert [body.get("top_k") for body in server.bodies] == [None, None, 3]
 
 
 def test_caches(shell: Shell) -> None:

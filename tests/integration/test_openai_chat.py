@@ -80,6 +80,19 @@ async def test_a_stream_tells_the_text_while_it_is_made(face: Facing) -> None:
     assert chunks[-1].usage.completion_tokens == 2
 
 
+async def test_a_stream_whose_text_was_made_anew_ends_with_an_error(face: Facing) -> None:
+    async with face.client() as client:
+        opening = asyncio.create_task(client.chat.completions.create(model="writer", messages=HELLO, stream=True))
+        claim = await face.claim()
+        await face.say(claim, "Good ", at=0)
+        stream = await opening
+        texts = [(await anext(stream)).choices[0].delta.content for _ in range(2)]
+        await face.service.end(claim, Outcome(State.SUCCEEDED, text="A bad day", data={}))
+        with pytest.raises(openai.APIError, match="differs from what was sent"):
+            await anext(stream)
+        assert texts == ["", "Good "]
+
+
 async def test_closing_a_stream_cancels_the_job(face: Facing) -> None:
     async with face.client() as client:
         opening = asyncio.create_task(client.chat.completions.create(model="writer", messages=HELLO, stream=True))

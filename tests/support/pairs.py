@@ -6,7 +6,7 @@ import json
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.hub import a_bert, a_segformer, a_vit, a_vit_backbone, a_wav2
 from tests.support.language import a_gpt2
 from tests.support.model_directories import bytes_directory, words_directory, write_json
 from tests.support.multimodal import a_llava
+from tests.support.openai_server import FakeServer
 from tests.support.vision import a_clip, a_depth_anything, a_detr, a_mask2former
 from tests.support.vllm_plugins import a_directory as a_plugin_directory
 from tests.support.vllm_plugins import a_model as a_plugin
@@ -239,6 +240,16 @@ def _diffusers(processor: str, folder: Path) -> Model:
     return _record("diffusers", processor, a_dreamer(folder))
 
 
+@cache
+def _server() -> FakeServer:
+    """Return a server that answers until the process ends."""
+    return FakeServer().__enter__()
+
+
+def _openai_server(processor: str, folder: Path) -> Model:  # noqa: ARG001  (the server has the weights)
+    return _record("openai-server", processor, _server().url, options={"model": "tiny"})
+
+
 def _rapidocr(processor: str, folder: Path) -> Model:  # noqa: ARG001  (the package has the weights)
     return _record("rapidocr", processor, "package:rapidocr/models")
 
@@ -284,6 +295,7 @@ MAKERS: Mapping[str, Callable[[str, Path], Model]] = {
     "fake": _fake,
     "lightgbm": _lightgbm,
     "onnx": _onnx,
+    "openai-server": _openai_server,
     "rapidocr": _rapidocr,
     "torch": _torch,
     "transformers": _transformers,

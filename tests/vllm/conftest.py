@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,22 @@ def engine(tiny: Path, folder: Path, answers: object) -> Iterator[Engine]:  # no
 
 @contextmanager
 def _server(tiny: Path, log: Path) -> Iterator[str]:
-    url, options = f"http://127.0.0.1:{(port := free_port())}", {**ENGINE, "max_num_seqs": 1, "port": port}
+    options = {**ENGINE, "max_num_seqs": 1}
     said = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    more = [
+        "--model-impl", "terratorch", "--runner", "pooling", "--skip-tokenizer-init", "--enforce-eager",
+        "--enable-mm-embeds", "--io-processor-plugin", "terratorch_segmentation", *said,
+    ]  # fmt: skip
+    with serving(tiny, log, more) as url:
+        yield url
+
+
+@contextmanager
+def serving(model: Path, log: Path, options: Sequence[str]) -> Iterator[str]:
+    """Run vLLM's own server with a model and return its address."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
     command = [
-        Path(sys.executable).with_name("vllm"), "serve", tiny, "--host", "127.0.0.1", "--model-impl", "terratorch",
-        "--runner", "pooling", "--skip-tokenizer-init", "--enforce-eager", "--enable-mm-embeds",
-        "--io-processor-plugin", "terratorch_segmentation", *said,
+        Path(sys.executable).with_name("vllm"), "serve", model, "--host", "127.0.0.1", "--port", str(port), *options,
     ]  # fmt: skip
     with log.open("wb") as out:
         server = subprocess.Popen(

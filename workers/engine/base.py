@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
@@ -85,6 +85,33 @@ class Runner(Protocol):
         ...
 
 
+@runtime_checkable
+class Elsewhere(Protocol):
+    """Further methods of a runner whose prompts another engine computes, in a server or a process of its own.
+
+    A step begins requests and returns what has come of those that it began before: it never waits, so it delays no
+    other model of the device. Begun states are stepped again when they are `awake`. The engine calls `free`, `awake`
+    and `drop` with its lock held: they must neither wait nor call the function that `listen` got.
+    """
+
+    @property
+    def free(self) -> int:
+        """The number of prompts that may begin now; a step has no more states that did not begin."""
+        ...
+
+    def awake(self, state: Any) -> bool:
+        """Return True if a step would get something new of a begun state."""
+        ...
+
+    def drop(self, state: Any) -> None:
+        """End a state's request at once, if it has one: its job was canceled, failed, or lost its lease."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` from now on, from any thread, when `free` grows or a state awakes."""
+        ...
+
+
 #: Loads a model's weights and returns its runner, or raises `ModelUnavailable`.
 RunnerFactory = Callable[[Model], Runner]
 
@@ -111,6 +138,8 @@ class RunnerSpec:
     expected_bytes: Callable[[Model], int] = files_bytes
     #: Glob patterns of the files that a model needs of its repository on the hub.
     hub_files: Callable[[Model], Sequence[str]] = lambda _model: HUB_FILES
+    #: True: a server computes, which the model's `source` names. The model has no files, and `check` asks the server.
+    served: bool = False
     #: The values that prompts and outputs have, by kind of model: a model serves a processor whose exchanges fit one
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
     exchanges: Offers | None = None

@@ -29,6 +29,16 @@ class Waiting(Protocol[BucketOf]):
         """The prompt's work, see `Limit`."""
         ...
 
+    @property
+    def begun(self) -> bool:
+        """True after the first step."""
+        ...
+
+    @property
+    def awake(self) -> bool:
+        """False for a begun prompt for which a step can do nothing now."""
+        ...
+
 
 class Queue(Protocol[BucketOf]):
     """The waiting prompts of one job."""
@@ -55,6 +65,8 @@ class Limit:
 
     prompts: int
     cost: float = inf
+    #: Prompts in the batch that have not begun, at most.
+    begin: float = inf
 
     def copies(self, cost: int) -> int:
         """Return how many prompts of one cost fit into a batch."""
@@ -80,38 +92,45 @@ class Batch(Generic[Bucket]):
 
 
 def compose(queues: Sequence[Queue[Bucket]], limit: Callable[[Bucket], Limit]) -> Batch[Bucket] | None:
-    """Return the next batch, or None if nothing waits.
+    """Return the next batch, or None if nothing waits that a step could advance.
 
-    Queues take turns, the one with the earliest turn first. Its oldest prompt is always served and determines the
-    batch's bucket; every queue then adds its prompts of that bucket in order, one per round, within the bucket's limit.
-    So a prompt waits for at most as many batches as there are queues plus older prompts in its own queue, however many
-    prompts another job has, and no prompt waits that would have fitted.
+    Queues take turns, the one with the earliest turn first. Its oldest prompt that can advance is always served and
+    determines the batch's bucket; every queue then adds its prompts of that bucket in order, one per round, within the
+    bucket's limit. So a prompt waits for at most as many batches as there are queues plus older prompts in its own
+    queue, however many prompts another job has, and no prompt waits that would have fitted.
     """
     order = sorted(
         (index for index, queue in enumerate(queues) if queue.waiting),
         key=lambda index: (queues[index].turn, queues[index].left),
     )
-    if not order:
+    bucket = next((item.bucket for index in order for item in queues[index].waiting if _advances(item, limit)), None)
+    if bucket is None:
         return None
-    bucket = queues[order[0]].waiting[0].bucket
     allowed = limit(bucket)
     sources = [(index, _matching(queues[index].waiting, bucket)) for index in order]
     picks, full = _take_turns(sources, allowed)
     return Batch(bucket, tuple(picks), full)
 
 
-def _matching(waiting: Sequence[Waiting[Bucket]], bucket: Bucket) -> Iterator[tuple[int, int]]:
-    """Yield (position, cost) of the prompts of a bucket."""
-    return ((position, item.cost) for position, item in enumerate(waiting) if item.bucket == bucket)
+def _advances(item: Waiting[Bucket], limit: Callable[[Bucket], Limit]) -> bool:
+    """Return True if a step could advance a prompt now."""
+    return item.awake if item.begun else limit(item.bucket).begin > 0
 
 
-def _take_turns(sources: Sequence[tuple[int, Iterator[tuple[int, int]]]], allowed: Limit) -> tuple[list[Pick], bool]:
+def _matching(waiting: Sequence[Waiting[Bucket]], bucket: Bucket) -> Iterator[tuple[int, Waiting[Bucket]]]:
+    """Yield the prompts of a bucket that are awake, with their positions."""
+    return ((position, item) for position, item in enumerate(waiting) if item.bucket == bucket and item.awake)
+
+
+def _take_turns(
+    sources: Sequence[tuple[int, Iterator[tuple[int, Waiting[Bucket]]]]], allowed: Limit
+) -> tuple[list[Pick], bool]:
     """Take one prompt of each source per round up to the limit; return the picks, and True if the limit was reached.
 
-    A source whose next prompt costs too much is finished: later prompts must not overtake.
+    A source whose next prompt costs too much, or may not begin, is finished: later prompts must not overtake.
     """
     picks: list[Pick] = []
-    cost, full = 0, False
+    cost, new, full = 0, 0, False
     while sources:
         going = []
         for index, source in sources:
@@ -119,12 +138,12 @@ def _take_turns(sources: Sequence[tuple[int, Iterator[tuple[int, int]]]], allowe
                 return picks, True
             if (found := next(source, None)) is None:
                 continue
-            position, its_cost = found
-            if picks and cost + its_cost > allowed.cost:
+            position, item = found
+            if (picks and cost + item.cost > allowed.cost) or (not item.begun and new >= allowed.begin):
                 full = True
                 continue
             picks.append(Pick(index, position))
-            cost += its_cost
+            cost, new = cost + item.cost, new + (not item.begun)
             going.append((index, source))
         sources = going
     return picks, full or len(picks) >= allowed.prompts or cost >= allowed.cost

@@ -70,6 +70,12 @@ def _onnx_files(model: Model) -> Sequence[str]:
     return (*_ONNX_FILES, file, f"{file}_data*", f"{file}.data")
 
 
+def _openai_server() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("worker"):
+        from penstock.workers.engine.openai_server.runner import check_server, load_server
+    return load_server, check_server
+
+
 def _rapidocr() -> tuple[RunnerFactory, RunnerCheck]:
     with requires("documents"):
         from penstock.workers.engine.onnx.ocr import check_ocr, load_ocr
@@ -159,6 +165,11 @@ _PAGE = Exchange(
     prompt={"image": "uint8 (H, W, 3)"},
     output={"boxes": "float32 (lines, 4, 2)", "scores": "float32 (lines)", "texts": "list"},
 )
+_SERVED = Exchange(
+    prompt={"route": "text", "body": "object", "media": "list"},
+    optional={"medium_*": "uint8 (bytes)"},
+    output={"answer": "object"},
+)
 _SCENES = {
     "segmentation": (Exchange(prompt=_TILES, optional=_COORDINATES, output=_MAPPED),),
     "regression": (Exchange(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
@@ -207,6 +218,7 @@ ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
     exchanges={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)}, exchanges_of=_of_onnx,
 )  # fmt: skip
+OPENAI_SERVER = _spec(_openai_server, expected_bytes=lambda _model: 0, served=True, exchanges={"requests": (_SERVED,)})
 RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
 #: The published checkpoints of Prithvi are files of torch's own format.
 TERRATORCH = _spec(_terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt"), exchanges=_SCENES)

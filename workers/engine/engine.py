@@ -165,6 +165,8 @@ class BatchingEngine:
         check = self._guarded(check)
         with self._using(model, check) as resident:
             bucket = Bucket.of(resident, prompt)
+            if resident.elsewhere is not None:  # the other engine's memory is not tried out
+                return 1
             while (copies := bucket.limit().copies(prompt.cost)) > 1:
                 try:
                     self._run_at_once(resident, [prompt] * copies, check)
@@ -221,6 +223,8 @@ class BatchingEngine:
         self, resident: Resident, cost: float, on_batch: OnBatch | None = None, on_device: OnDevice | None = None
     ) -> Run:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
+        if resident.elsewhere is not None:
+            resident.elsewhere.listen(self._wake)
         ready, room = threading.Condition(self._lock), threading.Condition(self._lock)
         run = Run(
             resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch,
@@ -281,6 +285,10 @@ class BatchingEngine:
         if run in self._runs:
             self._runs.remove(run)
 
+    def _wake(self) -> None:
+        with self._lock:
+            self._work.notify_all()
+
     # The scheduler's side
 
     def _schedule(self) -> None:
@@ -340,6 +348,9 @@ class BatchingEngine:
 
     def _advance(self, items: Sequence[Item], resident: Resident, *, retry: bool = True) -> None:
         with self._lock:
+            for item in items:
+                if item.run.over:
+                    item.drop()
             items = [item for item in items if not item.run.over]
             self._stepping = items
         if not items:
@@ -397,6 +408,7 @@ class BatchingEngine:
         if len(items) == 1:
             ours = _translated(error, resident.model, "neural network")
             with self._lock:
+                items[0].drop()
                 self._remove(items[0].run, ours)
             return
         half = len(items) // 2

@@ -13,7 +13,7 @@ import structlog
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.workers.engine.base import Check, Runner
+from penstock.workers.engine.base import Check, Elsewhere, Runner
 from penstock.workers.engine.encodings import Encodings
 from penstock.workers.engine.runners import Runners
 
@@ -36,6 +36,11 @@ class Resident:
     users: int = 0
     #: Largest batch by bucket, where the model's own did not fit into the device's memory.
     reduced: dict[Hashable, int] = field(default_factory=dict)
+    #: The runner, if another engine computes.
+    elsewhere: Elsewhere | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.elsewhere = self.runner if isinstance(self.runner, Elsewhere) else None
 
 
 class Residency:

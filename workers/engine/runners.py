@@ -68,6 +68,13 @@ class Runners:
         else:
             self._call("checked", spec.check, model)
 
+    def is_served(self, model: Model) -> bool:
+        """Return True for a model that a server computes; False for an unknown or broken runner, too."""
+        try:
+            return self._spec(model.runner).served
+        except ModelUnavailable:  # the check reports it
+            return False
+
     def expected_bytes(self, model: Model) -> int:
         """Return the bytes of memory that a model is expected to take; 0 if unknown: loading reports the reason."""
         try:

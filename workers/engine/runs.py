@@ -32,8 +32,9 @@ class Bucket:
 
     def limit(self) -> Limit:
         """Return the largest batch of this bucket."""
-        cost = self.resident.model.max_batch_cost or inf
-        return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost)
+        cost, elsewhere = self.resident.model.max_batch_cost or inf, self.resident.elsewhere
+        begin = inf if elsewhere is None else elsewhere.free
+        return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost, begin)
 
     def reduce(self, prompts: int) -> None:
         """Lower the largest batch for as long as the model stays loaded."""
@@ -59,6 +60,17 @@ class Item:
     def of(cls, run: Run, prompt: Prompt, state: Any) -> Item:
         """Return an admitted prompt without an index, which the run sets."""
         return cls(run, -1, Bucket.of(run.resident, prompt), state, prompt.cost, size_bytes(prompt.data))
+
+    @property
+    def awake(self) -> bool:
+        """False while another engine works on the prompt and has nothing new."""
+        elsewhere = self.bucket.resident.elsewhere
+        return elsewhere is None or not self.begun or elsewhere.awake(self.state)
+
+    def drop(self) -> None:
+        """End the prompt's work in another engine. The lock must be held."""
+        if (elsewhere := self.bucket.resident.elsewhere) is not None:
+            elsewhere.drop(self.state)
 
     def reach(self, done: float) -> float:
         """Set the finished share, and return by how much the share grew."""
@@ -132,6 +144,8 @@ class Run:
             self.held_bytes[item.index] = item.bytes
             self.waiting.append(item)
             self.drawn += 1
+        else:
+            item.drop()
 
     def answer(self, item: Item, output: Output) -> None:
         """Store a prompt's output. The lock must be held."""
@@ -152,9 +166,10 @@ class Run:
 
         The partial output replaces an earlier one that was not taken.
         """
-        if self.over:
-            return
         item.state, item.begun = state, True
+        if self.over:
+            item.drop()
+            return
         insort(self.waiting, item, key=lambda other: other.index)
         if partial is not None:
             self.held_bytes[item.index] = item.bytes + size_bytes(partial.data)
@@ -172,6 +187,8 @@ class Run:
         self.error = self.error if self.over else error
         self.over_s = min(self.over_s, time.monotonic())
         self.over = True
+        for item in self.waiting:
+            item.drop()
         # Runners free a state's memory when the state is deleted.
         self.waiting.clear()
         self.ready.notify_all()

@@ -35,9 +35,11 @@ def localise(
     """Return the model with a local file or directory as `source`, fetched into `cache` if it is not local.
 
     A revision is fetched once, and nothing is fetched without `fetch`. `hub` is the address of a mirror of the Hugging
-    Face hub. All hashes of the record are checked. Raises `ModelUnavailable` with the remedy, or
-    `ObjectStoreUnavailable` where trying again may help.
+    Face hub. A model that a server computes stays as it is. All hashes of the record are checked. Raises
+    `ModelUnavailable` with the remedy, or `ObjectStoreUnavailable` where trying again may help.
     """
+    if Runners.installed().is_served(model):
+        return model
     scheme, _, rest = model.source.partition("://")
     if scheme == "hf" and rest:
         path = _from_hub(model, rest, cache / "hub", hub, fetch=fetch)

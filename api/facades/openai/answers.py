@@ -40,15 +40,12 @@ def model_card(entry: CatalogueEntry) -> dict[str, Any]:
 
 def chat(result: JobResult) -> dict[str, Any]:
     """Return a chat completion."""
-    message = {"role": "assistant", "content": result.text, "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(result)}
-    return {**_head("chat.completion", result), "choices": [choice], "usage": _usage(result)}
+    return {**_head("chat.completion", result), "choices": _choices(result, "chat.completion"), "usage": _usage(result)}
 
 
 def completion(result: JobResult) -> dict[str, Any]:
     """Return a text completion."""
-    choice = {"index": 0, "text": result.text, "logprobs": None, "finish_reason": _reason(result)}
-    return {**_head("text_completion", result), "choices": [choice], "usage": _usage(result)}
+    return {**_head("text_completion", result), "choices": _choices(result, "text_completion"), "usage": _usage(result)}
 
 
 def embeddings(
@@ -98,8 +95,8 @@ class Chunks:
     def last(self, job: Job) -> Iterator[dict[str, Any]]:
         """Yield the chunks after the text, from the finished job."""
         result = JobResult.of(job)
-        empty: dict[str, Any] = {"delta": {}} if self.kind == "chat.completion" else {"text": ""}
-        yield self._chunk({**empty, "finish_reason": _reason(result)})
+        for choice in _choices(result, self.kind):
+            yield self._chunk(rest_of(choice, self.kind))
         if self.with_usage:
             yield {**self._head, "choices": [], "usage": _usage(result)}
 
@@ -111,6 +108,18 @@ class Chunks:
     def _chunk(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         usage = {"usage": None} if self.with_usage else {}
         return {**self._head, "choices": [{"index": 0, "logprobs": None, **choice}], **usage}
+
+
+def rest_of(choice: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return the part of a choice that a stream sends after the texts: the text of the first choice was sent."""
+    sent = choice["index"] == 0
+    if kind != "chat.completion":
+        return {**choice, "text": "" if sent else choice["text"]}
+    without = ("role", "content") if sent else ()
+    message = {name: value for name, value in choice["message"].items() if value and name not in without}
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+    return {**{name: value for name, value in choice.items() if name != "message"}, "delta": message}
 
 
 class UnsentText:
@@ -139,6 +148,23 @@ class UnsentText:
 def _head(kind: Kind, result: JobResult) -> dict[str, Any]:
     name = _PREFIXES[kind] + result.job_id
     return {"id": name, "object": kind, "created": int(result.created_s), "model": result.model}
+
+
+def _choices(result: JobResult, kind: Kind) -> list[dict[str, Any]]:
+    """Return the choices: those of a server in its result, or the one of a model with a text alone."""
+    if given := result.data.get("choices"):
+        return [_complete(choice) for choice in given]
+    common = {"index": 0, "logprobs": None, "finish_reason": _reason(result)}
+    if kind == "chat.completion":
+        return [{**common, "message": {"role": "assistant", "content": result.text, "refusal": None}}]
+    return [{**common, "text": result.text}]
+
+
+def _complete(choice: Mapping[str, Any]) -> dict[str, Any]:
+    common = {"index": 0, "logprobs": None, "finish_reason": "stop"}
+    if "message" not in choice:
+        return {**common, "text": "", **choice}
+    return {**common, **choice, "message": {"role": "assistant", "content": None, "refusal": None, **choice["message"]}}
 
 
 def _reason(result: JobResult) -> str:

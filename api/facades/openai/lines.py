@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from penstock.api.errors import error_of, status_of
-from penstock.api.facades.capabilities import Capability
+from penstock.api.facades.capabilities import Capability, is_forwarded
 from penstock.api.facades.errors import facade_status, openai_error
-from penstock.api.facades.openai import answers, requests
+from penstock.api.facades.openai import answers, forwarded, requests
 from penstock.api.facades.openai.answers import JobResult
 from penstock.batches import Batch, Line, lines_of
 from penstock.documents import parse_json, validated
@@ -103,12 +103,25 @@ def _seed(wanted: RequestLine) -> int:
     return int.from_bytes(hashlib.sha256(wanted.custom_id.encode()).digest()[:7])
 
 
+def _forwarded(wanted: RequestLine, models: Models, capability: Capability) -> CatalogueEntry | None:
+    """Return the model of a line whose parameters go on as they are; None for other models, and wrong ones."""
+    try:
+        entry = models(str(wanted.body.get("model")), capability)
+    except PenstockError:  # raised again where the line is read
+        return None
+    return entry if is_forwarded(entry) else None
+
+
 def _chat(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
+    if (served := _forwarded(wanted, models, Capability.CHAT)) is not None:
+        return forwarded.job(served, wanted.body), {}
     chat = requests.read_chat(wanted.body)
     return requests.chat_job(models(chat.model, Capability.CHAT), chat, seed=_seed(wanted)), {}
 
 
 def _completion(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
+    if (served := _forwarded(wanted, models, Capability.COMPLETION)) is not None:
+        return forwarded.job(served, wanted.body), {}
     completion = requests.read_completion(wanted.body)
     entry = models(completion.model, Capability.COMPLETION)
     return requests.completion_job(entry, completion, seed=_seed(wanted)), {}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from penstock.api.facades.capabilities import Capability, capabilities_of
+from penstock.api.facades.capabilities import Capability, capabilities_of, is_forwarded
 from penstock.documents import validated
 from penstock.errors import InvalidRequest
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
@@ -183,7 +183,9 @@ def completion_job(entry: CatalogueEntry, wanted: CompletionRequest, *, seed: in
 def embedding_job(entry: CatalogueEntry, wanted: EmbeddingRequest) -> JobRequest:
     """Return the job of an embedding request."""
     texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input
-    named = {"prompt_name": wanted.prompt_name, "prompt": wanted.prompt}
+    named: dict[str, Any] = {"prompt_name": wanted.prompt_name, "prompt": wanted.prompt}
+    if is_forwarded(entry):
+        named["dimensions"] = wanted.dimensions
     given = {name: value for name, value in named.items() if value is not None}
     return JobRequest(model=entry.name, input={"texts": texts, **given})
 

@@ -15,10 +15,12 @@ from fastapi.responses import JSONResponse
 
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.capabilities import Capability, capabilities_of
-from penstock.api.facades.openai import answers, chat_images, images, requests
+from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests
 from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
+from penstock.api.facades.openai.forwarded import Either, Head
 from penstock.api.facades.openai.requests import Generation
 from penstock.api.facades.openai.stream import stream
+from penstock.documents import Document
 from penstock.errors import UnknownModel
 from penstock.jobs import Job
 from penstock.models import CatalogueEntry, find, no_model
@@ -52,8 +54,10 @@ async def read_openai_model(name: str, call: CurrentCall) -> dict[str, Any]:
 @router.post("/chat/completions")
 async def create_chat_completion(call: CurrentCall) -> Response:
     """Create a chat completion."""
-    body = await call.read(requests.read_chat)
-    wanted = body.value
+    body = await call.read(forwarded.read_either_chat)
+    if (entry := await body.value.forwarded_to(call)) is not None:
+        return await _forwarded(call, body, entry, Capability.CHAT, "chat.completion")
+    wanted = body.value.own()
     entry = await call.model(wanted.model, Capability.CHAT)
     stored = await chat_images.store(call, entry, wanted)
     job_request = requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
@@ -63,8 +67,10 @@ async def create_chat_completion(call: CurrentCall) -> Response:
 @router.post("/completions")
 async def create_completion(call: CurrentCall) -> Response:
     """Create a text completion."""
-    body = await call.read(requests.read_completion)
-    wanted = body.value
+    body = await call.read(forwarded.read_either_completion)
+    if (entry := await body.value.forwarded_to(call)) is not None:
+        return await _forwarded(call, body, entry, Capability.COMPLETION, "text_completion")
+    wanted = body.value.own()
     entry = await call.model(wanted.model, Capability.COMPLETION)
     job_request = requests.completion_job(entry, wanted, seed=_seed())
     return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), "text_completion")
@@ -102,7 +108,17 @@ async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
     }  # fmt: skip
 
 
-async def _generated(call: Call, wanted: Generation, job: Job, kind: Kind) -> Response:
+async def _forwarded(
+    call: Call, body: Document[Either[Any]], entry: CatalogueEntry, capability: Capability, kind: Kind
+) -> Response:
+    """Return the answer of a model behind a server of this protocol."""
+    head = body.value.head()
+    await call.model(head.model, capability)
+    job_request = await forwarded.stored_job(call, entry, body.value.raw)
+    return await _generated(call, head, await call.submit(body.fingerprint, job_request), kind)
+
+
+async def _generated(call: Call, wanted: Generation | Head, job: Job, kind: Kind) -> Response:
     """Return a job's text, streamed or complete."""
     if wanted.stream:
         return await stream(call, job, Chunks(kind, job, wanted.with_usage))

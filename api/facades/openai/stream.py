@@ -16,7 +16,7 @@ from penstock.api.facades.calls import Call, require_success
 from penstock.api.facades.errors import facade_status, openai_error
 from penstock.api.facades.openai.answers import Chunks, UnsentText
 from penstock.api.routes.events import POLL_INTERVAL_S, follow
-from penstock.errors import PenstockError, Unauthorized
+from penstock.errors import ModelServerFailed, PenstockError, Unauthorized
 from penstock.jobs import Job
 from penstock.storage.journal import journal
 
@@ -41,18 +41,29 @@ async def stream(call: Call, job: Job, chunks: Chunks) -> EventSourceResponse:
 
 
 async def _deltas(call: Call, job: Job) -> AsyncGenerator[str | Job]:
-    """Yield a job's text in deltas, then the finished job; raise the job's error."""
-    unsent = UnsentText()
+    """Yield a job's text in deltas, then the finished job; raise the job's error, and the errors of `unchanged`."""
+    unsent, sent = UnsentText(), ""
     async with aclosing(follow(call.api, job.key, call.caller)) as events:
         async for event in events:
             if delta := unsent.delta(event):
+                sent += delta
                 yield delta
     ended = await call.api.journal.run(journal.read(job.key))
     if not ended.status.terminal:
         raise Unauthorized("the API key is no longer valid")
-    if rest := unsent.rest(require_success(ended).text or ""):
+    if rest := unsent.rest(unchanged(require_success(ended).text or "", sent)):
         yield rest
     yield ended
+
+
+def unchanged(text: str, sent: str) -> str:
+    """Return a text; raise `ModelServerFailed` if it does not begin with what was sent.
+
+    A further attempt changes texts that are chosen at random without a seed, and maybe those of servers.
+    """
+    if not text.startswith(sent):
+        raise ModelServerFailed("the text was made anew after a failure and differs from what was sent: ask again")
+    return text
 
 
 async def _events(

@@ -79,13 +79,15 @@ def _problems(record: Model, entry: CatalogueEntry) -> Iterator[str]:
 def _runner_problem(record: Model) -> str | None:
     """Return what the model's runner finds wrong with a local source; None if nothing."""
     try:
-        if "://" not in record.source and locate(record).exists():  # else the entry reports the missing files
-            Runners.installed().check(record)
+        runners = Runners.installed()
+        # A missing file is reported by the entry.
+        if runners.is_served(record) or ("://" not in record.source and locate(record).exists()):
+            runners.check(record)
     except ModelUnavailable as error:
         return error.detail
     return None
 
 
 def _notes(record: Model) -> Iterator[str]:
-    if record.sha256 is None and not record.files:
+    if record.sha256 is None and not record.files and not Runners.installed().is_served(record):
         yield "no hashes are pinned"

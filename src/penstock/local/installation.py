@@ -12,6 +12,7 @@ from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailabl
 from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord, find, no_model, read_catalogue
 from penstock.processors.registry import Registry, unusable
 from penstock.storage.objects.opening import open_store
+from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise, sha256_of
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
@@ -83,8 +84,14 @@ class Installation:
         return record, entry
 
     def fetch(self, name: str) -> Path:
-        """Fetch a model's files if they are missing, check their hashes, and return their path."""
-        return Path(self._localise(self.record(name), fetch=True).source)
+        """Fetch a model's files if they are missing, check their hashes, and return their path.
+
+        Raises `ConfigError` for a model that a server computes.
+        """
+        record = self.record(name)
+        if Runners.installed().is_served(record):
+            raise ConfigError(f"{record.name} has no files: the server at {record.source} computes")
+        return Path(self._localise(record, fetch=True).source)
 
     def pins(self, name: str) -> dict[str, str]:
         """Return the SHA-256 of each file of a model by its path inside the source; a single file's path is empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from penstock import errors
 from penstock.api.errors import error_of
 from penstock.api.facades.capabilities import Capability, require_capability
 from penstock.api.facades.errors import ERROR_FORMATS
-from penstock.api.facades.openai.answers import UnsentText
+from penstock.api.facades.openai import answers, forwarded
+from penstock.api.facades.openai.answers import JobResult, UnsentText
 from penstock.api.facades.openai.batches import CreateBatch
 from penstock.api.facades.openai.images import read_images
 from penstock.api.facades.openai.lines import Models, error_lines, job_lines, result_lines
 from penstock.api.facades.openai.requests import chat_job, read_chat, read_completion, read_embedding
+from penstock.api.facades.openai.stream import unchanged
 from penstock.api.facades.pooling.forms import PoolingData, PoolingRequest, base64_of, in_client_terms
 from penstock.documents import validated
 from penstock.errors import InvalidRequest, ModelUnfit, PenstockError
@@ -153,6 +156,73 @@ def test_each_character_is_told_once_and_in_order(text: str, pieces: list[tuple[
             assert text.startswith(told)
     told += unsent.rest(text)
     assert told == text
+
+
+def test_a_text_that_a_further_attempt_changed_is_an_error_and_no_mixture() -> None:
+    assert unchanged("Once upon a time", "Once") == "Once upon a time"
+    with pytest.raises(errors.ModelServerFailed, match="differs from what was sent"):
+        unchanged("Twice upon a time", "Once")
+
+
+SERVED = WRITER.model_copy(update={"name": "served", "processor": "openai-chat"})
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+CHOICES = [
+    {"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "A", "tool_calls": [CALL]}},
+    {
+        "index": 1,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "B"},
+        "logprobs": {"content": []},
+    },
+]
+
+
+def test_choices_of_a_server_are_answered_whole_and_at_the_end_of_a_stream() -> None:
+    result = JobResult("1", 0.0, "served", "A", {"finish_reason": "tool_calls", "choices": CHOICES})
+    choices = answers.chat(result)["choices"]
+    assert [choice["message"]["content"] for choice in choices] == ["A", "B"]
+    assert choices[0]["message"]["tool_calls"] == [CALL]
+    assert (choices[0]["logprobs"], choices[1]["message"]["refusal"]) == (None, None)
+    rest = [answers.rest_of(choice, "chat.completion") for choice in choices]
+    assert rest[0]["delta"] == {"tool_calls": [{"index": 0, **CALL}]}
+    assert rest[1]["delta"] == {"role": "assistant", "content": "B"}
+    completion = {"index": 1, "text": "C", "finish_reason": "length"}
+    assert answers.completion(JobResult("1", 0.0, "served", "", {"choices": [completion]}))["choices"] == [
+        {**completion, "logprobs": None}
+    ]
+
+
+def test_a_request_for_a_server_keeps_its_parameters_and_loses_those_of_the_facade() -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    raw = {
+        "model": "served", "messages": [{"role": "user", "content": "Hi"}], "stream": True, "user": "me", "stop": None,
+        "tools": tools, "n": 2, "min_p": 0.1, "metadata": {"who": "me"},
+    }  # fmt: skip
+    job = forwarded.job(SERVED, raw)
+    assert job.input == {"messages": raw["messages"], "tools": tools, "n": 2, "min_p": 0.1}
+    assert job.metadata == {"who": "me"}
+    assert forwarded.job(SERVED, {"model": "served", "prompt": ["one"]}).input == {"prompt": "one"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}},
+    ],
+)
+def test_inline_media_of_a_batch_are_refused_by_their_place(part: Any) -> None:
+    text = {"type": "text", "text": "data:image/png;base64,AAAA"}
+    with pytest.raises(InvalidRequest) as caught:
+        forwarded.job(SERVED, {"model": "served", "messages": [{"role": "user", "content": [text, part]}]})
+    assert caught.value.errors[0].pointer.startswith(f"/messages/0/content/1/{part['type']}/")
+
+
+@given(st.dictionaries(st.sampled_from(("messages", "prompt", "stream", "metadata", "n")), st.deferred(lambda: ANY)))
+def test_whatever_is_sent_to_a_server_becomes_a_job_or_is_refused(body: Any) -> None:
+    with suppress(PenstockError):
+        forwarded.job(SERVED, {**body, "model": "served"})
 
 
 @given(st.lists(st.binary(max_size=10)))

@@ -14,6 +14,8 @@ from penstock.workers.engine.batching import Batch, Limit, Pick, Turn, compose
 class Item:
     bucket: str
     cost: int = 1
+    begun: bool = False
+    awake: bool = True
 
 
 @dataclass
@@ -187,3 +189,33 @@ def test_a_large_job_is_not_starved_by_small_ones_that_keep_coming(
         assert not large.positions or number < already, "jobs that came later were served before it"
         queues = [queue for queue in queues if queue.positions]
         queues += [Job([Item("b")], turn=(number, -1), left=1) for _ in range(new)]
+
+
+def test_no_more_prompts_begin_than_may_and_those_that_began_do_not_count() -> None:
+    queues = [Job([Item("a", begun=True), Item("a"), Item("a")]), Job([Item("a"), Item("a")])]
+    batch = compose(queues, lambda _: Limit(8, begin=2))
+    assert batch == Batch("a", (Pick(0, 0), Pick(1, 0), Pick(0, 1)), full=True)
+
+
+def test_sleeping_prompts_are_passed_over_and_make_no_batch_alone() -> None:
+    asleep = Item("a", begun=True, awake=False)
+    assert compose([Job([asleep]), Job([Item("a")])], lambda _: Limit(8, begin=0)) is None
+    queues = [Job([asleep, Item("a")]), Job([Item("b")])]
+    batch = compose(queues, lambda bucket: Limit(8, begin=0 if bucket == "a" else 8))
+    assert batch == Batch("b", (Pick(1, 0),), full=False)
+
+
+def test_places_go_round_the_jobs_however_many_prompts_one_has() -> None:
+    queues = [Job([Item("a") for _ in range(9)], turn=(-9, 0)), *(Job([Item("a")], turn=(-8, n)) for n in range(4))]
+    begun = [drain_one(queues, begin=1, number=number) for number in range(6)]
+    assert begun == [0, 1, 2, 3, 4, 0]
+
+
+def drain_one(queues: list[Job], *, begin: int, number: int) -> int:
+    """Let one prompt begin and leave, and return its job."""
+    batch = compose(queues, lambda _: Limit(8, begin=begin))
+    assert batch is not None
+    [pick] = batch.picks
+    queues[pick.queue].positions.pop(pick.position)
+    queues[pick.queue].turn = (number, 0)
+    return pick.queue

@@ -1,0 +1,1 @@
+"""Requests to models behind a server that speaks OpenAI's protocol."""

@@ -1,0 +1,95 @@
+"""Bodies of requests in OpenAI's protocol: the parameters as they are, and the media beside them as bytes.
+
+A body has an empty text in the place of each medium, and a list names the places: the bytes go to the engine as arrays,
+and the runner inserts them as `data:` URLs (`filled`).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from penstock.processors.openai.media_types import media_type, require
+from penstock.processors.openai.request import ChatRequest
+
+#: Returns the local file of a reference.
+FileOf = Callable[[str], Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A file that belongs into a body."""
+
+    #: Names and indices from the body to the text.
+    at: tuple[str | int, ...]
+    #: Text before the file's base64.
+    before: str
+    path: Path
+
+
+def parameters(request: BaseModel) -> dict[str, Any]:
+    """Return the parameters that a request has."""
+    return request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+
+def chat_body(request: ChatRequest, file: FileOf) -> tuple[dict[str, Any], list[Medium]]:
+    """Return the body of a chat with its media; raise `MediaUnreadable` for a file of another kind."""
+    body = parameters(request)
+    prompt, images = body.pop("prompt", None), body.pop("images", None)
+    if prompt is not None:
+        body["messages"] = [{"role": "user", "content": _content(prompt, images)}]
+    media: list[Medium] = []
+    for at, message in enumerate(body["messages"]):
+        parts = message.get("content")
+        for place, part in enumerate(parts if isinstance(parts, list) else ()):
+            media += [_moved(part, medium) for medium in _media(part, ("messages", at, "content", place), file)]
+    return body, media
+
+
+def filled(body: Mapping[str, Any], media: Sequence[tuple[Sequence[str | int], str, bytes]]) -> Mapping[str, Any]:
+    """Insert media (place, text before, bytes) into a body, which is changed, and return the body."""
+    for at, before, data in media:
+        inner: Any = body
+        for name in at[:-1]:
+            inner = inner[name]
+        inner[at[-1]] = before + base64.b64encode(data).decode()
+    return body
+
+
+def _content(prompt: str, images: str | list[str] | None) -> str | list[dict[str, Any]]:
+    if images is None:
+        return prompt
+    listed = [images] if isinstance(images, str) else images
+    return [
+        *({"type": "image_url", "image_url": {"url": image}} for image in listed),
+        {"type": "text", "text": prompt},
+    ]
+
+
+def _media(part: Mapping[str, Any], at: tuple[str | int, ...], file: FileOf) -> Iterator[Medium]:
+    """Yield the medium of a part, if it has one."""
+    match part["type"]:
+        case ("image_url" | "video_url") as kind:
+            path = file(part[kind]["url"])
+            yield Medium((*at, kind, "url"), f"data:{require(path, kind.removesuffix('_url'))};base64,", path)
+        case "input_audio":
+            yield Medium((*at, "input_audio", "data"), "", file(part["input_audio"]["data"]))
+        case "file":
+            path = file(part["file"]["file_data"])
+            yield Medium((*at, "file", "file_data"), f"data:{media_type(path)};base64,", path)
+
+
+def _moved(part: dict[str, Any], medium: Medium) -> Medium:
+    """Empty a medium's place in its part, and complete what the protocol requires beside it."""
+    kind, field = str(medium.at[-2]), str(medium.at[-1])
+    part[kind][field] = ""
+    if kind == "input_audio":
+        part[kind].setdefault("format", require(medium.path, "audio").removeprefix("audio/"))
+    if kind == "file":
+        part[kind].setdefault("filename", medium.path.name)
+    return medium

@@ -1,0 +1,213 @@
+"""Requests to a server that speaks OpenAI's protocol: streamed, bounded, and tried again after failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import httpx_sse
+import structlog
+
+from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.processors.base import Output
+from penstock.processors.openai.options import ServerOptions
+from penstock.processors.openai.text import ANSWER_NAME, TEXT_NAME
+from penstock.workers.engine.openai_server.answers import Answer, Malformed, parsed
+from penstock.workers.engine.openai_server.failures import Busy, Failed, Tries, refusal, told, words_of
+from penstock.workers.engine.under_way import Tell
+
+#: Bytes that a server may send for one request.
+MAX_BYTES = 64 * 2**20
+#: Bytes of an answer as JSON, at most: more does not fit into a message to the IO process.
+MAX_ANSWER_BYTES = 12 * 2**20
+#: Bytes of an error that are read.
+MAX_ERROR_BYTES = 64 * 1024
+#: Seconds in which a server must list its models.
+LIST_S = 5.0
+_HIDDEN = "[key]"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server's address, with the key that it asks for."""
+
+    url: str
+    options: ServerOptions
+    key: str | None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Yield a client of the server."""
+        options = self.options
+        timeout = httpx.Timeout(options.timeout_s, connect=options.connect_timeout_s, pool=None)
+        limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency)
+        async with httpx.AsyncClient(timeout=timeout, limits=limits, **self._common()) as client:
+            yield client
+
+    def models(self) -> list[str] | None:
+        """Return the names of the server's models, None if it does not list them; raise `ModelUnavailable`."""
+        try:
+            with httpx.Client(timeout=LIST_S, **self._common()) as client:
+                answer = client.get(f"{self.url}/models")
+        except httpx.HTTPError as error:
+            raise ModelUnavailable(f"the server at {self.url} does not answer ({_name(error)})") from error
+        if answer.status_code in (401, 403) or answer.is_redirect:
+            raise ModelUnavailable(str(self._refusal(answer.status_code, answer.headers, answer.content)))
+        if answer.is_server_error:
+            raise ModelUnavailable(f"the server at {self.url} answers {answer.status_code}")
+        try:
+            return [str(model["id"]) for model in answer.json()["data"]]
+        except (ValueError, LookupError, TypeError):
+            return None
+
+    async def ask(self, client: httpx.AsyncClient, asked: Asked, tell: Tell) -> Output:
+        """Return a request's answer, telling its text while it comes.
+
+        Raises `InvalidInput` with the server's words, `ModelUnavailable`, or `ModelServerFailed` after the last try.
+        """
+        tries = Tries(self.options.retries)
+        while True:
+            try:
+                with self._translated():
+                    return await self._once(client, asked, tell)
+            except Busy as busy:
+                tries, pause_s = tries.waited(), busy.after_s
+                log.info("server.busy", server=self.url, after_s=pause_s, reason=str(busy))
+            except Failed as failure:
+                tries, pause_s = tries.failed(failure), 0.0
+                log.warning("server.failed", server=self.url, tries=tries.failures, reason=str(failure))
+            await asyncio.sleep(max(pause_s, tries.pause_s))
+
+    async def _once(self, client: httpx.AsyncClient, asked: Asked, tell: Tell) -> Output:
+        headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
+        async with client.stream("POST", f"{self.url}/{asked.route}", content=asked.body, headers=headers) as response:
+            if response.status_code != httpx.codes.OK:
+                words = await _read(response, MAX_ERROR_BYTES, cut=True)
+                raise self._refusal(response.status_code, response.headers, words)
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise Malformed("the answer is compressed, although that was not asked for")
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                return await self._streamed(response, tell)
+            return _output(parsed((await _read(response, MAX_BYTES)).decode("utf-8", "replace")))
+
+    async def _streamed(self, response: httpx.Response, tell: Tell) -> Output:
+        answer = Answer()
+        response.stream = _Bounded(response.stream)
+        async for event in httpx_sse.EventSource(response).aiter_sse():
+            if event.data == "[DONE]":
+                return _output(answer.whole())
+            if not event.data:
+                continue
+            chunk = parsed(event.data)
+            if isinstance(chunk, dict) and isinstance(chunk.get("error"), dict):
+                raise told({**chunk["error"], "message": self._hidden(words_of(chunk))}, server=self.url)
+            before = answer.text
+            answer.add(chunk)
+            if (text := answer.text) != before:
+                tell(Output({TEXT_NAME: text}, partial=True))
+        if not answer.complete:
+            raise Failed(f"the server at {self.url} ended the stream before its end")
+        return _output(answer.whole())
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate the errors of the library and of malformed answers to failures."""
+        try:
+            yield
+        except httpx.ReadTimeout as error:
+            reason = f"the server at {self.url} sent nothing for {self.options.timeout_s:g} s"
+            raise Failed(reason) from error
+        except (httpx.HTTPError, httpx_sse.SSEError, Malformed) as error:
+            words = str(error) if isinstance(error, Malformed) else _name(error)
+            verb = "does not answer" if isinstance(error, httpx.ConnectError) else "failed"
+            raise Failed(f"the server at {self.url} {verb} ({words})") from error
+
+    def _refusal(self, status: int, headers: httpx.Headers, body: bytes) -> Exception:
+        text = body.decode("utf-8", "replace")
+        try:
+            words = words_of(json.loads(text))
+        except (ValueError, RecursionError):
+            words = words_of(text)
+        return refusal(status, headers, self._hidden(words), server=self.url, at=datetime.now(UTC))
+
+    def _hidden(self, words: str) -> str:
+        """Return words without the key, which a server may repeat."""
+        return words.replace(self.key, _HIDDEN) if self.key else words
+
+    def _common(self) -> dict[str, Any]:
+        headers = {"accept-encoding": "identity", "user-agent": "penstock"}
+        if self.key is not None:
+            headers["authorization"] = f"Bearer {self.key}"
+        return {"headers": headers, "follow_redirects": False, "trust_env": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: its route below the server's address, and its body."""
+
+    route: str
+    body: bytes
+
+
+class _Bounded(httpx.AsyncByteStream):
+    """A response's stream that ends with an error after `MAX_BYTES`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the bytes."""
+        count = 0
+        async for part in self._stream:
+            count += len(part)
+            if count > MAX_BYTES:
+                raise _too_large(MAX_BYTES)
+            yield part
+
+    async def aclose(self) -> None:
+        """Close the response's stream."""
+        await self._stream.aclose()
+
+
+async def _read(response: httpx.Response, limit_bytes: int, *, cut: bool = False) -> bytes:
+    """Return a body of at most so many bytes; raise `InvalidInput` for a longer one unless it is to be `cut`."""
+    data = b""
+    async for part in response.aiter_raw():
+        data += part
+        if len(data) > limit_bytes:
+            if cut:
+                return data[:limit_bytes]
+            raise _too_large(limit_bytes)
+    return data
+
+
+def _output(answer: Any) -> Output:
+    if not isinstance(answer, dict):
+        raise Malformed("the answer is no object")
+    if len(json.dumps(answer)) > MAX_ANSWER_BYTES:
+        raise _too_large(MAX_ANSWER_BYTES)
+    choices = answer.get("choices")
+    if choices is not None and not (isinstance(choices, list) and all(isinstance(one, dict) for one in choices)):
+        raise Malformed("`choices` is no list of objects")
+    whole = Answer(choices={0: choices[0]} if choices else {})
+    return Output({TEXT_NAME: whole.text, ANSWER_NAME: answer})
+
+
+def _too_large(limit_bytes: int) -> InvalidInput:
+    return InvalidInput(
+        f"the server's answer exceeds {limit_bytes:,} bytes: ask for fewer tokens, answers or log probabilities"
+    )
+
+
+def _name(error: Exception) -> str:
+    """Return the name of a library's error, and its words where they help."""
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
