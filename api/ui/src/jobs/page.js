@@ -62,8 +62,8 @@ function redraw(element, children) {
 /** Return why a job waits, and for what. */
 function held({ model_problem: problem, queue }) {
   return [
-    h("p", { class: "problem" }, `The job waits: ${problem}.`),
-    h("p", { class: "quiet" }, h("strong", {}, "What to do: "), "Nothing, if it was submitted rightly: it starts as soon as a worker of the queue ", h("code", {}, queue), " can run its model. An operator sees workers and models under Operate."),
+    h("p", { class: "problem" }, `The job waits: ${problem}`),
+    h("p", { class: "quiet" }, h("strong", {}, "What to do: "), "Wait, or ask the operator: the job starts when a worker of the queue ", h("code", {}, queue), " can run its model. The view Operate shows workers and models."),
   ];
 }
 

@@ -31,8 +31,9 @@ export function result(signal) {
 
   async function update(job) {
     if (drawn || job.status !== "succeeded") {
-      if (FINAL.has(job.status) && !drawn) element.hidden = !early.some();
+      if (drawn) return;
       fill(title, "Result so far");
+      if (FINAL.has(job.status)) element.hidden = !early.some();
       return;
     }
     drawn = true;
