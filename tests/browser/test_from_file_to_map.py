@@ -205,7 +205,7 @@ def test_another_file_takes_the_place_of_one_on_the_way(open_stack: Stack, brows
         (tmp_path / name).write_text(f"no scene: {name}")
     with tab(browser, open_stack.url) as page:
         held: list[Route] = []
-        page.route(re.compile("/v1/local/.*first"), lambda route: held.append(route))  # noqa: PLW0108  (Playwright marks it)
+        page.route(re.compile("/v1/local/.*first"), lambda route: held.append(route))
         visit(page, "#/submit/csmask")
         page.get_by_label("choose a file").first.set_input_files(tmp_path / "first.tif")
         expect(page.get_by_text("Uploading first.tif")).to_be_visible()
