@@ -77,6 +77,25 @@ def test_a_list_follows_jobs_from_their_submission_to_their_end(site: Site, brow
         expect(row).to_contain_text("case=follow")
 
 
+def test_a_service_that_does_not_answer_is_named_until_it_answers(site: Site, browser: Browser) -> None:
+    job = a_job(site, case="lost")
+    with tab(browser, site.url, key=site.read_key) as page:
+        expect(page.get_by_role("link", name=job[-12:])).to_be_visible()
+        visit(page, f"#/job/{job}")
+        expect(page.get_by_text("It is done.")).to_be_visible()
+        page.context.set_offline(True)
+        visit(page, "#/jobs")
+        expect(page.get_by_text("What you see may be old.")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("The service does not answer.")
+        page.context.set_offline(False)
+        page.get_by_role("button", name="Try again").click()
+        expect(page.get_by_role("link", name=job[-12:])).to_be_visible()
+        expect(page.get_by_text("What you see may be old.")).to_have_count(0)
+        page.context.set_offline(True)
+        visit(page, "#/operate")
+        expect(page.get_by_role("alert")).to_contain_text("A part of this page did not arrive")
+
+
 def test_filters_stand_in_the_address(site: Site, browser: Browser) -> None:
     wanted, other = a_job(site, case="filters", number="1"), a_job(site, case="filters", number="2")
     with tab(browser, site.url, key=site.read_key) as page:
