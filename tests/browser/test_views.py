@@ -430,6 +430,7 @@ def test_operators_see_queues_workers_models_and_dead_letters(site: Site, browse
 def test_a_job_is_opened_with_the_keyboard_alone(site: Site, browser: Browser) -> None:
     job = a_job(site, case="keyboard")
     with tab(browser, site.url) as page:
+        expect(page.get_by_label("Key")).to_be_focused()
         page.keyboard.type(site.all_key)
         page.keyboard.press("Enter")
         expect(page.get_by_role("link", name=job[-12:])).to_be_visible()
