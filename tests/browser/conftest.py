@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,19 +17,24 @@ from penstock.api_keys import Scope
 from tests.support.browser import chromium
 from tests.support.made_jobs import MadeJobs, making
 from tests.support.stack import Stack, running
+from tests.support.webhook_receivers import Receiver, receiving
 
 SECRET = "of the browser tests"
 
 
 @dataclass(frozen=True)
 class Site:
-    """A running service that asks for keys; `all_key` may do everything, `read_key` may read."""
+    """A running service that asks for keys; `all_key` may do everything, `read_key` may read.
+
+    `receiver` gets webhooks, and may be named as one.
+    """
 
     stack: Stack
     made: MadeJobs
     all_key: str
     read_key: str
     other_key: str
+    receiver: Receiver
 
     @property
     def url(self) -> str:
@@ -52,10 +58,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         _key(data, "others", "other", ["read", "submit"]),
     ]
     with (
-        running(data, api_key=keys[0], options=("--keys",), PENSTOCK_SECRET=SECRET) as stack,
+        receiving(410, 200) as receiver,
+        running(
+            data, api_key=keys[0], options=("--keys",), PENSTOCK_SECRET=SECRET,
+            PENSTOCK_ALLOWED_HOSTS=json.dumps([receiver.pair]),
+        ) as stack,
         making(data, tenant="acme") as made,
-    ):
-        yield Site(stack, made, *keys)
+    ):  # fmt: skip
+        yield Site(stack, made, *keys, receiver)
 
 
 def _key(data: Path, name: str, tenant: str, scopes: list[str]) -> str:

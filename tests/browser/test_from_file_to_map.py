@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,23 +13,27 @@ import numpy.typing as npt
 import pytest
 import rasterio
 from PIL import Image
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 from pyproj import Transformer
 
-from tests.support.browser import tab
+from tests.support.browser import tab, visit
+from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
 
 pytestmark = pytest.mark.slow
 Pixels = npt.NDArray[np.uint8]
 #: Difference of a colour on the screen from the wanted one, per channel.
 TOLERANCE = 3
+#: Bytes of a part of an upload, and of a file with four parts.
+PART_BYTES = 5 << 20
+LARGE_BYTES = 3 * PART_BYTES + (2 << 20)
 #: Milliseconds in which the map shows what was asked for, on a busy machine.
 WAIT_MS = 30_000
 
 
 @pytest.fixture(scope="module")
 def open_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running(tmp_path_factory.mktemp("open")) as stack:
+    with running(tmp_path_factory.mktemp("open"), PENSTOCK_UPLOAD_PART_BYTES=str(PART_BYTES)) as stack:
         yield stack
 
 
@@ -75,12 +80,10 @@ def test_a_file_becomes_a_map_in_the_classes_colours(open_stack: Stack, browser:
 
         before = share_of(pixels, water["colour"])
         page.get_by_label("Swipe").fill("100")
-        page.wait_for_timeout(300)
-        assert share_of(picture(map_), water["colour"]) < before / 10
+        wait_for(lambda: share_of(picture(map_), water["colour"]) < before / 10, "the result is not swiped away")
         page.get_by_label("Swipe").fill("0")
         legend.get_by_label("water").uncheck()
-        page.wait_for_timeout(500)
-        assert share_of(picture(map_), water["colour"]) < before / 10
+        wait_for(lambda: share_of(picture(map_), water["colour"]) < before / 10, "the class is not hidden")
 
 
 @pytest.mark.breadth
@@ -111,6 +114,105 @@ def test_the_pointer_reads_the_value_of_its_pixel(open_stack: Stack, browser: Br
                 lon, lat = Transformer.from_crs(dataset.crs, 4326, always_xy=True).transform(*dataset.xy(row, column))
                 shown = [float(part.split("°")[0]) for part in text.split(", ")[:2]]
                 assert shown == pytest.approx([lat, lon], abs=0.001)
+
+
+class Parts:
+    """The parts that a page sends: how often each was sent, and those that are held on the way."""
+
+    def __init__(self, page: Page, *, hold: int = 0, fail: int = 0) -> None:
+        self.sent: Counter[int] = Counter()
+        self.held: list[Route] = []
+        self._hold, self._fail = hold, fail
+        page.route(self._is_part, self._pass_on)
+
+    def release(self) -> None:
+        """Send the held parts, and hold no others."""
+        self._hold = 0
+        for route in self.held:
+            route.continue_()
+
+    @staticmethod
+    def _is_part(url: str) -> bool:
+        return "/v1/local/" in url and "part" in url
+
+    def _pass_on(self, route: Route, request: Request) -> None:
+        found = re.search(r"part[^=]*=(\d+)", request.url)
+        assert found is not None, request.url
+        number = int(found[1])
+        if request.method != "OPTIONS":
+            self.sent[number] += 1
+        if number == self._fail and self.sent[number] < 3:
+            route.fulfill(status=503) if self.sent[number] == 1 else route.abort("connectionreset")
+        elif number == self._hold:
+            self.held.append(route)
+        else:
+            route.continue_()
+
+
+def large_file(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(np.random.default_rng(7).bytes(LARGE_BYTES))
+    return path
+
+
+def stored(stack: Stack, name: str) -> bytes:
+    """Return the bytes of the one upload of this name."""
+    (path,) = (stack.data / "objects").rglob(name)
+    return path.read_bytes()
+
+
+def test_a_large_file_goes_in_parts_and_a_lost_part_is_sent_again(
+    open_stack: Stack, browser: Browser, tmp_path: Path
+) -> None:
+    file = large_file(tmp_path, "large.tif")
+    with tab(browser, open_stack.url) as page:
+        parts = Parts(page, hold=4, fail=2)
+        visit(page, "#/submit/csmask")
+        page.get_by_label("choose a file").first.set_input_files(file)
+        bar = page.get_by_role("progressbar", name="Upload of scene")
+        page.wait_for_function("part => document.querySelector('.drop progress').value > part", arg=0.85)
+        expect(bar).to_be_visible()
+        expect(page.get_by_role("button", name="Submit", exact=True)).to_be_disabled()
+        parts.release()
+        expect(page.get_by_text("large.tif (17.8 MB) is uploaded.")).to_be_visible()
+        expect(bar).to_be_hidden()
+        expect(page.get_by_role("button", name="Submit", exact=True)).to_be_enabled()
+        assert parts.sent == {1: 1, 2: 3, 3: 1, 4: 1}
+    assert stored(open_stack, "large.tif") == file.read_bytes()
+
+
+def test_an_upload_that_was_stopped_continues_with_the_parts_that_lack(
+    open_stack: Stack, browser: Browser, tmp_path: Path
+) -> None:
+    file = large_file(tmp_path, "stopped.tif")
+    with tab(browser, open_stack.url) as page:
+        parts = Parts(page, hold=3)
+        visit(page, "#/submit/csmask")
+        page.get_by_label("choose a file").first.set_input_files(file)
+        page.wait_for_function("part => document.querySelector('.drop progress').value > part", arg=0.7)
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_text("The upload of stopped.tif was stopped.")).to_be_visible()
+        expect(page.get_by_role("button", name="Submit", exact=True)).to_be_enabled()
+        parts.release()
+        page.get_by_role("button", name="Try again").click()
+        expect(page.get_by_text("stopped.tif (17.8 MB) is uploaded.")).to_be_visible()
+        assert parts.sent == {1: 1, 2: 1, 3: 2, 4: 1}
+    assert stored(open_stack, "stopped.tif") == file.read_bytes()
+
+
+def test_another_file_takes_the_place_of_one_on_the_way(open_stack: Stack, browser: Browser, tmp_path: Path) -> None:
+    for name in ("first.tif", "second.tif"):
+        (tmp_path / name).write_text(f"no scene: {name}")
+    with tab(browser, open_stack.url) as page:
+        held: list[Route] = []
+        page.route(re.compile("/v1/local/.*first"), lambda route: held.append(route))
+        visit(page, "#/submit/csmask")
+        page.get_by_label("choose a file").first.set_input_files(tmp_path / "first.tif")
+        expect(page.get_by_text("Uploading first.tif")).to_be_visible()
+        page.get_by_label("choose a file").first.set_input_files(tmp_path / "second.tif")
+        expect(page.get_by_text("second.tif (20 bytes) is uploaded.")).to_be_visible()
+        expect(page.get_by_role("button", name="Submit", exact=True)).to_be_enabled()
+        expect(page.get_by_label("scene", exact=True).first).to_have_value(re.compile("second.tif$"))
 
 
 def _painted() -> str:

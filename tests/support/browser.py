@@ -41,10 +41,12 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def tab(browser: Browser, url: str, *, key: str | None = None, **context: Any) -> Iterator[Page]:
+def tab(
+    browser: Browser, url: str, *, key: str | None = None, store: str | None = None, **context: Any
+) -> Iterator[Page]:
     """Open the page in a context of its own; at the end no script may have failed, and no policy been broken.
 
-    With `key`, the page asks for it first.
+    With `key`, the page asks for it first. `store` is the origin of an S3 store that the page may ask too.
     """
     own = browser.new_context(viewport=context.pop("viewport", {"width": 1280, "height": 900}), **context)
     own.set_default_timeout(PATIENCE_MS)
@@ -53,10 +55,8 @@ def tab(browser: Browser, url: str, *, key: str | None = None, **context: Any) -
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
     outside: list[str] = []
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith((url, "blob:", "data:")) else outside.append(request.url),
-    )
+    inside = (url, "blob:", "data:", *([store] if store else []))
+    page.on("request", lambda request: None if request.url.startswith(inside) else outside.append(request.url))
     page.goto(f"{url}/ui")
     if key is not None:
         page.get_by_label("Key").fill(key)

@@ -5,6 +5,7 @@ export const BASE = new URL("..", location.href.split("#")[0]).href.replace(/\/$
 
 let key = null;
 const told = new Set();
+const reach = { known: true, listeners: new Set() };
 
 export function setKey(text) {
   key = text;
@@ -13,6 +14,16 @@ export function setKey(text) {
 /** Call `listener` whenever the service refuses the key. */
 export function onUnauthorized(listener) {
   told.add(listener);
+}
+
+/** Call `listener` with false when the service stops answering, and with true when it answers again. */
+export function onReach(listener) {
+  reach.listeners.add(listener);
+}
+
+function reached(now) {
+  if (now !== reach.known) reach.listeners.forEach((listener) => listener(now));
+  reach.known = now;
 }
 
 /** A refusal of the API: `status`, and the fields of its problem document. */
@@ -40,8 +51,10 @@ export async function send(method, path, { body, query, headers = {}, signal } =
     response = await fetch(url, { method, headers: { Accept: "application/json", ...own, ...json, ...headers }, body: text, signal });
   } catch (error) {
     if (signal?.aborted) throw error;
+    reached(false);
     throw new Problem(0, { detail: "The service does not answer.", retryable: true });
   }
+  reached(true);
   if (response.ok) return response;
   const problem = new Problem(response.status, await response.json().catch(() => ({})));
   if (problem.status === 401) told.forEach((listener) => listener());

@@ -1,4 +1,5 @@
 // The frame: the views and the way between them. The address after `#` names the view.
+import { onReach } from "./api.js";
 import { fill, h } from "./dom.js";
 import { may, onLost, open, session } from "./session.js";
 
@@ -49,10 +50,10 @@ async function show() {
   document.title = `${VIEWS[view].title} - Penstock`;
   fill(main, h("p", { class: "quiet" }, "Loading ..."));
   try {
-    const module = await VIEWS[view].load();
+    const module = await VIEWS[view].load().catch(() => { throw new Error("A part of this page did not arrive: the service does not answer, or was upgraded. Reload the page."); });
     if (!signal.aborted) await module.show(main, { rest, query, signal });
   } catch (error) {
-    if (!signal.aborted) fill(main, h("h1", {}, "This did not work"), h("p", { class: "problem", role: "alert" }, error.message));
+    if (!signal.aborted) fill(main, h("h1", {}, "This did not work"), h("p", { class: "problem", role: "alert" }, error.message), h("div", { class: "buttons" }, h("button", { type: "button", onclick: show }, "Try again")));
   }
 }
 
@@ -66,6 +67,8 @@ async function begin() {
   await show();
 }
 
+const lost = document.getElementById("lost");
+onReach((now) => fill(lost, now ? null : "The service does not answer. What you see may be old. The page tries again by itself."));
 onLost(() => { leave.abort(); begin(); });
 addEventListener("hashchange", async () => {
   if (location.hash === "#main") return;

@@ -36,7 +36,7 @@ export async function show(main, { query, signal }) {
     draw(page.jobs);
     newer.disabled = cursors.length === 1;
     older.disabled = next === null;
-    fill(words, page.jobs.length ? `Page ${cursors.length}` : cursors.length > 1 || next ? "No such jobs on this page" : query.size ? "No job fits the filters." : "There are no jobs yet.");
+    fill(words, page.jobs.length ? `Page ${cursors.length}` : cursors.length > 1 || next ? "No such jobs on this page" : query.size ? "No job fits the filters." : ["There are no jobs yet. ", may("submit") && h("a", { href: "#/submit" }, "Submit the first one.")]);
   }
 
   function draw(jobs) {

@@ -24,7 +24,7 @@ export async function show(main, { rest: [id], signal }) {
     section("Input", h("pre", { class: "json", tabindex: "0" }, JSON.stringify(job.input, null, 2))), log.element);
 
   async function draw() {
-    fill(head, header(job, refresh));
+    redraw(head, header(job, refresh));
     fill(bars, timeline(job));
     shown.update(job);
   }
@@ -52,13 +52,28 @@ async function follow(job, { signal, log, shown, refresh }) {
   }
 }
 
+/** Replace the children of an element; the focus stays on the control of the same name. */
+function redraw(element, children) {
+  const focus = element.contains(document.activeElement) ? document.activeElement.textContent : null;
+  fill(element, children);
+  if (focus !== null) [...element.querySelectorAll("a, button")].find((each) => each.textContent === focus)?.focus();
+}
+
+/** Return why a job waits, and for what. */
+function held({ model_problem: problem, queue }) {
+  return [
+    h("p", { class: "problem" }, `The job waits: ${problem}`),
+    h("p", { class: "quiet" }, h("strong", {}, "What to do: "), "Wait, or ask the operator: the job starts when a worker of the queue ", h("code", {}, queue), " can run its model. The view Operate shows workers and models."),
+  ];
+}
+
 function header(job, changed) {
   return [
     h("p", { class: "crumbs" }, h("a", { href: "#/jobs" }, "Jobs")),
     h("div", { class: "head" },
       h("div", {}, h("h1", {}, job.model, " ", badge(job.status)), h("p", { class: "quiet id" }, job.id)),
       h("div", { class: "buttons" }, actions(job, changed))),
-    !FINAL.has(job.status) && h("div", { class: "card" }, progress(job), job.model_problem && h("p", { class: "problem" }, job.model_problem)),
+    !FINAL.has(job.status) && h("div", { class: "card" }, job.model_problem ? held(job) : progress(job)),
     job.error && errorBox(job.error, FINAL.has(job.status) ? "Error" : "Error of the latest attempt"),
     facts([
       ["Created", h("time", { datetime: job.created_at, title: time(job.created_at) }, `${time(job.created_at)} (${ago(job.created_at)})`)],

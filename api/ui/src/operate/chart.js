@@ -23,7 +23,7 @@ export function chart(title, series) {
       if (points[0].length > MOST) points.forEach((each) => each.shift());
       plot ??= new uPlot({
         width: 280, height: 130, legend: { show: series.length > 1, live: false }, cursor: { show: false },
-        scales: { x: { range: (_, first, last) => [first, Math.max(last, first + LEAST_S)] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        scales: { x: { range: () => [points[0][0], Math.max(points[0].at(-1), points[0][0] + LEAST_S)] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
         axes: [{ ...axis, size: 24, space: 70, values: (_, times) => times.map((at) => CLOCK.format(at * 1000)) }, axis],
         series: [{}, ...series.map(({ label, hue }) => ({ label, stroke: colour(hue), width: 2, points: { show: points[0].length < 3 } }))],
       }, points, element);

@@ -22,7 +22,7 @@ export async function queues(signal) {
       }
       shown.get(queue.name).update(queue);
     }
-    if (!found.queues.length) fill(list, h("p", { class: "quiet" }, "No queue has had a job yet."));
+    if (!found.queues.length) fill(list, h("p", { class: "quiet" }, "No queue is known yet. A worker reports its queues when it starts."));
   }
   await read();
   poll(read, signal);
@@ -58,7 +58,7 @@ function panel(name, changed) {
       fill(words, facts([
         ["Queued", number(queue.queued)], ["Running", number(queue.running)], ["Live workers", number(queue.workers)], ["Wanted workers", number(queue.wanted_workers)],
         ["Slots", number(queue.slots)], ["Throughput", `${precise(queue.throughput_per_s * 60)} per minute`], ["Oldest age", queue.queued ? duration(queue.oldest_age_s) : "none waits"],
-        ["Until empty", queue.eta_s === null ? "no estimate" : duration(queue.eta_s)], ["Dead letters", number(queue.dead_letters)],
+        ["Until empty", queue.queued + queue.running === 0 ? "empty now" : queue.eta_s === null ? "no estimate" : duration(queue.eta_s)], ["Dead letters", number(queue.dead_letters)],
       ]));
       if (mode === queue.mode) return;
       mode = queue.mode;

@@ -7,40 +7,57 @@ import { badge } from "../jobs/parts.js";
 import { time } from "../words.js";
 
 export async function webhooks(signal) {
-  const { endpoints } = await get("/v1/webhook-endpoints", { signal });
-  const dead = await get("/v1/deliveries/dead-letters", { signal });
-  const latest = h("div", { role: "status" });
-  return section("Webhooks",
-    endpoints.length ? table("Webhook endpoints", ["Receiver", "State", "Events", "Models", "Created", ""], endpoints.map((endpoint) => row(endpoint, latest, signal)))
-      : h("p", { class: "quiet" }, "There are no endpoints. ", h("code", {}, "penstock webhooks create URL"), " creates one."),
-    latest,
-    h("h3", {}, "Deliveries that failed for good"),
-    dead.deliveries.length ? h("div", { class: "stack" }, deliveryTable(dead.deliveries), h("div", { class: "buttons" }, button("Send all again", "Send all failed deliveries again?", "Receivers get each event with the same id and the same bytes.", async () => {
-      const { deliveries } = await call("POST", "/v1/deliveries/dead-letters/redeliver");
-      note(`${deliveries} deliveries are sent again.`);
-    }))) : h("p", {}, "There are none."));
+  const body = h("div", { class: "stack" });
+  const latest = h("div", { class: "stack" });
+  async function read() {
+    const { endpoints } = await get("/v1/webhook-endpoints", { signal });
+    const dead = await get("/v1/deliveries/dead-letters", { signal });
+    const context = { latest, read, signal };
+    fill(body,
+      endpoints.length ? table("Webhook endpoints", ["Receiver", "State", "Events", "Models", "Created", ""], endpoints.map((endpoint) => row(endpoint, context)))
+        : h("p", { class: "quiet" }, "There are no endpoints. ", h("code", {}, "penstock webhooks create URL"), " creates one."),
+      latest,
+      h("h3", {}, "Deliveries that failed for good"),
+      dead.deliveries.length ? [deliveryTable(dead.deliveries), h("div", { class: "buttons" }, sendAll(read))] : h("p", {}, "There are none."));
+  }
+  await read();
+  return section("Webhooks", body);
 }
 
-function row(endpoint, latest, signal) {
+function sendAll(read) {
+  return button("Send all again", "Send all failed deliveries again?", "Receivers get each event with the same id and the same bytes. Deliveries to a disabled endpoint stay here.", async () => {
+    const { deliveries } = await call("POST", "/v1/deliveries/dead-letters/redeliver");
+    note(deliveries === 1 ? "One delivery is sent again." : `${deliveries} deliveries are sent again.`);
+    await read();
+  });
+}
+
+function row(endpoint, { latest, read, signal }) {
   const path = `/v1/webhook-endpoints/${endpoint.id}`;
   const shown = async () => {
     const { deliveries } = await get(`${path}/deliveries`, { signal });
-    fill(latest, h("h3", {}, `Deliveries to ${endpoint.url}`), deliveries.length ? deliveryTable(deliveries) : h("p", {}, "There are none."));
+    fill(latest, h("h3", { tabindex: "-1" }, `Deliveries to ${endpoint.url}`), deliveries.length ? deliveryTable(deliveries) : h("p", {}, "There are none yet."));
+    latest.firstChild.focus();
   };
   const test = async () => {
-    try {
-      const delivery = await call("POST", `${path}/test`);
-      const done = await get(`/v1/deliveries/${delivery.id}`, { query: { wait: 20 }, signal });
-      note(`The test was ${done.state}.`, done.state === "delivered" ? "good" : "bad");
-    } catch (error) {
-      note(error.message, "bad");
-    }
+    const delivery = await call("POST", `${path}/test`);
+    note("A test event is sent.");
+    const done = await get(`/v1/deliveries/${delivery.id}`, { query: { wait: 20 }, signal });
+    note(`The state of the test's delivery: ${done.state}.`, done.state === "delivered" ? "good" : "bad");
   };
+  const enable = async () => { await call("PATCH", path, { body: { enabled: true } }); note("The endpoint is enabled."); await read(); };
+  const remove = async () => { await call("DELETE", path); note("The endpoint is deleted."); fill(latest); await read(); };
   return [
     h("span", { class: "url" }, endpoint.url, endpoint.description && h("span", { class: "quiet" }, ` ${endpoint.description}`)),
     h("span", {}, badge(endpoint.enabled ? "enabled" : "disabled"), endpoint.disabled_reason && ` ${endpoint.disabled_reason}`),
     endpoint.events.join(", "), endpoint.models.join(", ") || "all", time(endpoint.created_at),
-    h("span", { class: "buttons" }, h("button", { type: "button", onclick: shown }, "Deliveries"), h("button", { type: "button", onclick: test }, "Test"),
-      button("Delete", "Delete this endpoint?", "Its receiver gets no more events.", async () => { await call("DELETE", path); note("The endpoint is deleted."); dispatchEvent(new HashChangeEvent("hashchange")); }, "danger")),
+    h("span", { class: "buttons" }, plain("Deliveries", shown),
+      endpoint.enabled ? plain("Test", test) : button("Enable", "Enable this endpoint?", "Its receiver gets the events of jobs that end from now on.", enable),
+      button("Delete", "Delete this endpoint?", "Its receiver gets no more events.", remove, "danger")),
   ];
+}
+
+/** Return a button that acts at once; an error is a message. */
+function plain(name, act) {
+  return h("button", { type: "button", onclick: () => act().catch((error) => note(error.message, "bad")) }, name);
 }

@@ -11,7 +11,7 @@ export async function workers(signal) {
     fill(body, found.length ? table("Workers", ["Worker", "State", "Device", "Running", "Queues", "Models", "Started"], found.map((worker) => [
       h("span", {}, worker.id, h("br"), h("span", { class: "quiet" }, worker.host)), badge(worker.state), worker.device, `${worker.running} of ${worker.slots}`, worker.queues.join(", "),
       h("ul", { class: "plain-list" }, worker.models.map((model) => h("li", {}, model.name, h("span", { class: "quiet" }, model.loaded ? " loaded" : model.ready ? " ready" : " not ready")))), ago(worker.started_at),
-    ])) : h("p", { class: "quiet" }, "No worker is live."));
+    ])) : h("p", { class: "quiet" }, "No worker is live: jobs wait until one starts. ", h("code", {}, "penstock up"), " and ", h("code", {}, "penstock worker"), " start workers."));
   };
   await read();
   (async () => {

@@ -24,17 +24,21 @@ function inputs(files, pattern) {
 export function result(signal) {
   const inner = h("div", { class: "stack" });
   const element = section("Result", inner);
+  const title = element.querySelector("h2");
   element.hidden = true;
   const early = partial();
   let drawn = false;
 
   async function update(job) {
     if (drawn || job.status !== "succeeded") {
-      if (FINAL.has(job.status) && !drawn) element.hidden = !early.some();
+      if (drawn) return;
+      fill(title, "Result so far");
+      if (FINAL.has(job.status)) element.hidden = !early.some();
       return;
     }
     drawn = true;
     element.hidden = false;
+    fill(title, "Result");
     const { links } = await get(`/v1/jobs/${job.id}/links`, { signal });
     const files = links.map((link) => ({ ...link, url: reachable(link.url) }));
     const viewer = VIEWERS.find((each) => each.fits(job, files));

@@ -11,6 +11,6 @@ export async function view(job, files, signal) {
   if (!response.ok) throw new Error(`The table cannot be read: the store answered ${response.status}.`);
   const [heads, ...rows] = csvParseRows(await response.text());
   const shown = rows.slice(0, ROWS);
-  return h("div", {}, table(file.name, heads ?? [], shown),
+  return h("div", { class: "bounded" }, table(file.name, heads ?? [], shown),
     rows.length > ROWS && h("p", { class: "quiet" }, `The first ${ROWS} rows. Download the artifact for all of them.`));
 }

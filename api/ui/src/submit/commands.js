@@ -9,7 +9,7 @@ const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 export function commands() {
   const panel = h("div", { class: "commands" });
   return {
-    element: h("aside", { class: "card", "aria-label": "The same as commands" }, h("h2", {}, "The same as a command"), panel),
+    element: h("aside", { class: "card", "aria-label": "The same as commands" }, h("h2", {}, "The same as a command"), !session.key.open && h("p", { class: "quiet" }, "Each reads your key from the environment variable ", h("code", {}, "PENSTOCK_API_KEY"), "."), panel),
     update(request, files) {
       fill(panel, [["Command line", cli(request, files)], ["Python", python(request, files)], ["curl", curl(request, files)]].map(([name, text]) => block(name, text)));
     },
@@ -32,7 +32,8 @@ function cli(request, files) {
   const given = Object.entries(files).map(([name, file]) => (Object.keys(files).length === 1 ? quoted(file) : `${name}=${quoted(file)}`));
   const parameters = Object.entries(withoutFiles(request, files)).map(([name, value]) => `--param ${quoted(`${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)}`);
   const metadata = Object.entries(request.metadata ?? {}).map(([name, value]) => `--meta ${quoted(`${name}=${value}`)}`);
-  return [`PENSTOCK_URL=${BASE} penstock submit ${request.model}`, ...given, ...parameters, ...metadata, "--out result"].join(" \\\n  ");
+  const rank = request.priority ? [`--priority ${request.priority}`] : [];
+  return [`PENSTOCK_URL=${BASE} penstock submit ${request.model}`, ...given, ...parameters, ...metadata, ...rank, "--out result"].join(" \\\n  ");
 }
 
 function python(request, files) {
@@ -41,8 +42,9 @@ function python(request, files) {
   if (Object.keys(rest).length) words.push(literal(rest));
   if (Object.keys(files).length) words.push(`files=${literal(files)}`);
   if (request.metadata) words.push(`metadata=${literal(request.metadata)}`);
-  const key = session.key.open ? "" : ", api_key=KEY";
-  return `from penstock.client import Client
+  if (request.priority) words.push(`priority=${JSON.stringify(request.priority)}`);
+  const key = session.key.open ? "" : ', api_key=os.environ["PENSTOCK_API_KEY"]';
+  return `${key && "import os\n\n"}from penstock.client import Client
 
 with Client("${BASE}"${key}) as penstock:
     job = penstock.submit(${words.join(", ")})

@@ -19,7 +19,7 @@ export async function show(main, { rest: [wanted], signal }) {
   const beside = commands();
   fill(main, h("h1", {}, "Submit a job"),
     h("div", { class: "columns" },
-      h("div", { class: "stack" }, h("div", { class: "card" }, h("div", { class: "field" }, h("label", { for: "model" }, "Model"), pick), about(model)), form(model, beside)),
+      h("div", { class: "stack" }, h("div", { class: "card" }, h("div", { class: "field" }, h("label", { for: "model" }, "Model"), pick), about(model)), form(model, beside, signal)),
       beside.element));
 }
 
@@ -35,11 +35,11 @@ function about(model) {
   ];
 }
 
-function form(model, beside) {
+function form(model, beside, left) {
   const pending = new Set();
   const submit = h("button", { class: "main", type: "submit" }, "Submit");
   const wrong = h("div", { class: "problem", role: "alert", hidden: true });
-  const uploads = { begin() { const one = {}; pending.add(one); submit.disabled = true; return () => { pending.delete(one); submit.disabled = pending.size > 0; }; } };
+  const uploads = { begin: (own) => begin(pending, AbortSignal.any([own, left]), () => { submit.disabled = pending.size > 0; }) };
   const root = model.input_schema;
   let ready = false;
   const context = { root, uploads, changed: () => { if (ready) beside.update(request(), fileNames()); } };
@@ -83,4 +83,15 @@ function form(model, beside) {
   ready = true;
   context.changed();
   return element;
+}
+
+/** Note an upload among those that are pending: until it is done, a closing tab asks first. Leaving the view stops it. */
+function begin(pending, signal, changed) {
+  const one = {};
+  const keep = (event) => event.preventDefault();
+  const done = () => { pending.delete(one); removeEventListener("beforeunload", keep); changed(); };
+  pending.add(one);
+  addEventListener("beforeunload", keep);
+  changed();
+  return { signal, done };
 }
