@@ -14,7 +14,7 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputS
 from penstock.processors.geo.change import PrefixedSink, SplitOutputs, both, check_dates, class_ids, earlier_request
 from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import SegmentationOptions, read_options
-from penstock.processors.geo.read.inputs import naming
+from penstock.processors.geo.read.opened_scene import naming
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.tiling.stitch import Channels
