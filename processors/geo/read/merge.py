@@ -75,7 +75,7 @@ class MergedRows:
             ]
             merged = _first if self._merge == "first" else _median
             numbers = np.zeros((self._count, strip.height, strip.width), self.dtype)
-            yield top, numbers, merged(numbers, pieces)
+            yield top, numbers, merged(numbers, pieces) if pieces else np.zeros(numbers.shape[1:], bool)
 
 
 def merged_dtype(dtypes: Sequence[np.dtype[Any]], merge: Merge) -> np.dtype[Any]:
