@@ -193,15 +193,14 @@ def test_a_mosaic_prefers_what_no_mask_hides(tmp_path: Path, merge: str) -> None
 
 
 def test_a_mosaic_of_one_masked_scene_is_that_scene(tmp_path: Path) -> None:
-    scene = {
+    scene: dict[str, Any] = {
         "scene": str(write_scene(tmp_path / "scene.tif", pattern(90, 70), nodata=9)),
         "mask": {"media": str(write_scene(tmp_path / "scl.tif", blocks([4, 9], 90, 70))), "kind": "scl"},
     }
     model = make_model(tile_px=32, halo_px=16)
-    one, _ = segment(None, tmp_path / "one", model=model, network=network, outputs=("classes",), **scene)
-    two, _ = segment(
-        None, tmp_path / "two", model=model, network=network, outputs=("classes",), mosaic={"scenes": [scene]}
-    )
+    how: dict[str, Any] = {"model": model, "network": network, "outputs": ("classes",)}
+    one, _ = segment(Path(scene["scene"]), tmp_path / "one", mask=scene["mask"], **how)
+    two, _ = segment(None, tmp_path / "two", mosaic={"scenes": [scene]}, **how)
     np.testing.assert_array_equal(classes(one), classes(two))
 
 
