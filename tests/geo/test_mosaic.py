@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.inputs import Inputs, read_inputs
 from penstock.processors.geo.read.merge import MergedRows, MosaicPart
-from penstock.processors.geo.read.placement import Shift, whole
+from penstock.processors.geo.read.placement import Shift, Warp, whole
+from penstock.processors.geo.read.resample import Chunk
 from penstock.processors.geo.read.scene_rows import open_rows
 from penstock.processors.geo.request import SceneRequest, SegmentationRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
@@ -170,6 +173,40 @@ def test_any_part_of_a_mosaic_equals_that_part_of_numpys(seed: int, count: int, 
     at = slice(part.top, part.bottom), slice(part.left, part.right)
     np.testing.assert_array_equal(valid, there.any(axis=0)[at])
     np.testing.assert_array_equal(np.where(valid, numbers, 0), np.where(valid, expected[:, *at], 0))
+
+
+class Endless:
+    """Rows of a scene of any height, made while they are read."""
+
+    dtype, chunk_rows = np.dtype(np.uint16), 512
+
+    def read(self, box: Box) -> Iterator[Chunk]:
+        for top in range(box.top, box.bottom, self.chunk_rows):
+            rows = min(self.chunk_rows, box.bottom - top)
+            yield top, np.full((6, rows, box.width), 7, np.uint16), np.ones((rows, box.width), bool)
+
+
+def peak_bytes(height: int, merge: Any, *, warp: bool) -> int:
+    """Return the peak memory of merging four scenes of this height."""
+    box = Box(0, 0, height, 600)
+    place = Warp(box, None, NORTH_UP, ~NORTH_UP, height, 600) if warp else Shift(box)
+    parts = [MosaicPart(place.place(Endless(), 6), box) for _ in range(4)]
+    tracemalloc.start()
+    try:
+        for _, numbers, valid in MergedRows(parts, 6, merge).read(box):
+            assert valid.all()
+            assert (numbers == 7).all()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("merge", ["first", "median"])
+@pytest.mark.parametrize("warp", [False, True])
+def test_memory_does_not_grow_with_the_height_of_a_mosaic(merge: str, warp: bool) -> None:
+    low, high = (peak_bytes(height, merge, warp=warp) for height in (1500, 9000))
+    assert high < 1.05 * low
+    assert high < 100 * 2**20  # 4 scenes of 6 bands would take 259 MB
 
 
 def test_scenes_with_other_radiometry_come_to_the_first_scenes_numbers(tmp_path: Path) -> None:

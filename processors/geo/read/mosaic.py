@@ -66,7 +66,7 @@ class DateScenes:
     #: Header of the grid of all scenes together.
     scene: Scene
     members: tuple[Member, ...]
-    #: How scenes are merged; None for a single scene.
+    #: Way in which scenes are merged; None for a single scene.
     merge: Merge | None = None
     #: True if the scenes are reprojected to a stated grid.
     reprojected: bool = False
