@@ -17,8 +17,9 @@ from penstock.processors.geo.schema_marks import only_one_of, without_default
 from penstock.times import Time
 
 OutputName = Literal[
-    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "quicklook", "stats", "item"
-]
+    "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "quicklook", "change",
+    "stats", "item",
+]  # fmt: skip
 DEFAULT_OUTPUTS: tuple[OutputName, ...] = ("classes", "preview", "stats")
 
 ValueOutputName = Literal["values", "preview", "stats", "item"]
@@ -178,7 +179,8 @@ class SegmentationRequest(SceneRequest):
             "Outputs, all from one forward pass. classes: a COG of class ids; probability: a COG with one band per "
             "class, in steps of 1/254; probability_float32: the same, unrounded; confidence: a COG of the largest "
             "probability; polygons: FlatGeobuf in the scene's CRS and GeoJSON; preview: a PNG of at most 1024 px; "
-            "quicklook: the scene itself in its colours, as such a PNG; stats: pixels, area and percentage of each "
+            "quicklook: the scene itself in its colours, as such a PNG; change: the COG of the field `change`, "
+            "made whenever that field is given, and never without it; stats: pixels, area and percentage of each "
             "class as JSON; item: STAC items of the outputs (if the acquisition time is known) and the model."
         ),
     )

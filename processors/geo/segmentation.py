@@ -68,6 +68,12 @@ class RasterSegmentation:
             kind="png",
             default=False,
         ),
+        RASTER_OUTPUTS.spec(
+            "change",
+            "change.tif: with the input `change`, a COG of lost (1), gained (2) and kept (3) classes; 255 = no data",
+            kind="cog",
+            default=False,
+        ),
         OutputSpec(
             "item",
             ITEM_TYPE,
