@@ -16,7 +16,7 @@ from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockErro
 from penstock.intake.inputs import Findings, examine
 from penstock.intake.submissions import Origin, check_webhook, refuse_tensors, servable, submission_to
 from penstock.jobs import JobKey, Submission
-from penstock.models import CatalogueEntry
+from penstock.models import CatalogueEntry, media_by_range
 from penstock.requests import JobRequest
 
 
@@ -95,7 +95,8 @@ async def _submission(
     found = examination.findings() if examination and is_current else examine(entry, wanted.input)
     refuse_tensors(found.tensors, tenant=key.tenant, settings=api.settings)
     check_webhook(wanted, api.settings)
-    media_bytes = await check_media(api, key.tenant, entry, found.media)
+    by_range = media_by_range(entry.input_schema, wanted.input)
+    media_bytes = await check_media(api, key.tenant, entry, found.media, by_range)
     return submission_to(entry, key, wanted, fingerprint=fingerprint, origin=origin, media_bytes=media_bytes)
 
 

@@ -118,7 +118,7 @@ class StoreWaits:
 
 
 class _PatientStore:
-    """An object store whose calls are repeated while it is away. Not for `read`, which fails while it is iterated."""
+    """An object store whose calls are repeated while it is away. `read` goes on where the store went away."""
 
     def __init__(self, objects: ObjectStore, waits: StoreWaits, attempt: Attempt) -> None:
         self._objects = objects
@@ -128,6 +128,26 @@ class _PatientStore:
     def list(self, prefix: str) -> Iterator[Any]:
         """Yield a listing that was read as a whole."""
         return iter(self._waits.call(self._attempt, lambda: [*self._objects.list(prefix)]))
+
+    def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:
+        """Yield the bytes from `start` to before `end`. After a wait, the rest is read.
+
+        Give an etag: without one, the rest may be that of a newer object.
+        """
+        at = start
+        chunks = self._objects.read(key, start=at, end=end, etag=etag)
+
+        def step() -> bytes | None:
+            nonlocal chunks
+            try:
+                return next(chunks, None)
+            except ObjectStoreUnavailable:
+                chunks = self._objects.read(key, start=at, end=end, etag=etag)
+                raise
+
+        while (chunk := self._waits.call(self._attempt, step)) is not None:
+            at += len(chunk)
+            yield chunk
 
     def __getattr__(self, name: str) -> Any:
         act = getattr(self._objects, name)

@@ -20,7 +20,8 @@ from penstock.processors.geo.options import ClassLabel
 from penstock.processors.geo.read.grids import nesting
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.provenance import Provenance
-from penstock.processors.geo.request import Acquisition, ChangeRequest, SegmentationRequest
+from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
+from penstock.processors.geo.scene_request import Acquisition
 from penstock.processors.geo.tiling.tiles import PendingTiles
 from penstock.reports import Issue
 

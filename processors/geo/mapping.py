@@ -37,10 +37,12 @@ from penstock.processors.base import (
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
-from penstock.processors.geo.read.inputs import InputFile, Inputs, fill_files, open_rows, read_inputs
+from penstock.processors.geo.read.inputs import Inputs, read_inputs
+from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.scene_area import SceneArea
+from penstock.processors.geo.read.scene_rows import count_masked, fill_files, open_rows, open_wanted
 from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts, add_suspects
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
@@ -91,15 +93,20 @@ class Context(Generic[RequestT]):
         """Return source files, radiometry and suspected nodata of the scene."""
         inputs = self.inputs
         return Provenance(
-            tuple(SourceFile(file.reference, file.etag) for file in inputs.files),
-            _used_data(inputs, self.coordinates),
+            tuple(SourceFile(file.reference, file.etag) for file in inputs.sources),
+            _used_data(inputs, self.coordinates) | ({"masked": count_masked(inputs)} if inputs.masked else {}),
             inputs.acquired,
             (
                 *inputs.notes,
                 *self.doubts,
                 *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
             ),
-            tuple(date.stac for date in self.request.acquisitions() if isinstance(date.stac, str)),
+            tuple(
+                scene.stac
+                for date in self.request.acquisitions()
+                for scene in date.singles()
+                if isinstance(scene.stac, str)
+            ),
         )
 
 
@@ -109,11 +116,13 @@ def _scene_bands(inputs: Inputs) -> SceneBands:
 
 
 def _used_data(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
-    """Return the bands, radiometry, coordinates and area that were used, as JSON values."""
-    found = coordinates.to_json()
+    """Return the bands, radiometry, coordinates, mosaics, masks and area that were used, as JSON values."""
+    found, mosaics, masks = coordinates.to_json(), inputs.mosaics_json(), inputs.masks_json()
     return (
         {"bands": inputs.bands_json(), "radiometry": inputs.radiometry.to_json()}
         | ({"coordinates": found} if found else {})
+        | ({"mosaics": mosaics} if mosaics else {})
+        | ({"masks": masks} if masks else {})
         | ({} if inputs.area is None else {"area": inputs.area.to_json()})
     )
 
@@ -264,7 +273,7 @@ class SceneMapper:
             "penstock": penstock.__version__,
             "model": self._model.model_dump(mode="json", include=set(_MODEL_FIELDS)),
             "options": self._options.model_dump(mode="json"),
-            "files": [file.etag or _hash(file) for file in inputs.files],
+            "files": [file.etag or _hash(file) for file in inputs.sources],
             "shape": None if inputs.area is None else inputs.area.facts(),
             **_used_data(inputs, coordinates),
             "outputs": sorted(outputs),
@@ -277,7 +286,7 @@ class SceneMapper:
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
         # Read no further than the area: a file may hold no other rows.
         bottom = context.plan.window_of(context.skipped if context.part is not None else ()).bottom
-        with open_rows(inputs, bottom=bottom) as rows:
+        with open_rows(inputs, bottom=bottom) as rows, open_wanted(inputs) as wanted:
             yield from make_prompts(
                 rows,
                 context.plan,
@@ -286,7 +295,7 @@ class SceneMapper:
                 context.skipped,
                 tile_inputs=context.coordinates.of,
                 find_suspects=_scene_bands(inputs).find_suspects,
-                area=inputs.area,
+                area=wanted,
             )
 
 

@@ -14,7 +14,7 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputS
 from penstock.processors.geo.change import PrefixedSink, SplitOutputs, both, check_dates, class_ids, earlier_request
 from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import SegmentationOptions, read_options
-from penstock.processors.geo.read.inputs import naming
+from penstock.processors.geo.read.opened_scene import naming
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.tiling.stitch import Channels
@@ -66,6 +66,12 @@ class RasterSegmentation:
             "quicklook",
             "quicklook.png: the scene in its colours, at most 1024 px",
             kind="png",
+            default=False,
+        ),
+        RASTER_OUTPUTS.spec(
+            "change",
+            "change.tif: with the input `change`, a COG of lost (1), gained (2) and kept (3) classes; 255 = no data",
+            kind="cog",
             default=False,
         ),
         OutputSpec(

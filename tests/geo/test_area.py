@@ -17,10 +17,11 @@ from pyproj import Transformer
 
 from penstock.errors import InvalidInput, MediaTooLarge
 from penstock.models import Limits
+from penstock.processors.geo.area_request import AreaRequest
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.raster import read_scene
 from penstock.processors.geo.read.scene_area import SceneArea, find_area
-from penstock.processors.geo.request import AreaRequest, SegmentationRequest
+from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.tiling.plan import Box
 from tests.support.geo.in_memory import MemoryRows, Network, Numbers, mapped, plan_of

@@ -52,6 +52,16 @@ CHANGE = {"of": ["class 1", "class 3"], "ignore": ["class 4"]}
 ALL = ("classes", "polygons", "preview", "stats", "item")
 
 
+def test_the_output_change_needs_the_field_change(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    with_it, _ = segment(
+        after, tmp_path / "with", outputs=("change",), change={**CHANGE, "before": {"scene": str(before)}}
+    )
+    without, _ = segment(after, tmp_path / "without", outputs=("change", "classes"))
+    assert {"change.tif", "before-classes.tif"} <= set(with_it.artifacts)
+    assert {name for name in without.artifacts if name.startswith("change")} == set()
+
+
 def test_the_change_is_the_difference_of_two_separate_runs(tmp_path: Path) -> None:
     before, after = two_scenes(tmp_path)
     model = make_model(tile_px=48, halo_px=8)

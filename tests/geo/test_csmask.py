@@ -157,6 +157,26 @@ def test_an_area_of_betsiboka_is_the_whole_result_cut(area: dict[str, Any], netw
 
 
 @needs_data
+def test_the_halves_of_betsiboka_are_the_whole_scene(network: Network, tmp_path: Path) -> None:
+    whole, _ = betsiboka(network, tmp_path / "whole", tile_px=128)
+    scenes = []
+    with rasterio.open(DATA / "l8_betsiboka_20200127_6b.tif") as file:
+        for at in range(2):
+            window = rasterio.windows.Window(256 * at, 0, 256, 512)
+            profile = {
+                **file.profile,
+                "width": 256,
+                "transform": file.transform @ rasterio.Affine.translation(256 * at, 0),
+            }
+            with rasterio.open(tmp_path / f"{at}.tif", "w", **profile) as half:
+                half.write(file.read(window=window))
+                half.descriptions, half.scales = file.descriptions, file.scales
+            scenes.append({"scene": str(tmp_path / f"{at}.tif")})
+    parts, _ = segment(None, tmp_path / "parts", network=network, model=csmask(tile_px=128), mosaic={"scenes": scenes})
+    np.testing.assert_array_equal(*(read(sink.artifacts["classes.tif"]) for sink in (parts, whole)))
+
+
+@needs_data
 def test_the_flood_of_betsiboka_is_gained_water(network: Network, tmp_path: Path) -> None:
     """The river carries red sediment, which the network takes for snow, so that both classes count as water."""
     change = {

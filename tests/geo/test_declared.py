@@ -22,7 +22,8 @@ from penstock.processors.geo.read.radiometry import (
     from_tags,
     resolve_radiometry,
 )
-from penstock.processors.geo.request import RadiometryRequest, SegmentationRequest
+from penstock.processors.geo.request import SegmentationRequest
+from penstock.processors.geo.scene_request import RadiometryRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
 from tests.support.geo.scenes import Network, make_model, one_hot, read, segment, write_scene
 

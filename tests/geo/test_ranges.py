@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import MediaUnreadable, ProcessorFailed
 from penstock.processors.geo.read.gdal import rasterio
-from penstock.processors.geo.read.inputs import open_rows
+from penstock.processors.geo.read.scene_rows import open_rows
 from penstock.processors.geo.read.tiff_ranges import open_partial
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.tiling.plan import Box

@@ -15,7 +15,8 @@ from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnread
 from penstock.models import Limits
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.gdal import rasterio
-from penstock.processors.geo.read.inputs import Inputs, open_rows, read_inputs
+from penstock.processors.geo.read.inputs import Inputs, read_inputs
+from penstock.processors.geo.read.scene_rows import open_rows
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.tiling.plan import Box
 from tests.support.geo.metadata import item, sentinel2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from penstock.jobs import Artifact, Job, JobKey, Progress, State, Status, Submis
 from penstock.models import CatalogueEntry, Output
 from penstock.ogc import RequestedAnswer, RequestedOutput
 from penstock.processors.geo.request import SegmentationRequest
+from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.language.request import TextEmbeddingRequest
 
 BASE = "http://h"
@@ -52,6 +53,19 @@ def schemas_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     inside += [part for name in ("allOf", "oneOf", "anyOf") for part in schema.get(name, ())]
     for part in (*inside, *schema.get("properties", {}).values()):
         yield from schemas_in(part)
+
+
+def test_the_change_of_a_scene_is_an_output() -> None:
+    entry = an_entry(SegmentationRequest, *(Output(**asdict(spec)) for spec in RasterSegmentation.outputs))
+    assert "change.tif" in (processes.description(entry, BASE).outputs["change"].description or "")
+    geotiff = next(output.media_type for output in entry.outputs if output.name == "change")
+    job = a_job(
+        ("before-classes.tif", geotiff), ("classes.tif", geotiff), ("change.tif", geotiff), ("change.png", "image/png")
+    )
+    wanted = [RequestedOutput(output.name, output.media_type) for output in entry.outputs]
+    found = [(part.output, part.file.name) for part in ogc.output_parts(job, wanted, BASE) if part.file is not None]
+    assert ("classes", "classes.tif") in found
+    assert [name for output, name in found if output == "change"] == ["change.tif"]
 
 
 def test_a_word_of_the_standard_may_stand_for_several_statuses() -> None:

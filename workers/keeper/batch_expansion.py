@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any
 
@@ -36,7 +36,7 @@ from penstock.formats import RUNS
 from penstock.intake.references import check_reference, references, total_bytes
 from penstock.intake.submissions import Origin, check_input, check_tensors, check_webhook, servable, submission_to
 from penstock.jobs import Submission
-from penstock.models import CatalogueEntry
+from penstock.models import CatalogueEntry, media_by_range
 from penstock.queue import HintSender
 from penstock.reports import Issue
 from penstock.requests import LineRequest
@@ -214,8 +214,10 @@ class WindowSubmission:
         check_input(entry, wanted.input)
         check_tensors(entry.input_schema, wanted.input, tenant=manifest.key.tenant, settings=settings)
         check_webhook(wanted, settings)
+        by_range = media_by_range(entry.input_schema, wanted.input)
+        check = partial(check_reference, self.expansion.objects, settings, manifest.key.tenant, entry)
         sizes = {
-            reference: check_reference(self.expansion.objects, settings, manifest.key.tenant, entry, place, reference)
+            reference: check(place, reference, by_range=reference in by_range)
             for place, reference in references(entry, wanted.input)
         }
         key, origin = manifest.key.member(line.number), Origin(manifest.traceparent)

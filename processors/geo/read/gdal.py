@@ -50,6 +50,7 @@ _FOR_PROGRAMMERS = re.compile(r"/|\bmedia\b|\bband \d|\(\)|IReadBlock")
 
 __all__ = [
     "CPLE_BaseError",
+    "CRSError",
     "ColorInterp",
     "RasterioError",
     "Resampling",

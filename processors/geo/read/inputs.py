@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from penstock.errors import InputError, InvalidInput
+from penstock.errors import InvalidInput
 from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.read.bands import SceneBand, bands_in_words, select_bands
 from penstock.processors.geo.read.coordinates import AcquisitionTime, check_order
-from penstock.processors.geo.read.grids import Factor, finest, nesting
-from penstock.processors.geo.read.radiometry import (
-    BandRadiometry,
-    Declaration,
-    Radiometry,
-    Source,
-    from_request,
-    resolve_radiometry,
-)
-from penstock.processors.geo.read.raster import FileRows, Scene, check_pixels, opened, read_scene
-from penstock.processors.geo.read.resample import coarse_box
-from penstock.processors.geo.read.row_stream import FileLayer, SceneRows, layer_dtype, stream_dtype
+from penstock.processors.geo.read.grids import Factor, nesting
+from penstock.processors.geo.read.mosaic import ChosenScene, DateScenes, merge_scenes, on_one_grid, single_scene
+from penstock.processors.geo.read.opened_scene import InputBand, InputFile, OpenedScene, SceneOpener
+from penstock.processors.geo.read.radiometry import Radiometry, Source
+from penstock.processors.geo.read.raster import Scene, check_pixels
+from penstock.processors.geo.read.row_stream import stream_dtype
 from penstock.processors.geo.read.scene_area import SceneArea, find_area
-from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
-from penstock.processors.geo.read.stac_assets import choose_assets
-from penstock.processors.geo.read.stac_item import StacItem, file_name, read_stac_item
-from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
-from penstock.processors.geo.request import Acquisition, RadiometryRequest, SceneFile, SceneRequest
+from penstock.processors.geo.request import SceneRequest
+from penstock.processors.geo.scene_request import Acquisition
 from penstock.processors.geo.tiling.plan import Box
 from penstock.reports import Issue
 
-#: Chooses the files of a STAC item, from the item and its reference.
-_Choose = Callable[[StacItem | None, str | Mapping[str, Any] | None], tuple[SceneFile, ...]]
+#: Files of one date, which are open together.
+_MAX_FILES = 400
 #: Maximum rows of a chunk in the memory estimate; higher blocks are decoded whole, once for each panel.
 _MAX_CHUNK_ROWS = 1024
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InputFile:
-    """One of the scene's files."""
-
-    reference: str
-    path: Path
-    etag: str | None
-    scene: Scene
-    #: Name of the file in error messages.
-    label: str
-    #: Source of further ranges, if the file is partial.
-    partial: PartialTiff | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InputBand:
-    """One input band of the network."""
-
-    need: Band
-    band: SceneBand
-    file: InputFile
-    #: Number of the date, from 1.
-    date: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +41,10 @@ class Inputs:
     radiometry: Radiometry
     #: Scene pixels per file pixel, for each band.
     factors: tuple[Factor, ...]
-    #: All files of the request, including unused ones.
+    #: All files of the request, including unused ones, without masks.
     files: tuple[InputFile, ...]
+    #: The scenes of each date.
+    dates: tuple[DateScenes, ...]
     #: Acquisition time of each date.
     times: tuple[AcquisitionTime, ...] = ()
     #: Warnings in plain text, such as dates whose order is unknown.
@@ -114,17 +76,37 @@ class Inputs:
         return known if len(known) == len(self.times) else ()
 
     @property
+    def sources(self) -> tuple[InputFile, ...]:
+        """All files: those of the scenes, then the masks."""
+        return *self.files, *(mask.file for date in self.dates for mask in date.masks)
+
+    @property
+    def masked(self) -> bool:
+        """True if providers' masks hide pixels of the results."""
+        return any(date.masks for date in self.dates)
+
+    @property
     def pixel_bytes(self) -> int:
         """Memory of one pixel in bytes: its numbers and the validity flag."""
-        pairs = zip(self.bands, self.factors, strict=True)
-        dtype = stream_dtype([layer_dtype(np.dtype(band.file.scene.dtype), factor) for band, factor in pairs])
+        dtype = stream_dtype([dtype for date in self.dates for dtype in date.dtypes()])
         return len(self.bands) * dtype.itemsize + 1
 
     @property
     def column_bytes(self) -> int:
         """Additional memory for reading, in bytes per column: the current chunk and the next one."""
-        chunk_rows = max(band.file.scene.chunk_rows for band in self.bands)
-        return 2 * min(chunk_rows, _MAX_CHUNK_ROWS) * self.pixel_bytes
+        members = [member for date in self.dates for member in date.members]
+        chunk_rows = max(band.file.scene.chunk_rows for member in members for band in member.bands)
+        overlaps = max(date.overlaps for date in self.dates)
+        return (1 + overlaps) * min(chunk_rows, _MAX_CHUNK_ROWS) * self.pixel_bytes
+
+    def mosaics_json(self) -> list[Any]:
+        """Return the mosaic of each date as recorded in the statistics; empty if no date is one."""
+        found = [date.to_json() for date in self.dates]
+        return found if any(found) else []
+
+    def masks_json(self) -> list[Any]:
+        """Return the masks of all scenes, as recorded; empty if there are none."""
+        return [mask.to_json() for date in self.dates for mask in date.masks]
 
     def bands_json(self) -> list[dict[str, Any]]:
         """Return the scene's band for each band of the model, as recorded in the statistics."""
@@ -155,85 +137,31 @@ def read_inputs(
     acquisitions = request.acquisitions()
     _check_dates(len(acquisitions), dates)
     # Of a scene with an area, only the area counts.
-    of_files = (limits or Limits()) if request.area is None else Limits()
-    choose = partial(_fetch_assets, request=request, media=media, needed=needed)
-    opened_dates = [
-        _open_date(acquisition, media, of_files, date, f"Date {date}" if dates > 1 else "", choose)
-        for date, acquisition in enumerate(acquisitions, start=1)
+    opener = SceneOpener(request, media, needed, (limits or Limits()) if request.area is None else Limits())
+    opened_dates = [_open_date(opener, acquisition, date, dates) for date, acquisition in enumerate(acquisitions, 1)]
+    chosen = [
+        [_choose(scene, request, needed, defaults, acquisition) for scene in scenes]
+        for acquisition, scenes in zip(acquisitions, opened_dates, strict=True)
     ]
-    chosen = [_choose(date, request, needed, defaults) for date in opened_dates]
-    bands = tuple(band for bands, _ in chosen for band in bands)
-    radiometry = Radiometry(tuple(one for _, each in chosen for one in each))
-    scene, factors = _on_one_grid(bands)
-    files = tuple(file for date in opened_dates for file in date.files)
-    times = [date.acquired() for date in opened_dates]
+    scenes = _on_one_grid(acquisitions, chosen)
+    firsts = [date.members[0] for date in scenes]
+    times = [_acquired(acquisition, each) for acquisition, each in zip(acquisitions, opened_dates, strict=True)]
     if request.datetime is not None and times[-1].source != "request":
         times[-1] = AcquisitionTime(request.datetime, "request")
-    area = None if request.area is None else find_area(request.area, scene)
-    found = Inputs(scene, bands, radiometry, factors, files, tuple(times), check_order(times), area)
+    area = None if request.area is None else find_area(request.area, scenes[0].scene)
+    found = Inputs(
+        scene=scenes[0].scene,
+        bands=tuple(band for member in firsts for band in member.bands),
+        radiometry=Radiometry(tuple(one for member in firsts for one in member.radiometry)),
+        factors=tuple(factor for member in firsts for factor in member.factors),
+        files=tuple(file for each in opened_dates for opened in each for file in opened.files),
+        dates=scenes,
+        times=tuple(times),
+        notes=check_order(times),
+        area=area,
+    )
     check_pixels(found.grid, limits or Limits(), what="The scene" if area is None else "The area")
     return found
-
-
-def fill_files(inputs: Inputs, box: Box) -> Inputs:
-    """Fetch the pixels of a box of the scene, of those files that are partial."""
-    files = dict.fromkeys(band.file for band in inputs.bands if band.file.partial is not None)
-    if not files:
-        return inputs
-    for file in files:
-        used = [(band, factor) for band, factor in zip(inputs.bands, inputs.factors, strict=True) if band.file is file]
-        masks = [file.scene.mask_band] if file.scene.mask_band else []
-        bands = [band.band.index for band, _ in used] + masks
-        if file.partial is not None:
-            file.partial.fill(_in_the_file(box, file, used[0][1]), bands)
-    return replace(inputs, filled=box)
-
-
-def _in_the_file(box: Box, file: InputFile, factor: Factor) -> Box:
-    """Return the pixels of a file that a box of the scene needs."""
-    return box if factor.same else coarse_box(box, factor, file.scene.height, file.scene.width)
-
-
-@contextmanager
-def open_rows(inputs: Inputs, *, bottom: int | None = None) -> Iterator[SceneRows]:
-    """Open the scene for reading. A context manager that stops reading and closes the files.
-
-    Rows from `bottom` on are not read ahead.
-    """
-    with ExitStack() as stack:
-        datasets = {
-            file: stack.enter_context(opened(file.path, file.scene.driver))
-            for file in dict.fromkeys(band.file for band in inputs.bands)
-        }
-        layers = [_layer(inputs, places, datasets) for places in _places_by_layer(inputs)]
-        rows = SceneRows(layers, inputs.scene.height, inputs.scene.width, bottom=bottom)
-        stack.callback(rows.close)
-        yield rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Date:
-    """The opened files and metadata of one date."""
-
-    #: Number of the date, from 1.
-    number: int
-    #: Name of the date in error messages; empty for a single date.
-    label: str
-    acquisition: Acquisition
-    #: Files of the date as requested, or chosen from its STAC item.
-    parts: tuple[SceneFile, ...]
-    files: tuple[InputFile, ...]
-    present: tuple[SceneBand, ...]
-    sidecar: Sidecar | None
-    item: StacItem | None
-
-    def acquired(self) -> AcquisitionTime:
-        """Return the acquisition time from the first source that gives one."""
-        declarations: list[tuple[Source, datetime | None]] = [("request", self.acquisition.datetime)]
-        declarations += [("sidecar", self.sidecar.acquired)] if self.sidecar else []
-        declarations += [("stac", self.item.acquired)] if self.item else []
-        declarations += [("file", file.scene.acquired) for file in self.files]
-        return next((AcquisitionTime(at, source) for source, at in declarations if at is not None), AcquisitionTime())
 
 
 def _check_dates(given: int, needed: int) -> None:
@@ -245,133 +173,57 @@ def _check_dates(given: int, needed: int) -> None:
         )
 
 
-def _open_date(
-    acquisition: Acquisition, media: Media, limits: Limits, number: int, date: str, choose: _Choose
-) -> _Date:
-    with naming(date):
-        sidecar = None if acquisition.sidecar is None else read_sidecar(media.path(acquisition.sidecar))
-        item = _item(acquisition, media)
-        parts = acquisition.parts() or choose(item, acquisition.stac)
-        files, present = list[InputFile](), list[SceneBand]()
-        for at, part in enumerate(parts):
-            label = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
-            with naming(label):
-                path, ranges = media.path(part.media), open_partial(media, part.media)
-                scene = read_scene(path, limits)
-                before = sum(file.scene.count for file in files)
-                present += _present(part, scene, item, file=at, before=before)
-            name = label or date or "The scene"
-            files.append(InputFile(part.media, path, media.etag(part.media), scene, name, ranges))
-    return _Date(number, date, acquisition, parts, tuple(files), tuple(present), sidecar, item)
-
-
-def _item(acquisition: Acquisition, media: Media) -> StacItem | None:
-    match acquisition.stac:
-        case None:
-            return None
-        case str(reference):
-            return read_stac_item(media.path(reference))
-        case document:
-            return read_stac_item(document)
-
-
-def _fetch_assets(
-    item: StacItem | None, source: str | Mapping[str, Any] | None, *, request: SceneRequest, media: Media,
-    needed: Sequence[Band],
-) -> tuple[SceneFile, ...]:  # fmt: skip
-    """Have the files of a STAC item fetched that hold the needed bands, and return them."""
-    if item is None:
-        return ()
-    base = source if isinstance(source, str) else None
-    addresses = choose_assets(item, base, needed, request.bands)
-    for address in addresses:
-        media.fetch(address, by_range=request.area is not None)
-    return tuple(SceneFile(media=address) for address in addresses)
-
-
-def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int, before: int) -> Iterator[SceneBand]:
-    """Yield the bands of a file with their names from all sources."""
-    if part.bands is not None and len(part.bands) != len(scene.bands):
-        raise InvalidInput(f"`bands` names {bands_in_words(len(part.bands))}, but the file has {len(scene.bands)}.")
-    asset = item.of_file(part.media) if item else ()
-    for at, band in enumerate(scene.bands):
-        aliases = asset[band.index - 1].names if band.index <= len(asset) else ()
-        name = part.bands[at] if part.bands is not None else band.name
-        yield replace(band, name=name, aliases=aliases, file=file, before=before)
+def _open_date(opener: SceneOpener, acquisition: Acquisition, date: int, dates: int) -> list[OpenedScene]:
+    """Open the scenes of a date."""
+    label = f"Date {date}" if dates > 1 else ""
+    singles = acquisition.singles()
+    several = len(singles) > 1
+    labels = [", ".join(filter(None, (label, f"Scene {at}" if several else ""))) for at in range(1, len(singles) + 1)]
+    found = [opener.open(single, date, label) for single, label in zip(singles, labels, strict=True)]
+    files = sum(len(scene.files) for scene in found)
+    if files > _MAX_FILES:
+        raise InvalidInput(f"The scenes have {files} files; at most {_MAX_FILES} are allowed.")
+    return found
 
 
 def _choose(
-    date: _Date, request: SceneRequest, needed: Sequence[Band], defaults: Sequence[DefaultRadiometry]
-) -> tuple[list[InputBand], list[BandRadiometry]]:
-    """Return the bands of a date in the model's order, and their radiometry."""
-    with naming(date.label):
-        bands = select_bands(needed, date.present, request.bands)
-        used = [InputBand(n, b, date.files[b.file], date.number) for n, b in zip(needed, bands, strict=True)]
-        return used, [_radiometry(band, used, date, request.radiometry, defaults) for band in used]
-
-
-def _radiometry(
-    band: InputBand,
-    used: Sequence[InputBand],
-    date: _Date,
-    everywhere: RadiometryRequest | None,
+    opened: OpenedScene,
+    request: SceneRequest,
+    needed: Sequence[Band],
     defaults: Sequence[DefaultRadiometry],
-) -> BandRadiometry:
-    """Return the radiometry of one band. The file's tags are read for all used bands of the file together."""
-    part = date.parts[band.band.file]
-    requests = (part.radiometry, date.acquisition.radiometry, everywhere)
-    found: list[tuple[Source, Declaration]] = [("request", from_request(one)) for one in requests if one is not None]
-    if date.sidecar is not None:
-        found.append(("sidecar", date.sidecar.of((*band.band.names, band.need.name, *band.need.synonyms))))
-    if date.item is not None:
-        found.append(("stac", _of_item(date.item, band)))
-    of_file, scene = [one for one in used if one.file is band.file], band.file.scene
-    found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
-    trusted = any(one is not None and one.trust for one in requests)
-    return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask), trusted=trusted)
+    acquisition: Acquisition,
+) -> ChosenScene:
+    bands, radiometry = opened.bands(request, needed, defaults, acquisition.radiometry)
+    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask)
 
 
-def _of_item(item: StacItem, band: InputBand) -> Declaration:
-    asset = item.of_file(band.file.reference)
-    if not asset:
-        return item.of_band(band.band.names)
-    return asset[band.band.index - 1].declared if band.band.index <= len(asset) else Declaration()
+def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> AcquisitionTime:
+    """Return the time of a date from the first source that gives one; of a mosaic, the earliest time of its scenes."""
+    if acquisition.datetime is not None:
+        return AcquisitionTime(acquisition.datetime, "request")
+    known = [(at, source) for scene in scenes for source, at in _first_time(scene) if at is not None]
+    return AcquisitionTime(*min(known, key=lambda each: each[0])) if known else AcquisitionTime()
 
 
-def _on_one_grid(bands: Sequence[InputBand]) -> tuple[Scene, tuple[Factor, ...]]:
-    """Return the scene of the finest file, and the factor of each band's pixels to its grid."""
-    files = list(dict.fromkeys(band.file for band in bands))
-    target = files[finest([file.scene for file in files])].scene
-    factors = {file: nesting(target, file.scene, label=file.label) for file in files}
-    return target, tuple(factors[band.file] for band in bands)
+def _first_time(scene: OpenedScene) -> list[tuple[Source, datetime | None]]:
+    return [found for found in scene.times() if found[1] is not None][:1]
 
 
-def _places_by_layer(inputs: Inputs) -> list[list[int]]:
-    """Group the bands that are read together: bands of one file, unless they are interpolated.
-
-    Interpolated bands are read one by one, because each has its own nodata pixels.
-    """
-    groups: dict[tuple[InputFile, int], list[int]] = {}
-    for place, (band, factor) in enumerate(zip(inputs.bands, inputs.factors, strict=True)):
-        groups.setdefault((band.file, 0 if factor.same else place + 1), []).append(place)
-    return list(groups.values())
-
-
-def _layer(inputs: Inputs, places: Sequence[int], datasets: Mapping[InputFile, Any]) -> FileLayer:
-    file, factor = inputs.bands[places[0]].file, inputs.factors[places[0]]
-    indexes = [inputs.bands[place].band.index for place in places]
-    nodata = [inputs.radiometry.nodata[place] for place in places]
-    filled = None if file.partial is None or inputs.filled is None else _in_the_file(inputs.filled, file, factor)
-    rows = FileRows(datasets[file], file.scene, indexes, nodata, label=file.label, filled=filled)
-    return FileLayer(rows, tuple(places), file.scene.height, file.scene.width, factor)
-
-
-@contextmanager
-def naming(prefix: str) -> Iterator[None]:
-    """Prefix the message of an `InputError` with the name of the file or date."""
-    try:
-        yield
-    except InputError as error:
-        if not prefix:
-            raise
-        raise type(error)(f"{prefix}: {error.detail}", errors=error.errors) from error
+def _on_one_grid(
+    acquisitions: Sequence[Acquisition], chosen: Sequence[Sequence[ChosenScene]]
+) -> tuple[DateScenes, ...]:
+    """Return the scenes of all dates on one grid. Raises `InvalidInput` for dates on different grids."""
+    if all(acquisition.mosaic is None for acquisition in acquisitions):
+        target, factors = on_one_grid([band for [one] in chosen for band in one.bands])
+        size = len(factors) // len(chosen)
+        return tuple(single_scene(one, target, factors[at * size : (at + 1) * size]) for at, [one] in enumerate(chosen))
+    found = []
+    for acquisition, scenes in zip(acquisitions, chosen, strict=True):
+        request = acquisition.mosaic
+        own = (
+            single_scene(scenes[0], *on_one_grid(scenes[0].bands)) if request is None else merge_scenes(scenes, request)
+        )
+        found.append(own)
+        if not nesting(found[0].scene, own.scene, label=f"Date {len(found)}").same:
+            raise InvalidInput(f"Date {len(found)} has other pixels than date 1: with a mosaic, all must be the same.")
+    return tuple(found)

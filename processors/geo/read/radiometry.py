@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from penstock.errors import InvalidInput
 from penstock.processors.geo.options import DefaultRadiometry
 from penstock.processors.geo.read.encodings import request_text
-from penstock.processors.geo.request import RadiometryRequest
+from penstock.processors.geo.scene_request import RadiometryRequest
 
 #: Source of a declaration, in order of precedence.
 Source = Literal["request", "sidecar", "stac", "file", "model default", "none"]

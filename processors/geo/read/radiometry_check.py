@@ -8,10 +8,11 @@ from itertools import pairwise
 from penstock.errors import InvalidInput
 from penstock.processors.geo.options import SceneOptions
 from penstock.processors.geo.read.encodings import decimal, level_1_sun
-from penstock.processors.geo.read.inputs import Inputs, open_rows
+from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.number_sample import Numbers, sample_numbers
 from penstock.processors.geo.read.plausibility import Training, Verdict, judge
 from penstock.processors.geo.read.radiometry import EIGHT_BIT, PICTURE, Radiometry
+from penstock.processors.geo.read.scene_rows import open_rows
 from penstock.reports import Issue
 
 #: Encodings that a message names at most.

@@ -17,9 +17,9 @@ from pyproj import CRS, Transformer
 from pyproj.exceptions import CRSError, ProjError
 
 from penstock.errors import InvalidInput
+from penstock.processors.geo.area_request import AreaRequest
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.raster import Scene
-from penstock.processors.geo.request import AreaRequest
 from penstock.processors.geo.tiling.plan import Box
 from penstock.reports import Issue
 

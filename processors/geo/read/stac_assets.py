@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import InvalidInput, MissingBands
+from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.bands import canonical
 from penstock.processors.geo.read.stac_item import AssetBand, StacItem
@@ -15,6 +16,8 @@ from penstock.reports import Issue
 #: Roles of assets that are pictures of the scene, and no data.
 _PICTURES = frozenset({"visual", "overview", "thumbnail", "metadata", "browse"})
 _MOST_NAMED = 30
+#: Names of the assets with providers' masks, in the form of `canonical`.
+_MASKS: Final[Mapping[MaskKindName, str]] = {"fmask": "fmask", "scl": "scl"}
 
 
 def choose_assets(
@@ -38,11 +41,7 @@ def choose_assets(
     addresses = [links.get(key) for key in chosen]
     for key, address in zip(chosen, addresses, strict=True):
         if address is None:
-            raise InvalidInput(
-                f"The asset {key} of the STAC item has a relative address, and the item has no address of its own: "
-                "name the item by its URL, or give it an absolute link `self`.",
-                errors=[Issue("/input/stac", "has relative addresses")],
-            )
+            raise _without_address(key)
     return tuple(dict.fromkeys(address for address in addresses if address is not None))
 
 
@@ -73,3 +72,35 @@ def _is_data(asset: Mapping[str, Any]) -> bool:
 def _rank(item: StacItem, key: str) -> tuple[int, int]:
     kind = str(item.assets[key].get("type", ""))
     return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1
+
+
+def choose_mask(item: StacItem | None, base: str | None, kind: MaskKindName | None) -> tuple[MaskKindName, str]:
+    """Return the kind and the address of a STAC item's mask, of the given kind or of the kind that the item has.
+
+    Raises `InvalidInput` without an item, without such an asset, and for an asset without an address.
+    """
+    if item is None:
+        raise InvalidInput(
+            "A mask needs `media` and `kind`, or the scene's STAC item.",
+            errors=[Issue("/input/mask", "needs media, because the scene has no stac")],
+        )
+    links = asset_links(item.document, base)
+    for name in [kind] if kind else list(_MASKS):
+        for key, bands in item.bands.items():
+            if canonical(key) == _MASKS[name] or _has(bands, _MASKS[name]):
+                if key not in links:
+                    raise _without_address(key)
+                return name, links[key]
+    wanted = kind or " or ".join(_MASKS)
+    raise InvalidInput(
+        f"The STAC item has no asset {wanted}; it has {', '.join(list(item.bands)[:_MOST_NAMED])}.",
+        errors=[Issue("/input/mask", f"is not in the STAC item: it has no asset {wanted}")],
+    )
+
+
+def _without_address(key: str) -> InvalidInput:
+    return InvalidInput(
+        f"The asset {key} of the STAC item has a relative address, and the item has no address of its own: "
+        "name the item by its URL, or give it an absolute link `self`.",
+        errors=[Issue("/input/stac", "has relative addresses")],
+    )

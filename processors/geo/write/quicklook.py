@@ -12,7 +12,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from penstock.processors.geo.read.bands import canonical
-from penstock.processors.geo.read.inputs import Inputs, open_rows
+from penstock.processors.geo.read.inputs import Inputs
+from penstock.processors.geo.read.scene_rows import open_rows
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.artifacts import ArtifactWriter
 

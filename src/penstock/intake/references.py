@@ -41,14 +41,21 @@ def references(entry: CatalogueEntry, value: Mapping[str, Any]) -> list[tuple[st
 
 
 def check_reference(
-    objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, place: str, reference: str
-) -> int | None:
+    objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, place: str, reference: str,
+    *, by_range: bool = False,
+) -> int | None:  # fmt: skip
     """Return a medium's bytes; None where only a worker learns them.
 
-    Raises an `InputError` that points to the place of a missing, forbidden or too large medium.
+    `by_range` is True for a medium of which only a part is read (`media_by_range`): the model's limit is then about
+    that part, which a worker learns. Raises an `InputError` that points to the place of a missing, forbidden or too
+    large medium.
     """
     with pointing_to(place):
-        return _check_reference(objects, settings, tenant, entry, reference)
+        size_bytes = _size(objects, settings, tenant, reference)
+        limit = None if by_range else entry.limits.max_bytes
+        if size_bytes is not None and limit is not None and size_bytes > limit:
+            raise MediaTooLarge(f"{entry.name} accepts {limit} bytes; the file has {size_bytes}")
+        return size_bytes
 
 
 def total_bytes(sizes: Iterable[int | None]) -> int | None:
@@ -71,9 +78,7 @@ def pointing_to(place: str) -> Iterator[None]:
         raise type(error)(error.detail, errors=[issue], retry_after_s=error.retry_after_s) from error
 
 
-def _check_reference(
-    objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, reference: str
-) -> int | None:
+def _size(objects: ObjectStore, settings: Settings, tenant: str, reference: str) -> int | None:
     parsed = parse_reference(reference, tenant=tenant, settings=settings)
     info: ObjectInfo | None
     match parsed:
@@ -83,9 +88,6 @@ def _check_reference(
             info = _object(settings, parsed)
         case _:
             return None  # only workers connect to foreign hosts
-    limit = entry.limits.max_bytes
-    if info is not None and limit is not None and info.size_bytes > limit:
-        raise MediaTooLarge(f"{entry.name} accepts {limit} bytes; the file has {info.size_bytes}")
     return None if info is None else info.size_bytes
 
 

@@ -37,7 +37,7 @@ def told(document: dict[str, Any]) -> dict[str, str]:
             {"dates": [{**SCENE, "datetime": "2020-01-01"}]},
             {"/input/dates/0/datetime": "must have a time zone, such as Z"},
         ),
-        ({"dates": [{}]}, {"/input/dates/0": "exactly one of scene, files is needed, not none"}),
+        ({"dates": [{}]}, {"/input/dates/0": "exactly one of scene, files, mosaic is needed, not none"}),
         ({"scene": 7}, {"/input/scene": "must be a valid string"}),
         (
             {**SCENE, "bands": [1, 0, "", 2.5]},

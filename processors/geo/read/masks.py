@@ -1,0 +1,180 @@
+"""Providers' masks: the pixels that clouds or shadows hide, on the scene's grid.
+
+A mask does not change the network's input. It hides pixels of the results, and it makes a mosaic prefer other scenes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidInput
+from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKind
+from penstock.processors.geo.read.grids import Factor, nesting
+from penstock.processors.geo.read.opened_scene import InputFile, OpenedMask, naming
+from penstock.processors.geo.read.placement import whole
+from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.read.resample import Chunk
+from penstock.processors.geo.read.row_stream import RowReader
+from penstock.processors.geo.tiling.plan import Box
+from penstock.reports import Issue
+
+#: Rows per chunk.
+_CHUNK_ROWS: Final = 256
+
+_SAME: Final = Factor(1, 1)
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SceneMask:
+    """A provider's mask that fits the grid of its scene."""
+
+    file: InputFile
+    kind_name: str
+    #: Names of the masked classes, in the order of the kind.
+    hidden: tuple[str, ...]
+    #: Scene pixels per pixel of the mask.
+    factor: Factor
+
+    @property
+    def kind(self) -> MaskKind:
+        """The classes of the mask."""
+        return MASK_KINDS[self.kind_name]  # type: ignore[index]
+
+    @property
+    def table(self) -> Flags:
+        """Return bool (256): True for the values that are masked."""
+        table = np.zeros(256, bool)
+        for name in self.hidden:
+            table[list(self.kind.values[name])] = True
+        return table
+
+    def in_the_file(self, box: Box) -> Box:
+        """Return the mask's pixels of a box of the scene."""
+        rows, columns = self.factor.rows, self.factor.columns
+        return Box(box.top // rows, box.left // columns, -(-box.bottom // rows), -(-box.right // columns))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mask as recorded in the statistics."""
+        return {"kind": self.kind_name, "masked": list(self.hidden)}
+
+
+def fit_mask(opened: OpenedMask, scene: Scene) -> SceneMask:
+    """Return a mask on its scene's grid.
+
+    Raises `InvalidInput` for a file that is no mask, another grid, finer pixels, and unknown classes.
+    """
+    kind, file = MASK_KINDS[opened.kind], opened.file
+    if file.scene.dtype != "uint8" or len(file.scene.bands) != 1:
+        raise _wrong(f"{file.label} must be one band of uint8, not {len(file.scene.bands)} of {file.scene.dtype}.")
+    wanted = opened.request.classes if opened.request.classes is not None else kind.hidden
+    unknown = [name for name in wanted if name not in kind.values]
+    if unknown:
+        raise _wrong(f"{opened.kind} has no class {unknown[0]!r}; it has {', '.join(kind.values)}.")
+    factor = nesting(scene, file.scene, label=file.label)
+    hidden = tuple(name for name in kind.values if name in kind.empty or name in wanted)
+    return SceneMask(file, opened.kind, hidden, factor)
+
+
+def fitted(opened: OpenedMask | None, scene: Scene, label: str) -> SceneMask | None:
+    """Return the mask of a scene, if it has one; see `fit_mask`."""
+    with naming(label):
+        return None if opened is None else fit_mask(opened, scene)
+
+
+def _wrong(sentence: str) -> InvalidInput:
+    return InvalidInput(sentence, errors=[Issue("/input/mask", "is not usable")])
+
+
+class MaskRows:
+    """Reader of a mask's values on the scene's grid: each pixel has the value of the mask's pixel around it."""
+
+    def __init__(self, rows: RowReader, mask: SceneMask) -> None:
+        self._rows, self._mask = rows, mask
+        self.dtype, self.chunk_rows = rows.dtype, _CHUNK_ROWS
+
+    def read(self, box: Box) -> Iterator[Chunk]:
+        """Yield uint8 (1, rows, columns) of the scene; every pixel is valid."""
+        factor = self._mask.factor
+        for top in range(box.top, box.bottom, _CHUNK_ROWS):
+            part = Box(top, box.left, min(box.bottom, top + _CHUNK_ROWS), box.right)
+            coarse = self._mask.in_the_file(part)
+            values, _ = whole(self._rows.read(coarse))
+            rows = np.arange(part.top, part.bottom) // factor.rows - coarse.top
+            columns = np.arange(part.left, part.right) // factor.columns - coarse.left
+            yield top, values[:, rows][:, :, columns], np.ones((part.height, part.width), bool)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClearRows:
+    """Pixels of one scene that its mask leaves, in the pixels of a mosaic, or of coarser pixels on it."""
+
+    #: The mask's values in the mosaic's pixels.
+    rows: RowReader
+    table: Flags
+    #: The part of the mosaic that the scene may cover.
+    box: Box
+    factor: Factor = _SAME
+
+    def read(self, box: Box) -> Flags:
+        """Return bool (rows, columns) for a box inside the scene; a coarse pixel is clear if all pixels in it are."""
+        down, across = self.factor.rows, self.factor.columns
+        fine = Box(box.top * down, box.left * across, box.bottom * down, box.right * across).clipped(self.box)
+        if fine is None:
+            return np.zeros((box.height, box.width), bool)
+        values, known = whole(self.rows.read(fine))
+        clear: Flags = known & ~self.table[values[0]]
+        if self.factor.same:
+            return clear
+        padded = np.ones((box.height * down, box.width * across), bool)
+        padded[: fine.height, : fine.width] = clear
+        return np.asarray(padded.reshape(box.height, down, box.width, across).all(axis=(1, 3)))
+
+    def values(self, box: Box) -> tuple[npt.NDArray[Any], Flags]:
+        """Return the mask's values (rows, columns) in a box inside the scene, and the pixels that have one."""
+        values, known = whole(self.rows.read(box))
+        return values[0], known
+
+
+class ClearPixels:
+    """Pixels of one date that the masks of its scenes leave."""
+
+    def __init__(self, scenes: Sequence[ClearRows]) -> None:
+        self._scenes = tuple(scenes)
+
+    def read(self, box: Box) -> Flags:
+        """Return bool (rows, columns) of a box: True where the mask of some scene leaves the pixel."""
+        clear = np.zeros((box.height, box.width), bool)
+        for scene, inside in self._meeting(box):
+            at = inside.within(box)
+            clear[at.top : at.bottom, at.left : at.right] |= scene.read(inside)
+        return clear
+
+    def count(self, box: Box, among: Flags | None) -> tuple[npt.NDArray[np.int64], int]:
+        """Return how many masked pixels of a box have each value, and the number of all masked pixels.
+
+        Only pixels `among` these are counted; None for all. In a mosaic, a masked pixel has the value of the first
+        scene there; a pixel beside all scenes is not masked.
+        """
+        left, counts = ~self.read(box), np.zeros(256, np.int64)
+        if among is not None:
+            left &= among
+        for scene, inside in self._meeting(box):
+            at = inside.within(box)
+            values, known = scene.values(inside)
+            here = left[at.top : at.bottom, at.left : at.right]
+            counts += np.bincount(values[here & known], minlength=256)
+            here &= ~known
+        return counts, int(counts.sum())
+
+    def _meeting(self, box: Box) -> Iterator[tuple[ClearRows, Box]]:
+        for scene in self._scenes:
+            inside = box.clipped(scene.box)
+            if inside is not None:
+                yield scene, inside

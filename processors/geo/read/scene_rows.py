@@ -1,0 +1,265 @@
+"""Pixels of a prepared scene: fetch the parts of partial files, open the files, and read rows and masks.
+
+scene of one date:  file -> layer
+mosaic:             files of each scene -> (rescaled) -> placed -> merged -> layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.processors.geo.read.grids import Factor
+from penstock.processors.geo.read.inputs import Inputs
+from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows
+from penstock.processors.geo.read.merge import MergedRows, MosaicPart
+from penstock.processors.geo.read.mosaic import DateScenes, Member, rescaled_dtype
+from penstock.processors.geo.read.opened_scene import InputFile
+from penstock.processors.geo.read.placement import Shift
+from penstock.processors.geo.read.raster import FileRows, opened
+from penstock.processors.geo.read.resample import Chunk, coarse_box
+from penstock.processors.geo.read.row_stream import FileLayer, RowReader, SceneRows
+from penstock.processors.geo.tiling.plan import Box
+
+_SAME = Factor(1, 1)
+#: Rows of a mask that are counted together.
+_COUNTED_ROWS = 256
+Datasets = Mapping[InputFile, Any]
+
+
+def fill_files(inputs: Inputs, box: Box) -> Inputs:
+    """Fetch the pixels of a box of the scene, of those files and masks that are partial."""
+    any_partial = False
+    for member in (member for date in inputs.dates for member in date.members):
+        within = member.placement.source(box)
+        for file in member.files():
+            any_partial |= file.partial is not None
+            if file.partial is not None and within is not None:
+                used = [at for at, band in enumerate(member.bands) if band.file is file]
+                masks = [file.scene.mask_band] if file.scene.mask_band else []
+                bands = [member.bands[at].band.index for at in used] + masks
+                file.partial.fill(_in_the_file(within, file, member.factors[used[0]]), bands)
+        mask = member.mask
+        if mask is not None and mask.file.partial is not None:
+            any_partial = True
+            if within is not None:
+                mask.file.partial.fill(mask.in_the_file(within), [1])
+    return replace(inputs, filled=box) if any_partial else inputs
+
+
+@contextmanager
+def open_rows(inputs: Inputs, *, bottom: int | None = None) -> Iterator[SceneRows]:
+    """Open the scene for reading. A context manager that stops reading and closes the files.
+
+    Rows from `bottom` on are not read ahead.
+    """
+    with ExitStack() as stack:
+        members = [member for date in inputs.dates for member in date.members]
+        files = [file for member in members for file in member.files()]
+        datasets = _open(stack, [*files, *(date_mask.file for date in inputs.dates for date_mask in date.masks)])
+        layers, before = list[FileLayer](), 0
+        for date in inputs.dates:
+            own = _single_layers(inputs, date, datasets) if date.merge is None else _merged(inputs, date, datasets)
+            layers += [replace(layer, places=tuple(before + place for place in layer.places)) for layer in own]
+            before += len(date.members[0].bands)
+        rows = SceneRows(layers, inputs.scene.height, inputs.scene.width, bottom=bottom)
+        stack.callback(rows.close)
+        yield rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WantedPixels:
+    """The pixels whose results are wanted: those of the area, without masked ones."""
+
+    inputs: Inputs
+    #: Pixels that the masks leave, of each date with masks.
+    clear: tuple[ClearPixels, ...] = ()
+
+    @property
+    def box(self) -> Box:
+        """The smallest box that contains the area."""
+        return self.inputs.box
+
+    def mask(self, box: Box) -> npt.NDArray[np.bool_]:
+        """Return bool (rows, columns): True for the wanted pixels of a box."""
+        area = self.inputs.area
+        wanted = np.ones((box.height, box.width), bool) if area is None else area.mask(box)
+        for clear in self.clear:
+            wanted &= clear.read(box)
+        return wanted
+
+
+@contextmanager
+def open_wanted(inputs: Inputs) -> Iterator[WantedPixels | None]:
+    """Open the masks for reading, and give the wanted pixels; None if all are."""
+    if inputs.area is None and not inputs.masked:
+        yield None
+        return
+    with open_clear(inputs) as clear:
+        yield WantedPixels(inputs, tuple(clear.values()))
+
+
+@contextmanager
+def open_clear(inputs: Inputs) -> Iterator[dict[int, ClearPixels]]:
+    """Open the masks for reading, by date from 1; dates without masks are left out."""
+    with ExitStack() as stack:
+        datasets = _open(stack, [mask.file for date in inputs.dates for mask in date.masks])
+        found = {}
+        for number, date in enumerate(inputs.dates, start=1):
+            scenes = [_clear(inputs, member, datasets) for member in date.members]
+            if date.masks:
+                found[number] = ClearPixels([scene for scene in scenes if scene is not None])
+        yield found
+
+
+def _open(stack: ExitStack, files: Sequence[InputFile]) -> Datasets:
+    return {file: stack.enter_context(opened(file.path, file.scene.driver)) for file in dict.fromkeys(files)}
+
+
+def _in_the_file(box: Box, file: InputFile, factor: Factor) -> Box:
+    """Return the pixels of a file that a box of its scene needs."""
+    return box if factor.same else coarse_box(box, factor, file.scene.height, file.scene.width)
+
+
+def _single_layers(inputs: Inputs, date: DateScenes, datasets: Datasets) -> list[FileLayer]:
+    [member] = date.members
+    return _layers(inputs, member, range(len(member.bands)), datasets)
+
+
+def _layers(inputs: Inputs, member: Member, places: Sequence[int], datasets: Datasets) -> list[FileLayer]:
+    """Return layers of some bands of a scene; their places are indexes in `places`.
+
+    Bands of one file are read together, unless they are interpolated: each of these has its own nodata pixels.
+    """
+    groups: dict[tuple[InputFile, int], list[int]] = {}
+    for at, place in enumerate(places):
+        group = member.bands[place].file, 0 if member.factors[place].same else at + 1
+        groups.setdefault(group, []).append(at)
+    layers = []
+    for (file, _), used in groups.items():
+        factor = member.factors[places[used[0]]]
+        rows = _file_rows(inputs, member, [places[at] for at in used], datasets)
+        layers.append(FileLayer(rows, tuple(used), file.scene.height, file.scene.width, factor))
+    return layers
+
+
+def _file_rows(inputs: Inputs, member: Member, places: Sequence[int], datasets: Datasets) -> FileRows:
+    """Return the reader of bands of one file, on the file's grid."""
+    file, factor = member.bands[places[0]].file, member.factors[places[0]]
+    indexes = [member.bands[place].band.index for place in places]
+    nodata = [member.radiometry[place].nodata for place in places]
+    within = None if inputs.filled is None else member.placement.source(inputs.filled)
+    filled = None if file.partial is None or within is None else _in_the_file(within, file, factor)
+    return FileRows(datasets[file], file.scene, indexes, nodata, label=file.label, filled=filled)
+
+
+def _merged(inputs: Inputs, date: DateScenes, datasets: Datasets) -> list[FileLayer]:
+    """Return the layers of a mosaic.
+
+    Bands of the mosaic's resolution are merged together, so that a pixel has the numbers of one scene. Each coarser
+    band is merged on its own grid and then interpolated, as if the mosaic were one file: no seam is visible. If a grid
+    is stated, each scene is interpolated and reprojected by itself.
+    """
+    factors = date.members[0].factors
+    every = range(len(factors))
+    fine = list(every) if date.reprojected else [place for place in every if factors[place].same]
+    groups = ([fine] if fine else []) + [[place] for place in every if place not in fine]
+    layers = []
+    for places in groups:
+        factor = _SAME if places == fine else factors[places[0]]
+        parts = [_part(inputs, date, member, places, factor, datasets) for member in date.members]
+        rows = MergedRows(parts, len(places), date.merge or "first")
+        height, width = -(-date.scene.height // factor.rows), -(-date.scene.width // factor.columns)
+        layers.append(FileLayer(rows, tuple(places), height, width, factor))
+    return layers
+
+
+def _part(
+    inputs: Inputs, date: DateScenes, member: Member, places: Sequence[int], factor: Factor, datasets: Datasets
+) -> MosaicPart:
+    """Return some bands of a scene in the mosaic's pixels, or in coarser pixels on the mosaic's grid."""
+    placement = member.placement
+    rows: RowReader
+    if factor.same:
+        layers = _layers(inputs, member, places, datasets)
+        rows = _LookedRows(SceneRows(layers, member.scene.height, member.scene.width))
+    else:
+        rows = _file_rows(inputs, member, places, datasets)
+        coarser = placement.coarser(factor.rows, factor.columns) if isinstance(placement, Shift) else None
+        placement = coarser or placement
+    rescaling = date.rescaling(member)
+    if rescaling is not None:
+        rows = _RescaledRows(rows, [rescaling[place] for place in places])
+    clear = _clear(inputs, member, datasets)
+    clear = None if clear is None else replace(clear, factor=factor)
+    return MosaicPart(placement.place(rows, len(places)), placement.box, clear)
+
+
+def _clear(inputs: Inputs, member: Member, datasets: Datasets) -> ClearRows | None:
+    mask = member.mask
+    if mask is None:
+        return None
+    within = None if inputs.filled is None else member.placement.source(inputs.filled)
+    filled = None if mask.file.partial is None or within is None else mask.in_the_file(within)
+    rows = FileRows(datasets[mask.file], mask.file.scene, [1], [None], label=mask.file.label, filled=filled)
+    return ClearRows(member.placement.place(MaskRows(rows, mask), 1), mask.table, member.placement.box)
+
+
+class _LookedRows:
+    """Rows of a scene of several files, without reading ahead: the mosaic is read ahead as a whole."""
+
+    def __init__(self, rows: SceneRows) -> None:
+        self._rows = rows
+        self.dtype, self.chunk_rows = rows.dtype, 0
+
+    def read(self, box: Box) -> Iterator[Chunk]:
+        """Yield a box in chunks."""
+        return self._rows.look(box)
+
+
+class _RescaledRows:
+    """Numbers of a scene, converted to those of the mosaic's first scene, which has another radiometry."""
+
+    def __init__(self, rows: RowReader, rescaling: Sequence[tuple[float, float]]) -> None:
+        self._rows = rows
+        self._scale, self._offset = (np.array(each)[:, None, None] for each in zip(*rescaling, strict=True))
+        self.dtype, self.chunk_rows = rescaled_dtype(rows.dtype, rescaling), rows.chunk_rows
+
+    def read(self, box: Box) -> Iterator[Chunk]:
+        """Yield a box in chunks."""
+        for top, numbers, valid in self._rows.read(box):
+            converted = np.where(valid, numbers, 0) * self._scale + self._offset
+            yield top, converted.astype(self.dtype), valid
+
+
+def count_masked(inputs: Inputs) -> list[dict[str, Any]]:
+    """Return the masked pixels of the results, for each date with masks, as recorded in the statistics.
+
+    A pixel can have several classes of Fmask, so that the classes may add up to more than all masked pixels.
+    """
+    found = []
+    with open_clear(inputs) as dates:
+        for number, clear in dates.items():
+            masks = inputs.dates[number - 1].masks
+            counts, total = _counted(inputs, clear)
+            kind = masks[0].kind
+            hidden = [name for name in kind.values if any(name in mask.hidden for mask in masks)]
+            classes = [{"name": name, "pixels": int(counts[list(kind.values[name])].sum())} for name in hidden]
+            dated = {"date": number} if len(inputs.dates) > 1 else {}
+            found.append({**dated, "kind": masks[0].kind_name, "pixels": total, "classes": classes})
+    return found
+
+
+def _counted(inputs: Inputs, clear: ClearPixels) -> tuple[npt.NDArray[np.int64], int]:
+    """Return how many masked pixels of the area have each value, and how many there are."""
+    counts, total, area, box = np.zeros(256, np.int64), 0, inputs.area, inputs.box
+    for top in range(box.top, box.bottom, _COUNTED_ROWS):
+        strip = Box(top, box.left, min(box.bottom, top + _COUNTED_ROWS), box.right)
+        some, pixels = clear.count(strip, None if area is None else area.mask(strip))
+        counts, total = counts + some, total + pixels
+    return counts, total

@@ -1,0 +1,46 @@
+"""Marks in the JSON Schema of raster requests, which the API and the worker read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field
+
+from penstock.models import BY_RANGE, LINKS
+
+FORMS = "media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)"
+
+
+def without_default(schema: dict[str, Any]) -> None:
+    """Leave the default `null` out of the schema."""
+    schema.pop("default", None)
+
+
+def with_links(schema: dict[str, Any]) -> None:
+    """Mark a STAC item: the worker fetches its assets if the processor asks for them."""
+    schema.pop("default", None)
+    schema[LINKS] = True
+
+
+def media_field(description: str) -> Any:
+    """Return an optional field of media."""
+    return Field(default=None, description=f"{description}. {FORMS}", json_schema_extra=without_default)
+
+
+def by_range(schema: dict[str, Any]) -> None:
+    """Mark media of which only the area is read, if the request has one."""
+    schema.pop("default", None)
+    schema[BY_RANGE] = "area"
+
+
+def only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the JSON Schema of an object with exactly one of these properties; `apart` lists further exclusions."""
+    shut_out = {name: [*(set(names) - {name}), *apart.get(name, ())] for name in names}
+    return {
+        "anyOf": [{"required": [name]} for name in names],
+        "dependentSchemas": {
+            name: {"properties": {other: {"not": {}} for other in sorted(others)}} for name, others in shut_out.items()
+        },
+    }
