@@ -174,7 +174,9 @@ async def _document(request: Request, api: Services, form: FormData) -> dict[str
         if name in found:
             raise _wrong((name,), "is given twice")
         if name not in JobRequest.model_fields:
-            raise _wrong((name,), "is not known: a job's fields are texts, and the model's fields stand in input")
+            raise _wrong(
+                (name,), "is not known: the model's fields stand in input, and a file needs its path (curl: NAME=@PATH)"
+            )
         found[name] = text if name in _TEXTS else await _value(request, api, name, text)
     return found
 

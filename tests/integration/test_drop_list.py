@@ -27,3 +27,4 @@ async def test_the_service_is_asked_for_its_rules(valkey: ValkeyProcess, tmp_pat
         assert (told["rules"][0]["name"], told["rules"][0]["last_pass"]["found"]) == ("inbox", 3)
     away = await penstock("drops")
     assert "no drop rules are set here" in away.out
+    assert "the service did not tell its rules: no answer from" in away.err

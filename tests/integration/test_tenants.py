@@ -178,6 +178,28 @@ async def test_an_export_has_all_of_a_tenant_and_a_manifest_that_fits(
         export_tenant(store, both.objects, ERASED, tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["new/out", "new/out.tar.gz"])
+async def test_only_its_owner_may_read_an_export(both: Service, store: JobStore, tmp_path: Path, name: str) -> None:
+    export_tenant(store, both.objects, ERASED, tmp_path / name)
+    assert (tmp_path / name).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["out", "out.tar.gz"])
+async def test_an_export_that_cannot_be_written_says_why(
+    both: Service, store: JobStore, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=f"cannot write .*{name}: "):
+        export_tenant(store, both.objects, ERASED, tmp_path / "file" / name)
+
+
+async def test_an_export_of_a_tenant_of_which_nothing_is_kept_says_so(both: Service, tmp_path: Path) -> None:
+    penstock = Shell({"PENSTOCK_DATA": str(both.settings.data), "PENSTOCK_REDIS_URL": both.settings.redis_address})
+    done = await penstock("tenants", "export", "nobody", "--to", str(tmp_path / "out"))
+    assert done.code == 0
+    assert "nothing is kept of a tenant nobody" in done.err
+
+
 async def test_an_erasure_needs_a_confirmation(both: Service) -> None:
     penstock = Shell({"PENSTOCK_DATA": str(both.settings.data), "PENSTOCK_REDIS_URL": both.settings.redis_address})
     unconfirmed = await penstock("tenants", "erase", ERASED)

@@ -42,10 +42,24 @@ class Export:
 def export_tenant(store: Runs, objects: ObjectStore, tenant: str, target: Path) -> Export:
     """Write all that is kept of a tenant into a new folder, or a new file `*.tar`, `*.tgz` or `*.tar.gz`.
 
-    Each object is read once; what changes meanwhile may be there as it was before or after.
+    Only its owner may read it. Each object is read once; what changes meanwhile may be there as it was before or after.
+    Raises `ConfigError` where the target exists or cannot be written.
     """
     if target.exists():
         raise ConfigError(f"{target} exists: name a new folder or file")
+    try:
+        return _export(store, objects, tenant, target)
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def key_rows(objects: ObjectStore, tenant: str) -> list[KeyRecord]:
+    """Return the API keys of a tenant."""
+    return [record for record in list_keys(objects) if record.tenant == tenant]
+
+
+def _export(store: Runs, objects: ObjectStore, tenant: str, target: Path) -> Export:
+    target.parent.mkdir(parents=True, exist_ok=True)
     if not target.name.endswith(_TARS):
         return _write(store, objects, tenant, target)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -54,17 +68,13 @@ def export_tenant(store: Runs, objects: ObjectStore, tenant: str, target: Path) 
         partial = Path(folder) / target.name
         with tarfile.open(partial, "w" if target.name.endswith(".tar") else "w:gz") as tar:
             tar.add(content, tenant)
+        partial.chmod(0o600)
         partial.rename(target)
     return done
 
 
-def key_rows(objects: ObjectStore, tenant: str) -> list[KeyRecord]:
-    """Return the API keys of a tenant."""
-    return [record for record in list_keys(objects) if record.tenant == tenant]
-
-
 def _write(store: Runs, objects: ObjectStore, tenant: str, folder: Path) -> Export:
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700)
     copied = sum(1 for _ in _copy(objects, tenant, folder / "objects"))
     found = tenant_data.traces(store, tenant)
     with (folder / "redis.jsonl").open("w") as file:

@@ -23,6 +23,11 @@ from penstock.cli.options import (
 from penstock.reports import with_places
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
     from penstock.client import Client
     from penstock.client.batch_answers import Batch, LineOutcome
 
@@ -163,14 +168,19 @@ def list_batches(
     if as_json:
         print_json([dict(batch.raw) for batch in page.batches])
         return
-    wide = is_wide(out)
+    out.print(batch_table(out, page.batches), soft_wrap=False)
+
+
+def batch_table(console: Console, batches: Sequence[Batch]) -> Table:
+    """Return a table of one line per batch."""
+    wide = is_wide(console)
     rows = [
         (batch.id, batch.status.value, moment(batch.created_at, wide=wide), str(batch.counts.total),
          str(batch.counts.over), str(batch.counts.succeeded))
-        for batch in page.batches
+        for batch in batches
     ]  # fmt: skip
-    columns = ("batch", "status", "created", "requests", "ended", "succeeded")
-    out.print(fitted(out, columns, rows, omit=("ended",)), soft_wrap=False)
+    columns = ("batch", "status", "created", "lines", "ended", "succeeded")
+    return fitted(console, columns, rows, omit=("ended",))
 
 
 def _follow(client: Client, batch: Batch) -> Batch:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.display import out, print_json, table
+from penstock.cli.display import err, out, print_json, table
 from penstock.cli.options import DEFAULT_URL, JOB_FAILED, AsJson, Data, Url, connect
 from penstock.cli.upkeep import load
 
@@ -52,13 +52,14 @@ def drops(data: Data = None, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 
 
 def _told(url: str) -> Mapping[str, Any] | None:
-    """Return the drop rules as the service tells them; None from one that does not."""
+    """Return the drop rules as the service tells them; from one that does not, None, and say why."""
     from penstock.client.answers import ClientError
 
     try:
         with connect(url, patience_s=0) as client:
             return client.drops()
-    except ClientError:
+    except ClientError as error:
+        err.print(f"the service did not tell its rules: {error}")
         return None
 
 

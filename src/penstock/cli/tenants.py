@@ -56,6 +56,8 @@ def export(
     if as_json:
         print_json({"tenant": name, "path": str(target), **asdict(done)})
         return
+    if not (done.objects or done.redis_keys or done.api_keys):
+        err.print(f"nothing is kept of a tenant {name}: `penstock keys list` shows the tenants with keys")
     out.print(str(target))
     err.print(
         f"{done.objects} objects, {done.redis_keys} keys of Redis, {done.api_keys} API keys; {done.size_bytes} bytes"

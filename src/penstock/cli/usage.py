@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import err, out, print_json, table
+from penstock.cli.display import err, fitted, out, print_json
 from penstock.cli.options import DEFAULT_URL, AsJson, Url, connect
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from penstock.client.usage_answers import UsageReport, UsageSums
 
 _DAY = ["%Y-%m-%d"]
@@ -43,18 +46,20 @@ def usage(
     elif not found.rows:
         err.print(f"no job ended from {found.first} to {found.last}")
     else:
-        _show(found, with_tenant=tenant == "*")
+        out.print(usage_table(out, found, with_tenant=tenant == "*"), soft_wrap=False)
 
 
-def _show(found: UsageReport, *, with_tenant: bool) -> None:
+def usage_table(console: Console, found: UsageReport, *, with_tenant: bool) -> Table:
+    """Return a table of one line per row; in a narrow terminal without the bytes."""
     names = ("day", *(("tenant",) if with_tenant else ()), "model", "jobs", "failed")
-    rows = table(*names, "device s", "in", "out", "tokens", "pixels")
+    rows: list[tuple[str, ...]] = []
     for row in found.rows:
         tenant = (row.tenant,) if with_tenant else ()
-        rows.add_row(str(row.day), *tenant, row.model, *_figures(row.sums))
+        rows.append((str(row.day), *tenant, row.model, *_figures(row.sums)))
     if len(found.rows) > 1:
-        rows.add_row("total", *(("",) if with_tenant else ()), "", *_figures(found.total))
-    out.print(rows)
+        rows.append(("total", *(("",) if with_tenant else ()), "", *_figures(found.total)))
+    columns = (*names, "device s", "in", "out", "tokens", "pixels")
+    return fitted(console, columns, rows, omit=("in", "out", "failed", "tokens", "pixels"))
 
 
 def _figures(sums: UsageSums) -> tuple[str, ...]:

@@ -44,6 +44,10 @@ class Result:
     #: The job's page at the service.
     page: str
 
+    def __repr__(self) -> str:
+        files = ", ".join(self.paths) or "no files"
+        return f"<Result of {self.job.model}, job {self.job.id}: {files}>"
+
     @property
     def text(self) -> str | None:
         """The job's text, if it has one."""

@@ -1,0 +1,27 @@
+"""The table of `penstock usage` in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from penstock.cli.usage import usage_table
+from penstock.client.usage_answers import read_report
+
+SUMS = {
+    "jobs": {"succeeded": 123456, "failed": 1234}, "device_seconds": 86400.5,
+    "bytes_in": 123456789, "bytes_out": 123456789,
+    "tokens_in": 123456, "tokens_out": 123456, "pixels": 123456789,
+}  # fmt: skip
+
+
+def test_each_row_of_usage_is_one_line_of_the_terminal() -> None:
+    row = {"day": "2026-11-24", "tenant": "a-tenant", "model": "a-model-with-a-long-name", **SUMS}
+    found = read_report({"from": "2026-11-24", "to": "2026-11-24", "rows": [row, row], "total": SUMS})
+    console = Console(file=StringIO(), width=80, force_terminal=True, color_system=None)
+    console.print(usage_table(console, found, with_tenant=True))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    assert all(part in lines[1] for part in ("2026-11-24", "a-tenant", "86400.5", "247 k", "123 M"))
