@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("vllm", reason="needs an environment with vLLM: make test-vllm")
+
 from penstock.errors import InvalidInput
 from penstock.local.library import Engine
 from tests.vllm.conftest import ENVIRONMENT, serving

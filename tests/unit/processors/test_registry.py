@@ -137,7 +137,7 @@ def test_a_plugin_s_problem_is_one_sentence() -> None:
     assert problem.startswith(
         "the processor 'plugin': no_such_module:Processor cannot be imported: ModuleNotFoundError"
     )
-    (finding,) = _models([read_model(entry.model_dump(mode="json"))])
+    (finding,) = _models([read_model(entry.model_dump(mode="json"))], {"m"})
     assert (finding.ok, finding.detail) == (False, problem)
     assert "models check m" in finding.remedy
     assert "install" not in finding.remedy

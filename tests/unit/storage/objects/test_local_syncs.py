@@ -32,7 +32,7 @@ class Disk:
 
     def __call__(self, _: int) -> None:
         self.begun.release()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         drafts = [path.stat().st_size for path in (self.root / ".penstock" / "tmp").iterdir()]
         objects = [path for path in self.root.rglob("*.json") if path.is_file()]
         self.found.append((sum(drafts), len(objects)))
