@@ -35,7 +35,21 @@ class Connection(BaseHTTPRequestHandler):
         if fake.key is not None and self.headers.get("authorization") != f"Bearer {fake.key}":
             self.answer(401, {"error": {"message": f"wrong key {self.headers.get('authorization')}"}})
             return
+        if fake.drips:
+            self._drip()
+            return
         self.answer(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
+
+    def _drip(self) -> None:
+        """Send a byte now and then, until the client leaves."""
+        self.begin()
+        try:
+            while True:
+                self.raw(b" ")
+                self.wait_s(0.2)
+        except (Gone, BrokenPipeError, ConnectionResetError):
+            self.server.fake.left.release()
+            self.close_connection = True
 
     def do_POST(self) -> None:
         fake = self.server.fake
@@ -89,6 +103,11 @@ class Connection(BaseHTTPRequestHandler):
                 raise Gone  # the server was stopped
             if select.select([self.connection], [], [], 0)[0]:
                 raise Gone
+
+    def wait_s(self, seconds: float) -> None:
+        """Let time pass; raise `Gone` if the client leaves before."""
+        if select.select([self.connection], [], [], seconds)[0]:
+            raise Gone
 
     def chunk(self, index: int = 0, reason: str | None = None, **delta: Any) -> None:
         """Send a piece of a choice."""
@@ -182,6 +201,11 @@ def malformed(*events: str) -> Behaviour:
     return behave
 
 
+def whole(body: Any) -> Behaviour:
+    """Return an answer without a stream."""
+    return lambda connection: connection.answer(200, body)
+
+
 def endless(connection: Connection) -> None:
     """Send one line without an end."""
     connection.begin()
@@ -194,9 +218,15 @@ class FakeServer:
     """A server on a port of its own. Each request has the next planned behaviour, and `echo` after these."""
 
     def __init__(
-        self, *plans: Behaviour, port: int = 0, models: tuple[str, ...] = ("tiny",), key: str | None = None
+        self,
+        *plans: Behaviour,
+        port: int = 0,
+        models: tuple[str, ...] = ("tiny",),
+        key: str | None = None,
+        drips: bool = False,
     ) -> None:
-        self.models, self.key = models, key
+        """With `drips`, the list of models never ends."""
+        self.models, self.key, self.drips = models, key, drips
         self.plans = deque(plans)
         #: Bodies and headers of all requests.
         self.bodies: list[dict[str, Any]] = []

@@ -174,7 +174,7 @@ def _reason(result: JobResult) -> str:
 def _usage(result: JobResult) -> dict[str, int]:
     given = dict(result.data.get("usage") or {})
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return {name: int(given.get(name, 0)) for name in names}
+    return {name: count if isinstance(count := given.get(name), int) else 0 for name in names}
 
 
 def _packed(vector: Sequence[float]) -> str:

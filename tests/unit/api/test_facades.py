@@ -192,6 +192,11 @@ def test_choices_of_a_server_are_answered_whole_and_at_the_end_of_a_stream() -> 
     ]
 
 
+def test_a_usage_that_a_server_did_not_count_is_zero() -> None:
+    result = JobResult("1", 0.0, "served", "A", {"usage": {"prompt_tokens": 3, "completion_tokens": None}})
+    assert answers.chat(result)["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 0}
+
+
 def test_a_request_for_a_server_keeps_its_parameters_and_loses_those_of_the_facade() -> None:
     tools = [{"type": "function", "function": {"name": "add"}}]
     raw = {

@@ -80,7 +80,8 @@ def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     if (reason := part.get("finish_reason")) is not None:
         choice["finish_reason"] = str(reason)
     if (logprobs := part.get("logprobs")) is not None:
-        choice["logprobs"] = _joined(choice["logprobs"] or {}, _object(logprobs))
+        choice["logprobs"] = choice["logprobs"] or {}
+        _join(choice["logprobs"], _object(logprobs))
     if "message" in choice:
         _add_delta(choice["message"], _object(part.get("delta") or {}))
     else:
@@ -109,13 +110,13 @@ def _add_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
         call["function"][name] += _text(function.get(name))
 
 
-def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log probabilities whose lists go on where the earlier ones end."""
-    found = dict(earlier)
+def _join(earlier: dict[str, Any], later: Mapping[str, Any]) -> None:
+    """Add log probabilities whose lists go on where the earlier ones end."""
     for name, value in later.items():
-        before = found.get(name)
-        found[name] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
-    return found
+        if isinstance(value, list) and isinstance(earlier.get(name), list):
+            earlier[name] += value
+        else:
+            earlier[name] = list(value) if isinstance(value, list) else value
 
 
 def _index(part: Mapping[str, Any], default: int = 0) -> int:

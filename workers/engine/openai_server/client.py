@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,8 +28,8 @@ MAX_BYTES = 64 * 2**20
 MAX_ANSWER_BYTES = 12 * 2**20
 #: Bytes of an error that are read.
 MAX_ERROR_BYTES = 64 * 1024
-#: Seconds in which a server must list its models.
-LIST_S = 5.0
+#: Seconds in which a server must list its models, and bytes of the list that are read.
+LIST_S, MAX_LIST_BYTES = 5.0, 2**20
 _HIDDEN = "[key]"
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ class Server:
 
     url: str
     options: ServerOptions
-    key: str | None
+    key: str | None = field(repr=False)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -55,18 +55,26 @@ class Server:
     def models(self) -> list[str] | None:
         """Return the names of the server's models, None if it does not list them; raise `ModelUnavailable`."""
         try:
-            with httpx.Client(timeout=LIST_S, **self._common()) as client:
-                answer = client.get(f"{self.url}/models")
-        except httpx.HTTPError as error:
+            answer, body = asyncio.run(self._listed())
+        except (httpx.HTTPError, TimeoutError) as error:
             raise ModelUnavailable(f"the server at {self.url} does not answer ({_name(error)})") from error
         if answer.status_code in (401, 403) or answer.is_redirect:
-            raise ModelUnavailable(str(self._refusal(answer.status_code, answer.headers, answer.content)))
+            raise ModelUnavailable(str(self._refusal(answer.status_code, answer.headers, body)))
         if answer.is_server_error:
             raise ModelUnavailable(f"the server at {self.url} answers {answer.status_code}")
         try:
-            return [str(model["id"]) for model in answer.json()["data"]]
-        except (ValueError, LookupError, TypeError):
+            return [str(model["id"]) for model in json.loads(body)["data"]]
+        except (ValueError, LookupError, TypeError, RecursionError):
             return None
+
+    async def _listed(self) -> tuple[httpx.Response, bytes]:
+        """Ask for the models; a server that sends a byte now and then has no more time than others."""
+        async with (
+            asyncio.timeout(LIST_S),
+            httpx.AsyncClient(timeout=LIST_S, **self._common()) as client,
+            client.stream("GET", f"{self.url}/models") as answer,
+        ):
+            return answer, await _read(answer, MAX_LIST_BYTES, cut=True)
 
     async def ask(self, client: httpx.AsyncClient, asked: Asked, tell: Tell) -> Output:
         """Return a request's answer, telling its text while it comes.
@@ -96,7 +104,9 @@ class Server:
                 raise Malformed("the answer is compressed, although that was not asked for")
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 return await self._streamed(response, tell)
-            return _output(parsed((await _read(response, MAX_BYTES)).decode("utf-8", "replace")))
+            answer = parsed((await _read(response, MAX_BYTES)).decode("utf-8", "replace"))
+            self._require_answer(answer)
+            return _output(answer)
 
     async def _streamed(self, response: httpx.Response, tell: Tell) -> Output:
         answer = Answer()
@@ -107,8 +117,7 @@ class Server:
             if not event.data:
                 continue
             chunk = parsed(event.data)
-            if isinstance(chunk, dict) and isinstance(chunk.get("error"), dict):
-                raise told({**chunk["error"], "message": self._hidden(words_of(chunk))}, server=self.url)
+            self._require_answer(chunk)
             before = answer.text
             answer.add(chunk)
             if (text := answer.text) != before:
@@ -116,6 +125,11 @@ class Server:
         if not answer.complete:
             raise Failed(f"the server at {self.url} ended the stream before its end")
         return _output(answer.whole())
+
+    def _require_answer(self, said: Any) -> None:
+        """Raise the error that a server tells in place of an answer."""
+        if isinstance(said, dict) and isinstance(said.get("error"), dict):
+            raise told({**said["error"], "message": words_of(said, self._hidden)}, server=self.url)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -133,10 +147,10 @@ class Server:
     def _refusal(self, status: int, headers: httpx.Headers, body: bytes) -> Exception:
         text = body.decode("utf-8", "replace")
         try:
-            words = words_of(json.loads(text))
+            words = words_of(json.loads(text), self._hidden)
         except (ValueError, RecursionError):
-            words = words_of(text)
-        return refusal(status, headers, self._hidden(words), server=self.url, at=datetime.now(UTC))
+            words = words_of(text, self._hidden)
+        return refusal(status, headers, words, server=self.url, at=datetime.now(UTC))
 
     def _hidden(self, words: str) -> str:
         """Return words without the key, which a server may repeat."""
@@ -197,6 +211,12 @@ def _output(answer: Any) -> Output:
     choices = answer.get("choices")
     if choices is not None and not (isinstance(choices, list) and all(isinstance(one, dict) for one in choices)):
         raise Malformed("`choices` is no list of objects")
+    if not choices and "data" not in answer:  # embeddings are data
+        raise Malformed("the answer has no choices")
+    if not all(isinstance(choice.get("message", {}), dict) for choice in choices or ()):
+        raise Malformed("a `message` is no object")
+    if not isinstance(answer.get("usage") or {}, dict):
+        raise Malformed("the `usage` is no object")
     whole = Answer(choices={0: choices[0]} if choices else {})
     return Output({TEXT_NAME: whole.text, ANSWER_NAME: answer})
 

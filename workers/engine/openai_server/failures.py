@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,6 +13,8 @@ from penstock.errors import InvalidInput, ModelServerFailed, ModelUnavailable, P
 
 #: Seconds before the second try, doubled for each further one up to `LONGEST_PAUSE_S`.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+#: Seconds that a server can ask a request to wait, at most: then it is asked again.
+MAX_AFTER_S = 300.0
 #: Characters of a server's words in an error, at most.
 MAX_WORDS = 500
 _BUSY, _UNAVAILABLE = 429, 503
@@ -65,7 +67,7 @@ def refusal(status: int, headers: Mapping[str, str], words: str, *, server: str,
     said = f"the server at {server} answered {status}{f': {words}' if words else ''}"
     after_s = retry_after_s(headers.get("retry-after"), at=at)
     if status == _BUSY or (status == _UNAVAILABLE and after_s is not None):
-        return Busy(said, after_s or 0.0)
+        return Busy(said, min(MAX_AFTER_S, after_s or 0.0))
     if status >= 500 or status in _TRANSIENT:
         return Failed(said)
     return final(status, said, server)
@@ -88,12 +90,12 @@ def told(error: Mapping[str, Any], *, server: str) -> Exception:
     return refusal(status, {}, words, server=server, at=datetime.now(UTC))
 
 
-def words_of(body: Any) -> str:
-    """Return a server's own words from the JSON of its error, or from its text."""
+def words_of(body: Any, hidden: Callable[[str], str] = str) -> str:
+    """Return a server's own words from the JSON of its error, or from its text, as `hidden` leaves them."""
     for name in ("error", "message", "detail"):
         if isinstance(body, Mapping) and body.get(name):
             body = body[name]
-    return cleaned(str(body))
+    return cleaned(hidden(str(body)))  # hidden before the words are cut
 
 
 def cleaned(words: str) -> str:
@@ -108,10 +110,10 @@ def retry_after_s(value: str | None, *, at: datetime) -> float | None:
         return None
     try:
         return max(0.0, float(int(value)))
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     try:
         until = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - at).total_seconds())

@@ -99,12 +99,18 @@ def test_what_is_no_json_is_malformed(text: str) -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        (None, None), ("7", 7), ("-3", 0), ("soon", None), ("Sat, 31 Jan 2026 12:00:30 GMT", 30),
+        (None, None), ("7", 7), ("9" * 400, None), ("-3", 0), ("soon", None), ("Sat, 31 Jan 2026 12:00:30 GMT", 30),
         ("Sat, 31 Jan 2026 11:00:00 GMT", 0),
     ],
 )  # fmt: skip
 def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | None) -> None:
     assert retry_after_s(header, at=NOON) == seconds
+
+
+def test_a_server_is_asked_again_after_five_minutes_whatever_it_says() -> None:
+    busy = refusal(429, {"retry-after": "86400"}, "later", server="http://host/v1", at=NOON)
+    assert isinstance(busy, Busy)
+    assert busy.after_s == 300
 
 
 @pytest.mark.parametrize(

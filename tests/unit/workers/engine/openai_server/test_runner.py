@@ -168,7 +168,9 @@ def test_a_canceled_job_closes_its_stream_at_once_and_frees_its_place(engine: Ba
         fakes.status(500), fakes.status(502), fakes.status(503), fakes.status(408), fakes.cut, fakes.quiet_end,
         fakes.malformed("{"), fakes.malformed("[]"), fakes.malformed('{"choices": 3}'),
         fakes.malformed('{"choices": [{"index": -1}]}'), fakes.malformed('{"choices": [{"delta": {"content": 5}}]}'),
-        fakes.malformed('{"error": {"message": "engine died", "code": 500}}'),
+        fakes.malformed('{"error": {"message": "engine died", "code": 500}}'), fakes.malformed("[DONE]"),
+        fakes.whole({"error": {"message": "no room", "code": 503}}), fakes.whole({"object": "chat.completion"}),
+        fakes.whole({"choices": [{"message": None}]}), fakes.whole({"choices": [{"text": "x"}], "usage": 3}),
     ],
 )  # fmt: skip
 def test_a_failure_of_the_server_is_tried_again(engine: BatchingEngine, failure: Behaviour) -> None:
@@ -262,6 +264,14 @@ def test_a_key_comes_from_the_environment_and_never_stands_in_an_error(
             look(model)
 
 
+def test_a_key_at_the_cut_of_a_servers_words_is_hidden(engine: BatchingEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_KEY", "sk-secret")
+    with FakeServer(fakes.status(401, f"{'x' * 494} sk-secret is not known")) as server:
+        with pytest.raises(ModelUnavailable) as cut:
+            ask(engine, served(server.url, api_key_variable="LLAMA_KEY"))
+        assert "sk-" not in cut.value.detail
+
+
 def test_redirects_are_not_followed(engine: BatchingEngine) -> None:
     with FakeServer() as other, FakeServer(fakes.status(307, location=f"{other.url}/chat/completions")) as server:
         with pytest.raises(ModelUnavailable, match=r"redirects \(307\)"):
@@ -296,6 +306,13 @@ def test_the_check_asks_the_server_for_the_model() -> None:
             check_server(served(server.url, model="huge"))
     with pytest.raises(ModelUnavailable, match="does not answer"):
         check_server(served(server.url))
+
+
+def test_a_server_that_lists_its_models_byte_by_byte_is_away_in_time() -> None:
+    with FakeServer(drips=True) as server:
+        with pytest.raises(ModelUnavailable, match="does not answer"):
+            check_server(served(server.url))
+        assert server.left.acquire(timeout=5)
 
 
 @pytest.mark.parametrize(
