@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class Preparation:
-    """Fills a served in a thread of its own: first with local models, then with models that must be fetched."""
+    """Fills the served models in a thread of its own: first local ones, then those that must be fetched."""
 
     def __init__(
         self, served: ServedModels, processing: Processing, engine: Engine, folder: Path, *, localise: Localise,
@@ -84,9 +84,9 @@ class Preparation:
         self._thread = threading.Thread(target=self._fill, name="preparation", daemon=True)
 
     def begin(self, catalogue: Catalogue) -> None:
-        """Put every model on the served with the problem "is being checked", and start to check them.
+        """Put every model among the served ones with the problem "is being checked", and start to check them.
 
-        A model with an invalid record stays on the served with that problem.
+        A model with an invalid record stays there with its own problem.
         """
         for wrong in catalogue.wrong.values():
             self._served.put(wrong.rest, unusable(wrong.rest, wrong.problem))
@@ -134,7 +134,7 @@ class Preparation:
                     self._warm_up(local)
 
     def _prepare(self, model: Model, *, fetch: bool) -> Model | None:
-        """Put a model on the served, with its problem if it has one; return the model if it needs a warm-up."""
+        """Put a model among the served ones, with its problem if it has one; return it if it needs a warm-up."""
         try:
             self._check()
             local, served = self._localise(model, fetch), Runners.installed().is_served(model)

@@ -198,7 +198,10 @@ class GridRequest(BaseModel):
 
     crs: CrsCode = Field(description="CRS of the grid, e.g. EPSG:32738.")
     resolution: float = Field(
-        gt=0, allow_inf_nan=False, description="Width and height of a pixel in the CRS's unit, e.g. 30 for metres."
+        ge=1e-9,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Width and height of a pixel in the CRS's unit, e.g. 30 for metres.",
     )
 
 

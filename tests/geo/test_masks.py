@@ -237,3 +237,44 @@ def test_masks_that_do_not_fit_are_rejected_with_a_reason(tmp_path: Path) -> Non
         segment(None, tmp_path / "some", mosaic={"scenes": [*scenes, {"scene": str(path)}]})
     with pytest.raises(ValidationError, match="media requires kind"):
         segment(path, tmp_path / "kindless", mask={"media": other})
+
+
+def test_the_masks_of_a_mosaic_are_of_one_kind(tmp_path: Path) -> None:
+    media = str(write_scene(tmp_path / "scene.tif", pattern(40, 50)))
+    mask = str(write_scene(tmp_path / "mask.tif", blocks([4], 40, 50)))
+    scenes = [{"scene": media, "mask": {"media": mask, "kind": kind}} for kind in ("scl", "fmask")]
+    with pytest.raises(InvalidInput, match=r"The masks of a mosaic must be of one kind\."):
+        segment(None, tmp_path / "out", mosaic={"scenes": scenes})
+
+
+def test_an_area_of_a_masked_mosaic_of_two_resolutions_is_its_result_cut(tmp_path: Path) -> None:
+    rng, scenes = np.random.default_rng(8), []
+    layout: dict[str, Any] = {"tiled": True, "blockxsize": 128, "blockysize": 128}
+    for at in range(2):
+        place = NORTH_UP @ rasterio.Affine.translation(600 * at, 0)
+        coarse = place @ rasterio.Affine.scale(2)
+        red = write_scene(
+            tmp_path / f"r{at}.tif", rng.integers(1, 250, (1, 600, 600), np.uint8), transform=place, **layout
+        )
+        swir = write_scene(
+            tmp_path / f"s{at}.tif", rng.integers(1, 250, (1, 300, 300), np.uint8), transform=coarse, **layout
+        )
+        scl = write_scene(
+            tmp_path / f"m{at}.tif", rng.choice([4, 9], (1, 300, 300)).astype(np.uint8), transform=coarse, **layout
+        )
+        files = [{"media": str(red), "bands": ["red"]}, {"media": str(swir), "bands": ["swir"]}]
+        scenes.append({"files": files, "mask": {"media": str(scl), "kind": "scl"}})
+    bands = [{"name": name, "mean": 0.0, "std": 1.0} for name in ("swir", "red")]
+    processor = RasterSegmentation(make_model(bands=bands, tile_px=64, halo_px=0))
+    (west, north), (east, south) = NORTH_UP @ (520, 256), NORTH_UP @ (600, 320)
+    request: dict[str, Any] = {"mosaic": {"scenes": scenes}, "outputs": ("classes", "stats")}
+    request["area"] = {"bbox": [west, south, east, north], "crs": "EPSG:32633"}
+    found = []
+    for name, media in (("whole", Files()), ("partial", PartialFiles(tmp_path / "sparse"))):
+        prepared = processor.pre_process(SegmentationRequest.model_validate(request), media)
+        sink = Folder(tmp_path / name)
+        result = processor.post_process(answers(prepared.prompts, by_value), prepared.context, sink)
+        assert result.data is not None
+        found.append((classes(sink), result.data["masked"]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from penstock.errors import InvalidInput, MediaTooLarge
+from penstock.errors import InvalidInput, MediaTooLarge, ProcessorFailed
 from penstock.models import Limits
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.gdal import rasterio
@@ -22,7 +22,7 @@ from penstock.processors.geo.read.inputs import Inputs, read_inputs
 from penstock.processors.geo.read.merge import MergedRows, MosaicPart
 from penstock.processors.geo.read.placement import Shift, Warp, whole
 from penstock.processors.geo.read.resample import Chunk
-from penstock.processors.geo.read.scene_rows import open_rows
+from penstock.processors.geo.read.scene_rows import fill_files, open_rows
 from penstock.processors.geo.request import SceneRequest, SegmentationRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.tiling.plan import Box
@@ -123,6 +123,105 @@ def test_bands_of_several_resolutions_have_no_seam(tmp_path: Path) -> None:
     found = pixels(inputs(mosaic(*parts), needed))
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+TWO = [Band(name="red", mean=0, std=1), Band(name="swir", mean=0, std=1)]
+TILES = {"tiled": True, "blockxsize": 128, "blockysize": 128}
+
+
+def two_resolutions(folder: Path, *, factor: int = 2, mask_factor: int | None = None) -> dict[str, Any]:
+    """Return a mosaic of two scenes of 1200 x 1200 pixels; the seam is at column 1200. Tiles are not compressed."""
+    rng, scenes = np.random.default_rng(6), []
+
+    def file(name: str, every: int, at: int, values: Numbers) -> str:
+        moved = NORTH_UP @ rasterio.Affine.translation(1200 * at, 0) @ rasterio.Affine.scale(every)
+        return str(write_scene(folder / f"{name}{at}.tif", values, transform=moved, **TILES))
+
+    for at in range(2):
+        red = rng.integers(1, 9999, (1, 1200, 1200)).astype(np.uint16)
+        swir = rng.integers(1, 9999, (1, 1200 // factor, 1200 // factor)).astype(np.uint16)
+        files = [
+            {"media": file("red", 1, at, red), "bands": ["red"]},
+            {"media": file("swir", factor, at, swir), "bands": ["swir"]},
+        ]
+        scenes.append({"files": files})
+        if mask_factor is not None:
+            values = rng.choice([4, 9], (1, 1200 // mask_factor, 1200 // mask_factor)).astype(np.uint8)
+            scenes[at]["mask"] = {"media": file("scl", mask_factor, at, values), "kind": "scl"}  # type: ignore[assignment]
+    return mosaic(*scenes)
+
+
+def part_read(found: Inputs, window: Box) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    with open_rows(found, bottom=window.bottom) as rows:
+        numbers, valid = whole(rows.read(window))
+    return np.where(valid, numbers, 0), valid
+
+
+#: Windows at the seam: that end there, begin there, lie across it, are one pixel wide, or lie at an edge of the mosaic.
+WINDOWS = [
+    Box(512, 700, 640, 1200), Box(512, 1200, 640, 1500), Box(511, 1100, 641, 1300), Box(700, 1199, 777, 1200),
+    Box(1000, 1201, 1200, 2400), Box(0, 0, 100, 1199),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize(("factor", "mask_factor"), [(2, None), (2, 2), (3, 2), (2, 6), (6, 1)])
+def test_partial_files_of_two_resolutions_give_the_mosaics_pixels_at_a_seam(
+    tmp_path: Path, factor: int, mask_factor: int | None, window: Box
+) -> None:
+    request = SceneRequest.model_validate(two_resolutions(tmp_path, factor=factor, mask_factor=mask_factor))
+    expected = part_read(read_inputs(request, Files(), TWO, defaults=DEFAULTS), window)
+    partial = read_inputs(request, PartialFiles(tmp_path / "sparse"), TWO, defaults=DEFAULTS)
+    found = part_read(fill_files(partial, window), window)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_of_a_mosaic_of_two_resolutions_only_the_blocks_of_the_window_are_fetched(tmp_path: Path) -> None:
+    request = SceneRequest.model_validate(two_resolutions(tmp_path, mask_factor=2))
+    media = PartialFiles(tmp_path / "sparse")
+    partial = read_inputs(request, media, TWO, defaults=DEFAULTS)
+    before = media.filled_bytes
+    fill_files(partial, Box(512, 700, 640, 1200))
+    # Red: 1 x 5 blocks of the left scene. SWIR and the mask: 2 x 3 blocks there, and 2 x 1 of the neighbour; the blocks
+    # at the right edge are whole. All have 128 x 128 pixels of 2, 2 and 1 bytes.
+    blocks = 2 * 5 + 2 * (6 + 2) + (6 + 2)
+    assert media.filled_bytes - before <= blocks * (128 * 128 + 8)
+
+
+def test_a_scene_beside_the_fetched_part_cannot_be_read(tmp_path: Path) -> None:
+    request = SceneRequest.model_validate(two_resolutions(tmp_path))
+    partial = read_inputs(request, PartialFiles(tmp_path / "sparse"), TWO, defaults=DEFAULTS)
+    filled = fill_files(partial, Box(512, 700, 640, 900))
+    with pytest.raises(ProcessorFailed, match=r"only .* was fetched"):
+        part_read(filled, Box(512, 1300, 640, 1400))
+
+
+@pytest.mark.parametrize("dates", [1, 2])
+def test_the_files_and_masks_of_all_dates_are_counted(tmp_path: Path, dates: int) -> None:
+    media = str(write_scene(tmp_path / "scene.tif", pattern(8, 8)))
+    scene: dict[str, Any] = {"files": [{"media": media, "bands": ["grey"]}, {"media": media, "bands": ["other"]}]}
+    if dates == 1:
+        scene["files"] += [{"media": media, "bands": [f"further {at}"]} for at in range(2)]
+        scene["mask"] = {"media": media, "kind": "scl"}
+        request = mosaic(*[scene] * 81)
+    else:
+        request = {"dates": [mosaic(*[scene] * 100), mosaic(*[scene] * 100), mosaic(scene)]}
+    with pytest.raises(InvalidInput, match=r"have 40[25] files; at most 400"):
+        inputs(request, dates=1 if dates == 1 else 3)
+
+
+@pytest.mark.parametrize("resolution", [1e-200, 1e-10, 1e10, 1e300])
+def test_a_resolution_beyond_all_use_is_rejected(resolution: float) -> None:
+    with pytest.raises(ValidationError, match="resolution"):
+        SceneRequest.model_validate(mosaic({"scene": "a.tif"}, grid={"crs": UTM, "resolution": resolution}))
+
+
+@pytest.mark.parametrize("crs", [UTM, "EPSG:4326"])
+def test_the_smallest_resolution_has_a_reason(tmp_path: Path, crs: str) -> None:
+    scene = {"scene": str(write_scene(tmp_path / "scene.tif", pattern(8, 8)))}
+    with pytest.raises(InvalidInput, match="nearly all of it would be empty"):
+        inputs(mosaic(scene, grid={"crs": crs, "resolution": 1e-9}))
 
 
 def rows_of(numbers: list[list[float]], known: list[list[int]]) -> MemoryRows:

@@ -24,7 +24,7 @@ from penstock.processors.geo.scene_request import Acquisition
 from penstock.processors.geo.tiling.plan import Box
 from penstock.reports import Issue
 
-#: Files of one date, which are open together.
+#: Files of a request at most, masks included: those of all dates are open together.
 _MAX_FILES = 400
 #: Maximum rows of a chunk in the memory estimate; higher blocks are decoded whole, once for each panel.
 _MAX_CHUNK_ROWS = 1024
@@ -51,7 +51,7 @@ class Inputs:
     notes: tuple[str, ...] = ()
     #: Part of the scene whose results are wanted; None for the whole scene.
     area: SceneArea | None = None
-    #: Part of the scene whose pixels are in the partial files; None if no file is partial.
+    #: Part of the scene whose pixels are in the partial files; None if no file is partial, or nothing was fetched yet.
     filled: Box | None = None
 
     @property
@@ -138,7 +138,7 @@ def read_inputs(
     _check_dates(len(acquisitions), dates)
     # Of a scene with an area, only the area counts.
     opener = SceneOpener(request, media, needed, (limits or Limits()) if request.area is None else Limits())
-    opened_dates = [_open_date(opener, acquisition, date, dates) for date, acquisition in enumerate(acquisitions, 1)]
+    opened_dates = _open_dates(opener, acquisitions, dates)
     chosen = [
         [_choose(scene, request, needed, defaults, acquisition) for scene in scenes]
         for acquisition, scenes in zip(acquisitions, opened_dates, strict=True)
@@ -173,17 +173,25 @@ def _check_dates(given: int, needed: int) -> None:
         )
 
 
+def _open_dates(opener: SceneOpener, acquisitions: Sequence[Acquisition], dates: int) -> list[list[OpenedScene]]:
+    """Open the scenes of all dates. Raises `InvalidInput` for too many files."""
+    found, files = list[list[OpenedScene]](), 0
+    for date, acquisition in enumerate(acquisitions, 1):
+        scenes = _open_date(opener, acquisition, date, dates)
+        files += sum(len(scene.files) + (scene.mask is not None) for scene in scenes)
+        if files > _MAX_FILES:
+            raise InvalidInput(f"The scenes and their masks have {files} files; at most {_MAX_FILES} are allowed.")
+        found.append(scenes)
+    return found
+
+
 def _open_date(opener: SceneOpener, acquisition: Acquisition, date: int, dates: int) -> list[OpenedScene]:
     """Open the scenes of a date."""
     label = f"Date {date}" if dates > 1 else ""
     singles = acquisition.singles()
     several = len(singles) > 1
     labels = [", ".join(filter(None, (label, f"Scene {at}" if several else ""))) for at in range(1, len(singles) + 1)]
-    found = [opener.open(single, date, label) for single, label in zip(singles, labels, strict=True)]
-    files = sum(len(scene.files) for scene in found)
-    if files > _MAX_FILES:
-        raise InvalidInput(f"The scenes have {files} files; at most {_MAX_FILES} are allowed.")
-    return found
+    return [opener.open(single, date, label) for single, label in zip(singles, labels, strict=True)]
 
 
 def _choose(

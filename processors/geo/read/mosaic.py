@@ -96,6 +96,10 @@ class DateScenes:
         boxes = [member.placement.box for member in self.members]
         return max(sum(box.clipped(other) is not None for other in boxes) for box in boxes)
 
+    def merges_coarse(self, factor: Factor) -> bool:
+        """Return True if bands of this factor are merged in their own coarser pixels, and then interpolated."""
+        return self.merge is not None and not self.reprojected and not factor.same
+
     def rescaling(self, member: Member) -> tuple[tuple[float, float], ...] | None:
         """Return scale and offset from a scene's numbers to those of the first scene; None if they are the same."""
         pairs = [
@@ -140,7 +144,7 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
     """Return the scenes of a mosaic on one grid.
 
     Raises `InvalidInput` for scenes without a georeference, on different grids (unless a grid is stated), and far
-    apart, and for masks of some scenes only.
+    apart, for masks of some scenes only, and for masks of several kinds.
     """
     grids = []
     for one in chosen:
@@ -149,6 +153,8 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
             _check_place(grids[-1][0])
     if len({one.mask is None for one in chosen}) > 1:
         raise _wrong("Some scenes of the mosaic have a mask, others have none: give all of them a mask, or none.")
+    if len({one.mask.kind for one in chosen if one.mask is not None}) > 1:
+        raise _wrong("The masks of a mosaic must be of one kind.")
     scenes = [scene for scene, _ in grids]
     labels = [one.label for one in chosen]
     placements: Sequence[Placement]

@@ -212,7 +212,7 @@ def _of_item(item: StacItem, band: InputBand) -> Declaration:
 
 @contextmanager
 def naming(prefix: str) -> Iterator[None]:
-    """Prefix the message of an `InputError` with the name of the file or opened."""
+    """Prefix the message of an `InputError` with the name of the file or the scene."""
     try:
         yield
     except InputError as error:

@@ -16,17 +16,20 @@ import numpy.typing as npt
 
 from penstock.processors.geo.read.grids import Factor
 from penstock.processors.geo.read.inputs import Inputs
-from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows
+from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows, SceneMask
 from penstock.processors.geo.read.merge import MergedRows, MosaicPart
 from penstock.processors.geo.read.mosaic import DateScenes, Member, rescaled_dtype
 from penstock.processors.geo.read.opened_scene import InputFile
-from penstock.processors.geo.read.placement import Shift
+from penstock.processors.geo.read.placement import Placement, Shift
 from penstock.processors.geo.read.raster import FileRows, opened
 from penstock.processors.geo.read.resample import Chunk, coarse_box
 from penstock.processors.geo.read.row_stream import FileLayer, RowReader, SceneRows
+from penstock.processors.geo.read.tiff_ranges import PartialTiff
 from penstock.processors.geo.tiling.plan import Box
 
 _SAME = Factor(1, 1)
+#: A box without pixels.
+_NOWHERE = Box(0, 0, 0, 0)
 #: Rows of a mask that are counted together.
 _COUNTED_ROWS = 256
 Datasets = Mapping[InputFile, Any]
@@ -35,21 +38,24 @@ Datasets = Mapping[InputFile, Any]
 def fill_files(inputs: Inputs, box: Box) -> Inputs:
     """Fetch the pixels of a box of the scene, of those files and masks that are partial."""
     any_partial = False
-    for member in (member for date in inputs.dates for member in date.members):
-        within = member.placement.source(box)
+    for date, member in ((each, member) for each in inputs.dates for member in each.members):
         for file in member.files():
-            any_partial |= file.partial is not None
-            if file.partial is not None and within is not None:
+            if file.partial is not None:
+                any_partial = True
                 used = [at for at, band in enumerate(member.bands) if band.file is file]
                 masks = [file.scene.mask_band] if file.scene.mask_band else []
                 bands = [member.bands[at].band.index for at in used] + masks
-                file.partial.fill(_in_the_file(within, file, member.factors[used[0]]), bands)
+                _fill(file.partial, _in_the_file(box, date, member, used[0]), bands)
         mask = member.mask
         if mask is not None and mask.file.partial is not None:
             any_partial = True
-            if within is not None:
-                mask.file.partial.fill(mask.in_the_file(within), [1])
+            _fill(mask.file.partial, _in_the_mask(box, date, member, mask), [1])
     return replace(inputs, filled=box) if any_partial else inputs
+
+
+def _fill(file: PartialTiff, box: Box, bands: Sequence[int]) -> None:
+    if box != _NOWHERE:
+        file.fill(box, bands)
 
 
 @contextmanager
@@ -111,7 +117,7 @@ def open_clear(inputs: Inputs) -> Iterator[dict[int, ClearPixels]]:
         datasets = _open(stack, [mask.file for date in inputs.dates for mask in date.masks])
         found = {}
         for number, date in enumerate(inputs.dates, start=1):
-            scenes = [_clear(inputs, member, datasets) for member in date.members]
+            scenes = [_clear(inputs, date, member, datasets) for member in date.members]
             if date.masks:
                 found[number] = ClearPixels([scene for scene in scenes if scene is not None])
         yield found
@@ -121,17 +127,61 @@ def _open(stack: ExitStack, files: Sequence[InputFile]) -> Datasets:
     return {file: stack.enter_context(opened(file.path, file.scene.driver)) for file in dict.fromkeys(files)}
 
 
-def _in_the_file(box: Box, file: InputFile, factor: Factor) -> Box:
-    """Return the pixels of a file that a box of its scene needs."""
-    return box if factor.same else coarse_box(box, factor, file.scene.height, file.scene.width)
+def _in_the_file(box: Box, date: DateScenes, member: Member, place: int) -> Box:
+    """Return the pixels of a band's file that a box of the date needs; none if the scene is beside the box."""
+    factor, file = member.factors[place], member.bands[place].file.scene
+    if date.merges_coarse(factor):
+        coarser = _coarser(member.placement, factor)
+        return coarser.source(_coarse_box(box, date, factor)) or _NOWHERE
+    within = member.placement.source(box)
+    if within is None:
+        return _NOWHERE
+    return within if factor.same else coarse_box(within, factor, file.height, file.width)
+
+
+def _in_the_mask(box: Box, date: DateScenes, member: Member, mask: SceneMask) -> Box:
+    """Return the pixels of a mask that a box of the date needs; none if the scene is beside the box.
+
+    The merge of coarser bands reads the mask in all of their pixels, also in those beyond the box.
+    """
+    coarser = [factor for factor in member.factors if date.merges_coarse(factor)]
+    boxes = [box, *(_in_fine_pixels(_coarse_box(box, date, factor), factor) for factor in coarser)]
+    around = Box(
+        min(each.top for each in boxes), min(each.left for each in boxes),
+        max(each.bottom for each in boxes), max(each.right for each in boxes),
+    )  # fmt: skip
+    within = member.placement.source(around)
+    return _NOWHERE if within is None else mask.in_the_file(within)
+
+
+def _coarse_box(box: Box, date: DateScenes, factor: Factor) -> Box:
+    """Return the pixels of a mosaic's coarser band that a box of the mosaic needs."""
+    return coarse_box(box, factor, *_coarse_size(date, factor))
+
+
+def _coarse_size(date: DateScenes, factor: Factor) -> tuple[int, int]:
+    return -(-date.scene.height // factor.rows), -(-date.scene.width // factor.columns)
+
+
+def _in_fine_pixels(box: Box, factor: Factor) -> Box:
+    rows, columns = factor.rows, factor.columns
+    return Box(box.top * rows, box.left * columns, box.bottom * rows, box.right * columns)
+
+
+def _coarser(placement: Placement, factor: Factor) -> Placement:
+    """Return the place of a scene among the pixels of a mosaic's coarser band."""
+    coarser = placement.coarser(factor.rows, factor.columns) if isinstance(placement, Shift) else None
+    return coarser or placement
 
 
 def _single_layers(inputs: Inputs, date: DateScenes, datasets: Datasets) -> list[FileLayer]:
     [member] = date.members
-    return _layers(inputs, member, range(len(member.bands)), datasets)
+    return _layers(inputs, date, member, range(len(member.bands)), datasets)
 
 
-def _layers(inputs: Inputs, member: Member, places: Sequence[int], datasets: Datasets) -> list[FileLayer]:
+def _layers(
+    inputs: Inputs, date: DateScenes, member: Member, places: Sequence[int], datasets: Datasets
+) -> list[FileLayer]:
     """Return layers of some bands of a scene; their places are indexes in `places`.
 
     Bands of one file are read together, unless they are interpolated: each of these has its own nodata pixels.
@@ -143,18 +193,19 @@ def _layers(inputs: Inputs, member: Member, places: Sequence[int], datasets: Dat
     layers = []
     for (file, _), used in groups.items():
         factor = member.factors[places[used[0]]]
-        rows = _file_rows(inputs, member, [places[at] for at in used], datasets)
+        rows = _file_rows(inputs, date, member, [places[at] for at in used], datasets)
         layers.append(FileLayer(rows, tuple(used), file.scene.height, file.scene.width, factor))
     return layers
 
 
-def _file_rows(inputs: Inputs, member: Member, places: Sequence[int], datasets: Datasets) -> FileRows:
+def _file_rows(inputs: Inputs, date: DateScenes, member: Member, places: Sequence[int], datasets: Datasets) -> FileRows:
     """Return the reader of bands of one file, on the file's grid."""
-    file, factor = member.bands[places[0]].file, member.factors[places[0]]
+    file = member.bands[places[0]].file
     indexes = [member.bands[place].band.index for place in places]
     nodata = [member.radiometry[place].nodata for place in places]
-    within = None if inputs.filled is None else member.placement.source(inputs.filled)
-    filled = None if file.partial is None or within is None else _in_the_file(within, file, factor)
+    filled = None
+    if file.partial is not None and inputs.filled is not None:
+        filled = _in_the_file(inputs.filled, date, member, places[0])
     return FileRows(datasets[file], file.scene, indexes, nodata, label=file.label, filled=filled)
 
 
@@ -174,8 +225,7 @@ def _merged(inputs: Inputs, date: DateScenes, datasets: Datasets) -> list[FileLa
         factor = _SAME if places == fine else factors[places[0]]
         parts = [_part(inputs, date, member, places, factor, datasets) for member in date.members]
         rows = MergedRows(parts, len(places), date.merge or "first")
-        height, width = -(-date.scene.height // factor.rows), -(-date.scene.width // factor.columns)
-        layers.append(FileLayer(rows, tuple(places), height, width, factor))
+        layers.append(FileLayer(rows, tuple(places), *_coarse_size(date, factor), factor))
     return layers
 
 
@@ -186,26 +236,26 @@ def _part(
     placement = member.placement
     rows: RowReader
     if factor.same:
-        layers = _layers(inputs, member, places, datasets)
+        layers = _layers(inputs, date, member, places, datasets)
         rows = _LookedRows(SceneRows(layers, member.scene.height, member.scene.width))
     else:
-        rows = _file_rows(inputs, member, places, datasets)
-        coarser = placement.coarser(factor.rows, factor.columns) if isinstance(placement, Shift) else None
-        placement = coarser or placement
+        rows = _file_rows(inputs, date, member, places, datasets)
+        placement = _coarser(placement, factor)
     rescaling = date.rescaling(member)
     if rescaling is not None:
         rows = _RescaledRows(rows, [rescaling[place] for place in places])
-    clear = _clear(inputs, member, datasets)
+    clear = _clear(inputs, date, member, datasets)
     clear = None if clear is None else replace(clear, factor=factor)
     return MosaicPart(placement.place(rows, len(places)), placement.box, clear)
 
 
-def _clear(inputs: Inputs, member: Member, datasets: Datasets) -> ClearRows | None:
+def _clear(inputs: Inputs, date: DateScenes, member: Member, datasets: Datasets) -> ClearRows | None:
     mask = member.mask
     if mask is None:
         return None
-    within = None if inputs.filled is None else member.placement.source(inputs.filled)
-    filled = None if mask.file.partial is None or within is None else mask.in_the_file(within)
+    filled = None
+    if mask.file.partial is not None and inputs.filled is not None:
+        filled = _in_the_mask(inputs.filled, date, member, mask)
     rows = FileRows(datasets[mask.file], mask.file.scene, [1], [None], label=mask.file.label, filled=filled)
     return ClearRows(member.placement.place(MaskRows(rows, mask), 1), mask.table, member.placement.box)
 
