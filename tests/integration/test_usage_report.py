@@ -127,7 +127,7 @@ async def test_the_command_line_shows_a_table_that_fits_80_columns(service: Serv
         shown = (await penstock("usage")).out
         assert shown.splitlines()[0].split() == ["day", "model", "jobs", "failed", "device", "s", "in", "out", "tokens",
                                                  "pixels"]  # fmt: skip
-        assert all(figure in shown for figure in ("2 MB", "1.05 M", "300 B"))
+        assert all(figure in shown for figure in ("2.0 MB", "1.05 M", "300 bytes"))
         assert max(map(len, shown.splitlines())) <= 80
         document = (await penstock("usage", "--json", "--tenant", "*")).document()
         assert document["rows"][0]["tenant"] == "default"
