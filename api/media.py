@@ -39,4 +39,4 @@ async def require_room(api: Services, tenant: str, upload_id: str, size_bytes: i
         return
     kept = await api.jobs.run(keep_upload(tenant, upload_id, size_bytes, limit))
     if kept is not None:
-        raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the file has {size_bytes}")
+        raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the upload has {size_bytes}")

@@ -8,6 +8,7 @@ import binascii
 
 import uuid_utils
 
+from penstock.api.media import require_room
 from penstock.api.services import Services
 from penstock.errors import InvalidRequest, MediaTooLarge
 from penstock.intake.media import upload_key
@@ -31,11 +32,15 @@ def decode_base64(text: str, place: str) -> bytes:
 
 
 async def store_upload(api: Services, tenant: str, data: bytes, name: str, content_type: str) -> str:
-    """Store bytes as an upload and return its reference; raise `MediaTooLarge` past the tenant's limit."""
+    """Store bytes as an upload and return its reference.
+
+    Raises `MediaTooLarge` past the tenant's limit, and `StorageQuotaExceeded` where there is no room.
+    """
     limit_bytes = api.settings.upload_limit_bytes(tenant)
     if len(data) > limit_bytes:
         raise MediaTooLarge(f"the medium exceeds the limit of {limit_bytes} bytes")
     upload_id = str(uuid_utils.uuid7())
     key = upload_key(tenant, upload_id, name)
+    await require_room(api, tenant, upload_id, len(data))
     await asyncio.to_thread(api.objects.put_bytes, key, data, content_type=content_type)
     return f"media://{upload_id}/{name}"

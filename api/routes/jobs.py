@@ -262,13 +262,14 @@ async def _submit_form(request: Request, api: Services, key: JobKey, *, repeatab
     async with read_job_form(request, api, key) as form:
         try:
             await require_fitting(request, api, key.tenant, form.request)
+            if form.files:
+                size_bytes = sum(file.size_bytes for file in form.files)
+                await require_room(api, key.tenant, form.files[0].upload_id, size_bytes)
         except PenstockError as error:
             if not repeatable:
                 raise
             refusal = error  # the job may exist
         else:
-            for file in form.files:
-                await require_room(api, key.tenant, file.upload_id, file.size_bytes)
             await asyncio.to_thread(form.store, api.objects, key.tenant)
     try:
         return await submit(request, api, key, form.request, form.fingerprint, repeatable=repeatable, origin=origin)

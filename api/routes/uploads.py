@@ -51,10 +51,12 @@ async def create_upload(
         raise PayloadTooLarge(f"the file exceeds {limit} bytes", errors=[Issue("/size_bytes", "too large")])
     name = safe_name(wanted.filename)
     upload_id = str(uuid_utils.uuid7()) if given is None else id_from(_NAMESPACE, tenant, given, body.fingerprint)
-    await require_room(api, tenant, upload_id, wanted.size_bytes)
     key = upload_key(tenant, upload_id, name)
+    uploaded = given is not None and await asyncio.to_thread(_exists, api.objects, key)
+    if not uploaded:
+        await require_room(api, tenant, upload_id, wanted.size_bytes)
     if wanted.multipart:
-        if not await asyncio.to_thread(_exists, api.objects, key):
+        if not uploaded:
             await asyncio.to_thread(api.objects.begin_multipart, key, content_type=wanted.content_type)
         return await asyncio.to_thread(multipart_view, api, tenant, key)
     put = await asyncio.to_thread(
@@ -71,7 +73,7 @@ async def create_upload(
         url=put.url,
         headers=dict(put.headers),
         expires_at=utc_time(time.time() + put.expires_s),
-        uploaded=given is not None and await asyncio.to_thread(_exists, api.objects, key),
+        uploaded=uploaded,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Annotated
 
@@ -73,17 +74,20 @@ async def list_tenants(api: Api) -> TenantList:
     records = [] if api.keys is None else await asyncio.to_thread(lambda: list(list_keys(api.objects)))
     names = {name.rpartition("/")[0] for name in seen} | set(api.settings.tenants)
     names |= {record.tenant for record in records} or {DEFAULT_TENANT}
-    return TenantList(tenants=[await _view(api, name, records) for name in sorted(names)])
+    keys: dict[str, list[KeyRecord]] = {}
+    for record in records:
+        keys.setdefault(record.tenant, []).append(record)
+    return TenantList(tenants=await asyncio.gather(*(_view(api, name, keys.get(name, [])) for name in sorted(names))))
 
 
-async def _view(api: Services, tenant: str, records: list[KeyRecord]) -> TenantView:
+async def _view(api: Services, tenant: str, keys: Sequence[KeyRecord]) -> TenantView:
     used = await api.jobs.run(usage.quota_state(tenant))
     return TenantView(
         tenant=tenant,
         limits=limits_view(api.settings, tenant),
         device_seconds_today=used.device_s,
         kept_bytes=used.kept_bytes,
-        keys=[key_view(record, at=time.time()) for record in records if record.tenant == tenant],
+        keys=[key_view(record, at=time.time()) for record in keys],
     )
 
 

@@ -23,7 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
 #: Another name of a model, such as `organisation/Name` on the hub.
 Alias = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
@@ -103,6 +104,11 @@ class Limits(Record):
     max_tokens: int | None = Field(default=None, gt=0)
     #: Steps of a generation.
     max_steps: int | None = Field(default=None, gt=0)
+
+
+def is_name(text: str) -> bool:
+    """Return True for a text that may be a model's name."""
+    return re.fullmatch(_NAME, text) is not None
 
 
 class Step(Record):

@@ -69,7 +69,7 @@ def open_spans(process: str) -> Spans:
     try:
         return OtelSpans(process)
     except ImportError:
-        log.warning("spans.not_exported", reason="OpenTelemetry is not installed: pip install 'penstock[otel]'")
+        log.warning("spans.not_exported", reason="OpenTelemetry is not installed: pip install '.[otel]' in a clone")
     except Exception as error:  # a wrong OTEL_* variable: traces are never worth an outage
         log.warning("spans.not_exported", reason=f"{type(error).__name__}: {error}")
     return NoSpans()

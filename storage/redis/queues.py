@@ -78,9 +78,13 @@ def set_mode(queue: str, mode: QueueMode) -> Command[str]:
     return Command("note", {"op": "queue_mode", "queue": queue, "mode": mode.value}, str)
 
 
-def waiting(queue: str, tenant: str, limit: int) -> Command[tuple[JobKey, ...]]:
-    """Return a tenant's jobs that wait in a queue for a worker or for another attempt, at most `limit`."""
-    return Command("waiting", _of(queue, tenant, limit), lambda names: tuple(map(JobKey.parse, names)))
+def waiting(queue: str, tenant: str, limit: int, *, model: str | None = None) -> Command[tuple[JobKey, ...]]:
+    """Return a tenant's jobs that wait in a queue for a worker or for another attempt, at most `limit`.
+
+    With `model`, only that model's jobs.
+    """
+    args = {**_of(queue, tenant, limit), "model": model or ""}
+    return Command("waiting", args, lambda names: tuple(map(JobKey.parse, names)))
 
 
 def dead_letters(queue: str, tenant: str, limit: int) -> Command[tuple[Job, ...]]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 
+from penstock.storage.redis import catalogues
+from penstock.storage.redis.usage import note_kept
 from tests.integration.test_full_disk import files_of_at_most
-from tests.support.service import MAX_SCENE_BYTES, Service, assert_problem, serving
+from tests.support.service import ECHO, MAX_SCENE_BYTES, Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 
 SCENE = ("scene of today.tif", b"II*\0 and more", "image/tiff")
@@ -122,5 +124,20 @@ async def test_the_files_of_a_form_need_room_in_the_quota(valkey: ValkeyProcess,
         assert (await send(service, headers=headers)).status_code == 202
         assert (await send(service, headers=headers)).status_code == 202  # counted once
         refused = assert_problem(await send(service), 403, "storage_quota_exceeded")
-        assert refused["detail"] == f"the tenant keeps {len(SCENE[1])} of 20 bytes, and the file has {len(SCENE[1])}"
+        assert refused["detail"] == f"the tenant keeps {len(SCENE[1])} of 20 bytes, and the upload has {len(SCENE[1])}"
         assert len(uploads(service)) == 1
+        await service.jobs.run(note_kept("default", 20))
+        again = await send(service, headers=headers)  # its job exists, so it needs no room
+        assert (again.status_code, again.headers["idempotency-replayed"]) == (202, "true")
+
+
+async def test_the_files_of_a_form_find_room_together_or_none_does(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_tenant_kept_bytes=20) as service:
+        schema = {"type": "object", "properties": {"all": {"type": "array", "items": {"format": "media"}}}}
+        scenes = ECHO.model_copy(update={"name": "scenes", "aliases": (), "input_schema": schema})
+        await service.jobs.run(catalogues.publish([ECHO, scenes], worker="w", queues=["default"], alive_s=600))
+        parts = [("all", ("a.tif", bytes(15), "image/tiff")), ("all", ("b.tif", bytes(15), "image/tiff"))]
+        fields = {"model": "scenes", "input": "{}"}
+        refused = assert_problem(await send(service, parts, **fields), 403, "storage_quota_exceeded")
+        assert refused["detail"] == "the tenant keeps 0 of 20 bytes, and the upload has 30"
+        assert (await send(service)).status_code == 202  # nothing was counted for the refused form

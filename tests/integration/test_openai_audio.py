@@ -45,6 +45,15 @@ async def answered(face: Facing, asked: Any) -> tuple[Claim, Any]:
     return claim, await asking
 
 
+async def test_a_recording_needs_room_in_the_quota(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with facing(valkey.url, tmp_path, max_tenant_kept_bytes=len(SOUND[1]) - 1) as face, face.client() as client:
+        with pytest.raises(openai.PermissionDeniedError, match="the upload has 12"):
+            await client.audio.transcriptions.create(model="listener", file=SOUND)
+        with pytest.raises(openai.PermissionDeniedError, match="the upload has 13"):
+            await client.files.create(file=("batch.jsonl", b'{"custom_id":'), purpose="batch")
+        assert list(face.service.objects.list("tenants/default/uploads/")) == []
+
+
 async def test_a_transcription_is_a_job_on_an_upload(face: Facing) -> None:
     async with face.client() as client:
         made = client.audio.transcriptions.create(model="listener", file=SOUND, language="en", temperature=0.5)

@@ -61,6 +61,15 @@ async def test_pictures_keep_their_places_and_those_inside_are_uploads(face: Fac
     assert b"".join(face.service.objects.read(upload.key)) == PNG
 
 
+async def test_a_picture_inside_needs_room_in_the_quota(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    models, messages = [*MODELS, EYES], [{"role": "user", "content": [picture(inside(PNG)), picture(inside(ANOTHER))]}]
+    async with facing(valkey.url, tmp_path, models=models, max_tenant_kept_bytes=len(PNG)) as face:
+        async with face.client() as client:
+            with pytest.raises(openai.PermissionDeniedError, match=f"keeps {len(PNG)} of {len(PNG)} bytes"):
+                await client.chat.completions.create(model="eyes", messages=messages)  # type: ignore[arg-type]
+        assert len(list(face.service.objects.list("tenants/default/uploads/"))) == 1
+
+
 async def test_a_stream_tells_of_pictures_while_it_is_made(face: Facing) -> None:
     messages: Any = [{"role": "user", "content": [picture(inside(PNG))]}]
     async with face.client() as client:

@@ -14,7 +14,7 @@ from penstock.config import TenantLimits
 from penstock.jobs import State, Usage
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.redis.records import Outcome
-from penstock.storage.redis.usage import day_at
+from penstock.storage.redis.usage import day_at, note_kept
 from tests.support.api_server import listening
 from tests.support.command_line import Shell
 from tests.support.service import Service, assert_problem, serving
@@ -109,7 +109,12 @@ async def test_no_upload_begins_beyond_the_bytes_that_a_tenant_may_keep(valkey: 
         assert (await service.http.post("/v1/uploads", json=file, headers={"Idempotency-Key": "1"})).status_code == 201
         assert (await service.http.post("/v1/uploads", json=file, headers={"Idempotency-Key": "1"})).status_code == 201
         assert_problem(await service.http.post("/v1/uploads", json=file), 403, "storage_quota_exceeded")
-        await service.jobs.client.hset("penstock:tenant:default:kept", "added", 1000)
+        sent = {"Idempotency-Key": "sent"}
+        small = (await service.http.post("/v1/uploads", json={**file, "size_bytes": 4}, headers=sent)).json()
+        assert (await service.http.put(small["url"], content=b"data", headers=small["headers"])).status_code < 300
+        await service.jobs.run(note_kept("default", 1000))
+        again = await service.http.post("/v1/uploads", json={**file, "size_bytes": 4}, headers=sent)
+        assert (again.status_code, again.json()["uploaded"]) == (201, True)  # it is there, so it needs no room
         refused = await service.http.post("/v1/jobs", json={"model": "echo", "input": {"text": "hi"}})
         assert_problem(refused, 403, "storage_quota_exceeded")
         assert "retry-after" not in refused.headers
@@ -122,7 +127,7 @@ async def test_the_command_line_shows_a_table_that_fits_80_columns(service: Serv
         shown = (await penstock("usage")).out
         assert shown.splitlines()[0].split() == ["day", "model", "jobs", "failed", "device", "s", "in", "out", "tokens",
                                                  "pixels"]  # fmt: skip
-        assert all(figure in shown for figure in ("2 MB", "1.05 M", "300 B"))
+        assert all(figure in shown for figure in ("2.0 MB", "1.05 M", "300 bytes"))
         assert max(map(len, shown.splitlines())) <= 80
         document = (await penstock("usage", "--json", "--tenant", "*")).document()
         assert document["rows"][0]["tenant"] == "default"

@@ -262,4 +262,4 @@ def test_exporting_says_what_is_missing_where_there_is_no_library_for_it(tmp_pat
     done = penstock(tmp_path, "models", "export", "csmask", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "this needs pystac: pip install 'penstock[geo]'" in done.stderr
+    assert "this needs pystac: pip install '.[geo]' in a clone" in done.stderr

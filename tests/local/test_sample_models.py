@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from penstock import Engine
 from penstock.cli.demo import write_scene
+from penstock.errors import ConfigError
 from penstock.local.sample_models import KINDS, write_sample
 from tests.support.command_line import Shell
 
@@ -32,6 +34,24 @@ def test_a_random_raster_model_maps_the_sample_scene(tmp_path: Path) -> None:
     with Engine(catalogue=[tmp_path / "models.toml"]) as engine:
         engine.run("tiny", scene=str(tmp_path / "scene.tif"), out=tmp_path / "out")
     assert (tmp_path / "out" / "classes.tif").is_file()
+
+
+@pytest.mark.parametrize("name", ["My Model", "a b", 'a"b', "Grüße"])
+def test_a_folder_whose_name_no_model_may_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be the name of a model"):
+        write_sample("tabular", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_with_a_point_is_one_table(tmp_path: Path) -> None:
+    assert list(tomllib.loads(write_sample("tabular", tmp_path / "a.b"))["models"]) == ["a.b"]
+
+
+def test_a_library_that_is_missing_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ModuleNotFoundError):
+        write_sample("tabular", tmp_path / "tiny")
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_command_lists_kinds_and_refuses_others(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.openai.answers import JobResult
 from penstock.api.facades.openai.files import FORM_BYTES
 from penstock.api.facades.openai.requests import Body, ModelName
+from penstock.api.media import require_room
 from penstock.api.services import Services
 from penstock.documents import fingerprint, validated
 from penstock.errors import InvalidRequest, MediaTooLarge
@@ -115,7 +116,9 @@ async def _answer(call: Call, task: Task) -> Response:
         if (file.size or 0) > limit_bytes:
             raise MediaTooLarge(f"the file exceeds the limit of {limit_bytes} bytes")
         entry = await call.model(wanted.model, Capability.TRANSCRIPTION)
-        reference, digest = await asyncio.to_thread(_store, call.api, call.tenant, file)
+        upload_id = str(uuid_utils.uuid7())
+        await require_room(call.api, call.tenant, upload_id, file.size or 0)
+        reference, digest = await asyncio.to_thread(_store, call.api, call.tenant, upload_id, file)
     given = {
         "language": wanted.language,
         "temperature": wanted.temperature,
@@ -131,11 +134,10 @@ async def _answer(call: Call, task: Task) -> Response:
     return answer
 
 
-def _store(api: Services, tenant: str, file: UploadFile) -> tuple[str, str]:
+def _store(api: Services, tenant: str, upload_id: str, file: UploadFile) -> tuple[str, str]:
     """Store a form's file as an upload; return its reference and SHA-256."""
     api.settings.spool_dir.mkdir(parents=True, exist_ok=True)
-    upload_id, name = str(uuid_utils.uuid7()), safe_name(file.filename or "recording")
-    digest = hashlib.sha256()
+    name, digest = safe_name(file.filename or "recording"), hashlib.sha256()
     with tempfile.TemporaryDirectory(dir=api.settings.spool_dir) as folder:
         path = Path(folder) / "file"
         with path.open("xb") as out:

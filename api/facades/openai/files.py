@@ -20,6 +20,7 @@ from starlette.datastructures import UploadFile
 from penstock.api.body import read_form
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.openai.lines import Endpoint, endpoint_of, error_lines, result_lines
+from penstock.api.media import require_room
 from penstock.api.routes.artifacts import find_artifact
 from penstock.api.services import Services
 from penstock.batches import Batch, BatchEnd, BatchKey
@@ -54,7 +55,9 @@ async def create_openai_file(call: CurrentCall) -> dict[str, Any]:
             raise InvalidRequest(errors=[Issue("/purpose", "must be 'batch'; other purposes are not supported")])
         if (file.size or 0) > limit_bytes:
             raise PayloadTooLarge(f"the file exceeds the limit of {limit_bytes} bytes")
-        return _file(await asyncio.to_thread(_store, call.api, call.tenant, file))
+        file_id = f"file-{uuid_utils.uuid7().hex}"
+        await require_room(call.api, call.tenant, file_id, file.size or 0)
+        return _file(await asyncio.to_thread(_store, call.api, call.tenant, file_id, file))
 
 
 @router.get("")
@@ -148,9 +151,9 @@ async def _result_file(call: Call, found: re.Match[str]) -> ResultFile:
     return ResultFile(call.api, f"{name}.jsonl", endpoint, batch.end)
 
 
-def _store(api: Services, tenant: str, file: UploadFile) -> ObjectInfo:
+def _store(api: Services, tenant: str, file_id: str, file: UploadFile) -> ObjectInfo:
     api.settings.spool_dir.mkdir(parents=True, exist_ok=True)
-    key = upload_key(tenant, f"file-{uuid_utils.uuid7().hex}", safe_name(file.filename or "batch.jsonl"))
+    key = upload_key(tenant, file_id, safe_name(file.filename or "batch.jsonl"))
     with tempfile.TemporaryDirectory(dir=api.settings.spool_dir) as folder:
         path = Path(folder) / "file"
         with path.open("xb") as out:

@@ -28,6 +28,7 @@ from penstock.api.facades.openai.requests import (
 )
 from penstock.documents import validated
 from penstock.errors import InvalidRequest
+from penstock.jobs import is_reference
 from penstock.models import CatalogueEntry, find
 from penstock.reports import Issue
 from penstock.requests import JobRequest
@@ -38,7 +39,6 @@ _NOT_FORWARDED = frozenset({"model", "stream", "stream_options", "metadata", "us
 _MEDIA: Mapping[str, str] = MappingProxyType(
     {"image_url": "url", "video_url": "url", "input_audio": "data", "file": "file_data"}
 )
-_REFERENCE = re.compile(r"(media|s3|https?)://")
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/(?P<suffix>[\w.+-]+))(;[\w=.+-]+)*;base64,", re.IGNORECASE)
 _MAX_SUFFIX = 16
 
@@ -150,7 +150,7 @@ def _inline(messages: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             field, inner = _MEDIA.get(kind, ""), part.get(kind) if kind in _MEDIA else None
             given = inner.get(field) if isinstance(inner, dict) else None
-            if isinstance(inner, dict) and isinstance(given, str) and given and not _REFERENCE.match(given):
+            if isinstance(inner, dict) and isinstance(given, str) and given and not is_reference(given):
                 yield inner, field, f"/messages/{at}/content/{place}/{kind}/{field}"
 
 

@@ -96,14 +96,11 @@ async def purge_queue(endpoint: str, api: Api, tenant: Tenant) -> dict[str, Any]
     async def cancel(key: JobKey) -> bool:
         async with gate:
             try:
-                job = await api.jobs.run(records.read(key))
-                if job.submission.model != entry.name:
-                    return False
                 return (await api.journal.run(journal.cancel(key))).status.terminal
             except (UnknownJob, JobGone):
                 return False
 
-    keys = await api.jobs.run(queues.waiting(entry.queue, tenant, MAX_PURGED))
+    keys = await api.jobs.run(queues.waiting(entry.queue, tenant, MAX_PURGED, model=entry.name))
     removed = sum(await asyncio.gather(*map(cancel, keys)))
     return {"removed": removed, "status": "completed"}
 

@@ -12,7 +12,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "penstock").partition(".")[0] == "penstock":
             raise
-        sys.stderr.write(f"penstock: the command line needs {error.name}: pip install 'penstock[service]'\n")
+        how = "pip install '.[service]' in a clone of the repository"
+        sys.stderr.write(f"penstock: the command line needs {error.name}: {how}\n")
         sys.exit(2)
     commands.main()
 

@@ -100,7 +100,7 @@ def write_scene(path: Path, *, size_px: int = 1024) -> None:
     try:
         from penstock.processors.geo.sample import write_sample
     except ModuleNotFoundError as error:
-        raise ConfigError(f"this needs {error.name}: pip install 'penstock[geo]'") from error
+        raise ConfigError(f"this needs {error.name}: pip install '.[geo]' in a clone of the repository") from error
     try:
         if not path.parent.is_dir():
             raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")

@@ -412,9 +412,9 @@ def _hint(error: Exception) -> str:
     """Return what to do about a service that does not answer; empty for another error."""
     from penstock.client.answers import Unreachable
 
-    if not isinstance(error, Unreachable) or not str(error).startswith("no answer from "):
+    if not isinstance(error, Unreachable) or error.address is None:
         return ""
-    local = urlsplit(str(error).split()[3].rstrip(":")).hostname in ("127.0.0.1", "localhost", "::1")
+    local = urlsplit(error.address).hostname in ("127.0.0.1", "localhost", "::1")
     address = "give its address with --url or PENSTOCK_URL"
     return f"; is `penstock up` running? Else {address}" if local else f"; is this its address? Else {address}"
 

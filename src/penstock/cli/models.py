@@ -153,7 +153,7 @@ def export(
     try:
         from penstock.processors.geo.write.mlm import stac_mlm
     except ModuleNotFoundError as error:
-        raise ConfigError(f"this needs {error.name}: pip install 'penstock[geo]'") from error
+        raise ConfigError(f"this needs {error.name}: pip install '.[geo]' in a clone of the repository") from error
     print_json(stac_mlm(record))
 
 
@@ -271,7 +271,7 @@ def _served(url: str) -> list[dict[str, Any]]:
         with connect(url) as client:
             return [dict(model.raw) for model in client.models()]
     except Unreachable as error:
-        raise Unreachable(f"{error}; --local lists this installation's models") from error
+        raise Unreachable(f"{error}; --local lists this installation's models", address=error.address) from error
 
 
 def _local(catalogue: list[Path] | None) -> list[dict[str, Any]]:

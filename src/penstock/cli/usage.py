@@ -72,12 +72,14 @@ def _figures(sums: UsageSums) -> tuple[str, ...]:
 
 
 def _bytes(count: int) -> str:
-    return f"{_short(count)}B" if count >= 1000 else f"{count} B" if count else ""
+    from rich.filesize import decimal
+
+    return decimal(count) if count else ""
 
 
 def _short(count: int) -> str:
     """Return a number in at most six characters: `12.3 M`."""
     for size, unit in _STEPS:
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
+        if float(f"{count:.3g}") >= size:  # 999,999 is 1 M
+            return f"{float(f'{count:.3g}') / size:g} {unit}"
     return str(count or "")

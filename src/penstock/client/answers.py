@@ -24,7 +24,11 @@ class ClientError(Exception):
 
 
 class Unreachable(ClientError):
-    """The service does not answer."""
+    """The service does not answer. `address` is its address where no connection succeeded, and else None."""
+
+    def __init__(self, sentence: str, *, address: str | None = None) -> None:
+        self.address = address
+        super().__init__(sentence)
 
 
 class Corrupt(ClientError):

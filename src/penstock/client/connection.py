@@ -92,4 +92,5 @@ def streaming(response: httpx.Response) -> httpx.Response:
 def no_answer(base_url: httpx.URL, error: httpx.TransportError) -> Unreachable:
     """Return the error of a service that does not answer."""
     reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
-    return Unreachable(f"no answer from {str(base_url).rstrip('/')}: {reason}")
+    address = str(base_url).rstrip("/")
+    return Unreachable(f"no answer from {address}: {reason}", address=address)

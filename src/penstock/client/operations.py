@@ -200,7 +200,7 @@ class Operations:
     ) -> Flow[Job]:
         # The caller's key is also the uploads': the same files make the same request, and so find the same job.
         protocol.check_options(options, JobOptions)
-        key = protocol.idempotency_key(options.pop("idempotency_key", None)) or options.get("job_id")
+        key = protocol.idempotency_key(options.get("idempotency_key")) or options.get("job_id")
         for name, paths in files.items():
             if isinstance(paths, str | Path):
                 document = protocol.with_media(document, name, (yield from self.upload(Path(paths), on_bytes, key)))

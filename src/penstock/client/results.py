@@ -86,8 +86,9 @@ class Result:
     def open(self, name: str | None = None) -> Any:
         """Open an artifact, by default the first one: a raster with rasterio, vectors with geopandas, and so on.
 
-        A `.tif` is opened by rasterio, `.nc` and `.zarr` by xarray, `.geojson`, `.gpkg` and `.parquet` by geopandas, a
-        picture by Pillow, `.npy` by numpy; JSON and text are read. Raises `ClientError` where the library is missing.
+        A `.tif` is opened by rasterio, `.nc` by xarray, `.geojson`, `.gpkg` and GeoParquet by geopandas, another
+        `.parquet` by pandas, a picture by Pillow, `.npy` by numpy; JSON and text are read. Raises `ClientError` where
+        the library is missing.
         """
         if name is None and not self.paths:
             raise ClientError("the result has no files: see its `text` and `data`")
@@ -120,26 +121,32 @@ def _inline(path: Path, content_type: str) -> str | None:
 
 def _opener(path: Path) -> Callable[[Path], Any]:
     suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        library = "geopandas" if _is_geoparquet(path) else "pandas"
+        return partial(_with_library, library, "read_parquet", library)
     if suffix in _LIBRARIES:
         return partial(_with_library, *_LIBRARIES[suffix])
     if suffix == ".json":
-        return lambda found: json.loads(found.read_text())
+        return lambda found: json.loads(found.read_text(encoding="utf-8"))
     if suffix in (".txt", ".csv", ".md", ".srt", ".vtt", ".jsonl", ".qml"):
-        return Path.read_text
+        return partial(Path.read_text, encoding="utf-8")
     raise ClientError(f"{path.name} cannot be opened here: use its path, {path}")
 
 
 #: Suffix -> the module, its function, and the package to install.
 _LIBRARIES: Mapping[str, tuple[str, str, str]] = {
     **dict.fromkeys((".tif", ".tiff", ".jp2"), ("rasterio", "open", "rasterio")),
-    **dict.fromkeys((".nc", ".zarr", ".h5"), ("xarray", "open_dataset", "xarray")),
+    **dict.fromkeys((".nc", ".h5"), ("xarray", "open_dataset", "xarray")),
     **dict.fromkeys((".geojson", ".gpkg", ".fgb"), ("geopandas", "read_file", "geopandas")),
-    ".geoparquet": ("geopandas", "read_parquet", "geopandas"),
-    ".parquet": ("pandas", "read_parquet", "pandas"),
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), ("PIL.Image", "open", "pillow")),
     ".npy": ("numpy", "load", "numpy"),
     ".safetensors": ("safetensors.numpy", "load_file", "safetensors"),
 }
+
+
+def _is_geoparquet(path: Path) -> bool:
+    """Return True for vectors: their content type is that of a table, but GeoParquet has the metadata `geo`."""
+    return b"geo" in (_with_library("pyarrow.parquet", "read_schema", "pyarrow", path).metadata or {})
 
 
 def _with_library(module: str, function: str, package: str, path: Path) -> Any:
@@ -164,7 +171,22 @@ def split_fields(fields: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[
     """Return the fields of an input without those that hold local files, and these."""
     media = media_fields(schema)
     files = {name: value for name, value in fields.items() if name in media and _is_local(value)}
-    return {name: value for name, value in fields.items() if name not in files}, files
+    others = {name: value for name, value in fields.items() if name not in files}
+    for name, value in others.items():
+        _require_no_path(name, value)
+    return others, files
+
+
+def _require_no_path(place: str, value: Any) -> None:
+    """Raise `ClientError` for a path in a field that is not sent as a file."""
+    if isinstance(value, Path):
+        raise ClientError(f"the file {value} in {place!r} cannot be sent: upload it first, and give its reference")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _require_no_path(f"{place}.{name}", inner)
+    elif isinstance(value, list | tuple):
+        for n, inner in enumerate(value):
+            _require_no_path(f"{place}.{n}", inner)
 
 
 def _is_local(value: Any) -> bool:

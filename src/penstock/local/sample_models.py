@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from types import MappingProxyType
 from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.models import is_name
 
 _TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 _SIDE = {"height": 32, "width": 32}
@@ -36,16 +40,29 @@ class SampleKind:
 
 
 def write_sample(kind: str, folder: Path) -> str:
-    """Write a sample model into a folder and return its record in TOML."""
+    """Write a sample model into a new folder, whose name is the model's, and return its record in TOML.
+
+    Raises `ConfigError` for a name that no model may have. Leaves no folder behind where it fails.
+    """
     made = KINDS[kind]
+    if not is_name(folder.name):
+        raise ConfigError(
+            f"{folder.name!r} cannot be the name of a model, which has lower-case letters, digits, '.', '_' and '-' "
+            "(64 at most): choose another folder"
+        )
     if made.runner != "onnx":
         _library("torch").manual_seed(1)
-    folder.mkdir(parents=True, exist_ok=True)
-    made.write(folder)
-    options = f"\n\n[models.{folder.name}.options]\n{made.options}" if made.options else ""
+    folder.mkdir(parents=True)
+    try:
+        made.write(folder)
+    except BaseException:
+        rmtree(folder)
+        raise
+    name = json.dumps(folder.name)
+    options = f"\n\n[models.{name}.options]\n{made.options}" if made.options else ""
     source = json.dumps(str(folder / made.file))
     return (
-        f'[models.{folder.name}]\ntitle = "A random {kind} model: its answers mean nothing"\nrunner = "{made.runner}"\n'
+        f'[models.{name}]\ntitle = "A random {kind} model: its answers mean nothing"\nrunner = "{made.runner}"\n'
         f'processor = "{made.processor}"\nsource = {source}\nrevision = "random"{options}\n'
     )
 

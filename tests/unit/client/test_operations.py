@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.client import Client, ClientError
-from penstock.client.protocol import with_media
+from penstock.client.operations import Operations
+from penstock.client.protocol import JobOptions, Request, with_media
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -43,6 +44,14 @@ def test_an_id_that_is_none(client: Client, name: str) -> None:
 def test_a_key_that_no_header_carries(client: Client, key: str) -> None:
     with pytest.raises(ClientError, match="1 to 255 characters"):
         client.submit("m", idempotency_key=key)
+
+
+def test_the_options_of_the_caller_stay_as_they_are() -> None:
+    options: JobOptions = {"idempotency_key": "order-1"}
+    first = next(Operations(0).submit("m", {}, {}, None, options))
+    assert isinstance(first, Request)
+    assert first.headers["Idempotency-Key"] == "order-1"
+    assert options == {"idempotency_key": "order-1"}
 
 
 def test_a_field_that_is_given_twice() -> None:
