@@ -71,10 +71,10 @@
 -- penstock:tenant:T:usage:DAY          hash    "MODEL MEASURE" -> sum over the jobs that ended on that day (UTC, days since
 --                                              the epoch); a measure is a terminal state (jobs) or one of USED
 -- penstock:tenant:T:usage:folded       set     stored sums of purged jobs (usage_ledger.py) that the sums here include
--- penstock:tenant:T:kept:uploads       set     ids of the uploads that `added` includes
+-- penstock:tenant:T:kept:uploads       set     ids of the uploads that `added` includes; expires
 -- penstock:usage:days                  zset    T/DAY of each of these hashes, by DAY
 -- penstock:tenant:T:kept               hash    bytes: of the tenant's objects, as last listed; added: bytes of results
---                                              and announced uploads since then, less those of purged jobs
+--                                              and announced uploads since then, less those of purged jobs; expires
 -- penstock:spans:wanted                string  a keeper exports spans (spans.lua), expires
 -- penstock:spans:ended                 zset    T/ID whose spans are still to be exported, by the time of their end
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
@@ -508,9 +508,17 @@ local function kept_bytes(tenant)
   return math.max(0, (found[1] or 0) + (found[2] or 0))
 end
 
+-- Have a key of what a tenant keeps expire, so that a tenant of which nothing is listed is not refused for ever.
+local KEPT_S = 2 * 86400
+local function expire_kept(key)
+  if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, KEPT_S) end
+end
+
 -- Count the results that a tenant keeps, until the next listing of its objects.
 local function count_kept(tenant, bytes)
-  if bytes ~= 0 then redis.call('HINCRBY', tkey(tenant, 'kept'), 'added', int(bytes)) end
+  if bytes == 0 then return end
+  redis.call('HINCRBY', tkey(tenant, 'kept'), 'added', int(bytes))
+  expire_kept(tkey(tenant, 'kept'))
 end
 
 -- The record of a job that has ended has no field that is empty, or as it is where it is missing (UNSAID), and none that
