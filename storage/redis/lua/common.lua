@@ -609,6 +609,15 @@ end
 
 local function parts_key(job) return jobkey(job.tenant, job.id) .. ':parts' end
 
+-- Return true where parts of a job live. A part that an older keeper ended may still be in the set: it is taken out.
+local function parts_live(job)
+  for _, id in ipairs(redis.call('SMEMBERS', parts_key(job))) do
+    local part = load(job.tenant, id)
+    if not part or has_ended(part) then redis.call('SREM', parts_key(job), id) end
+  end
+  return redis.call('EXISTS', parts_key(job)) == 1
+end
+
 -- Delete all that Redis has of a part.
 local function forget_part(tenant, id)
   local key = jobkey(tenant, id)
@@ -628,7 +637,7 @@ end
 
 -- Put a job whose parts have all ended back into its queue, or have `sweep` end it where its end was requested.
 local function join_parts(parent, now)
-  if parent.state ~= 'delayed' or redis.call('EXISTS', parts_key(parent)) == 1 then return end
+  if parent.state ~= 'delayed' or parts_live(parent) then return end
   if parent.cancel == '1' then return expire_at(parent, 0) end
   requeue(parent, { due_us = '' }, 'job.requeued', { reason = 'parts' }, now)
 end
@@ -646,6 +655,10 @@ function end_part(part, state, fields, now, job)
   if state == 'succeeded' then learn_speed(part, math.max(0, now - part.started_us - (part.waited_us or 0))) end
   if not (parent and known) or has_ended(parent) then return end
   local changes = { parts_ended = int(tonumber(parent.parts_ended or '0') + 1) }
+  local crashes = tonumber(fields.crashes or part.crashes or '0')
+  if state == 'failed' and crashes > 0 then  -- what crashed its workers is the job's last chance
+    changes.crashes = int(math.max(tonumber(parent.crashes or '0'), crashes - 1))
+  end
   for _, used in ipairs({ 'device_us', 'bytes_in', 'tokens_in', 'tokens_out', 'pixels' }) do
     local own = tonumber(fields[used] or part[used] or '')
     if own then changes[used] = int((tonumber(parent[used] or '') or 0) + own) end
@@ -656,7 +669,9 @@ function end_part(part, state, fields, now, job)
   emit(parent, 'job.part_ended', { part = part.id, first = tonumber(part.part_first), last = tonumber(part.part_last),
     status = state, worker = part.worker or '', attempt = tonumber(part.attempt), took_ms = took_ms,
     ended = tonumber(parent.parts_ended), parts = tonumber(parent.parts) }, fields.error or '')
-  if not job then join_parts(parent, now) end
+  if job then return end
+  if state == 'failed' then end_parts(parent, now) end  -- the job itself computes what is left
+  join_parts(parent, now)
 end
 
 -- End the parts of a job: those that wait at once, those that run when their workers see the request. Return the number of

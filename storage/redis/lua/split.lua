@@ -39,7 +39,7 @@ local function make(n, row)
   ring(part.queue, part.model)
 end
 
-if redis.call('EXISTS', parts_key(job)) == 0 then
+if not parts_live(job) then
   fields.parts, fields.parts_ended = tostring(#args.parts), '0'
   write(job, fields)
   for n, row in ipairs(args.parts) do make(n, row) end
