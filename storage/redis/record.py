@@ -124,7 +124,7 @@ class Record:
     cancel: bool = _stored(_FLAG, "cancel expire common", "A user asked for the job's end.", False)
 
     attempt: int = _stored(_NUMBER, "submit claim split", "Number of the latest attempt; 0 before the first.")
-    crashes: int = _stored(_NUMBER, "submit sweep split", "Attempts in a row whose lease ran out.")
+    crashes: int = _stored(_NUMBER, "submit sweep split common", "Attempts in a row whose lease ran out.")
     fence: int = _stored(_NUMBER, "submit claim split", "Fencing token of the latest attempt; 0 before the first.")
     worker: str = _stored(_TEXT, "claim", "Worker of the latest attempt.", "")
     lease_us: int | None = _stored(_NUMBER, "claim heartbeat", "End of the attempt's lease.", None)
