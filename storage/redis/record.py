@@ -173,12 +173,22 @@ class Record:
         _REPORT, "complete heartbeat sweep expire", "Report of the latest attempt's error (JSON).", None
     )
     metrics: Mapping[str, float] | None = _stored(_JSON, "complete", "Figures of the latest attempt (JSON).", None)
-    device_us: int | None = _stored(_NUMBER, "complete", "Time of a device, of all reported attempts.", None)
-    bytes_in: int | None = _stored(_NUMBER, "complete", "Bytes of fetched media, of all reported attempts.", None)
-    bytes_out: int | None = _stored(_NUMBER, "complete", "Bytes of the result's artifacts.", None)
-    tokens_in: int | None = _stored(_NUMBER, "complete", "Tokens of given texts, of all reported attempts.", None)
-    tokens_out: int | None = _stored(_NUMBER, "complete", "Generated tokens, of all reported attempts.", None)
-    pixels: int | None = _stored(_NUMBER, "complete", "Pixels given to the model, of all reported attempts.", None)
+    device_us: int | None = _stored(
+        _NUMBER, "complete common split", "Time of a device, of all reported attempts.", None
+    )
+    bytes_in: int | None = _stored(
+        _NUMBER, "complete common split", "Bytes of fetched media, of all reported attempts.", None
+    )
+    bytes_out: int | None = _stored(_NUMBER, "complete common split", "Bytes of the result's artifacts.", None)
+    tokens_in: int | None = _stored(
+        _NUMBER, "complete common split", "Tokens of given texts, of all reported attempts.", None
+    )
+    tokens_out: int | None = _stored(
+        _NUMBER, "complete common split", "Generated tokens, of all reported attempts.", None
+    )
+    pixels: int | None = _stored(
+        _NUMBER, "complete common split", "Pixels given to the model, of all reported attempts.", None
+    )
     delivery: Delivery = _stored(
         Codec(Delivery.read, str), "submit outbox redeliver split", "State of all webhook deliveries together."
     )

@@ -453,6 +453,14 @@ end
 -- Measures of a job's usage, which are fields of its record. A value above 2^53 would lose its last digits.
 local USED = { 'device_us', 'bytes_in', 'bytes_out', 'tokens_in', 'tokens_out', 'pixels' }
 
+-- Add what an attempt or a part used to what the job's earlier attempts did, in `fields` that are to be written.
+local function add_used(job, fields, used)
+  for _, name in ipairs(USED) do
+    local more = tonumber(used[name] or '')
+    if more then fields[name] = int((tonumber(job[name] or '') or 0) + more) end
+  end
+end
+
 -- Count a job's end for monitoring and list it for its spans, unless it is the old end of a job that is created again.
 local function count_end(job, state, at)
   if now_us() - at > 300000000 then return end
@@ -479,11 +487,11 @@ end
 local DAY_US = 86400000000
 
 -- Add a job's end to the sums of its tenant and day. Each job is added once: by `terminate`, or, when Redis has lost both
--- the job and the sums, by whoever creates them again. `jobs` is 0 for work that is no job of the tenant's own.
-local function count_usage(tenant, model, state, at, used, jobs)
+-- the job and the sums, by whoever creates them again.
+local function count_usage(tenant, model, state, at, used)
   local day = int(math.floor(at / DAY_US))
   local key = tkey(tenant, 'usage:' .. day)
-  if redis.call('HINCRBY', key, model .. ' ' .. state, jobs) == jobs then
+  if redis.call('HINCRBY', key, model .. ' ' .. state, 1) == 1 then
     redis.call('ZADD', P .. 'usage:days', day, tenant .. '/' .. day)
   end
   for _, name in ipairs(USED) do
@@ -558,7 +566,7 @@ local function terminate(job, state, fields, now)
     if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
   if state == 'succeeded' then count_success(job, now) end
-  count_usage(job.tenant, job.model, state, now, job, 1)
+  count_usage(job.tenant, job.model, state, now, job)
   if state == 'succeeded' then count_kept(job.tenant, tonumber(job.bytes_out or '') or 0) end
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
@@ -659,10 +667,10 @@ function end_part(part, state, fields, now, job)
   if state == 'failed' and crashes > 0 then  -- what crashed its workers is the job's last chance
     changes.crashes = int(math.max(tonumber(parent.crashes or '0'), crashes - 1))
   end
-  for _, used in ipairs({ 'device_us', 'bytes_in', 'tokens_in', 'tokens_out', 'pixels' }) do
-    local own = tonumber(fields[used] or part[used] or '')
-    if own then changes[used] = int((tonumber(parent[used] or '') or 0) + own) end
-  end
+  local used = {}
+  for _, name in ipairs(USED) do used[name] = fields[name] or part[name] end
+  used.bytes_out = nil  -- a part has no result
+  add_used(parent, changes, used)
   write(parent, changes)
   if state == 'succeeded' then count_part(part, parent, tonumber(part.part_units)) end
   local took_ms = part.state == 'running' and math.floor((now - part.started_us) / 1000) or cjson.null

@@ -137,7 +137,7 @@ function ops.fold_usage()
   for _, job in ipairs(args.jobs) do
     local gone = tkey(tenant, 'gone:' .. job.id)
     if redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
-      count_usage(tenant, job.model, job.state, job.completed_us, job, 1)
+      count_usage(tenant, job.model, job.state, job.completed_us, job)
       redis.call('SET', gone, '1', 'EX', args.gone_s)
     end
   end
