@@ -24,7 +24,7 @@ from tests.support.valkey import start_valkey
 
 #: Calls of the functions that count usage, as `common.lua` has them.
 COUNTING = (
-    "  count_usage(job.tenant, job.model, state, now, job, 1)\n",
+    "  count_usage(job.tenant, job.model, state, now, job)\n",
     "  if state == 'succeeded' then count_kept(job.tenant, tonumber(job.bytes_out or '') or 0) end\n",
     "  count_up(P .. 'counts:used', used)\n",
 )

@@ -31,11 +31,17 @@ def part_count(prompts: int, room: Room, limits: PartLimits) -> int:
     """Return the number of workers that should share so many prompts; 1 = the job stays whole.
 
     These are this worker and those that neither hold a job nor will soon hold one that waits. Where a driver starts
-    workers for waiting jobs, each part may have a new one.
+    workers for waiting jobs, each part may have a new one, less those that the jobs which wait will have.
     """
-    idle = max(0, room.workers - max(1, room.busy) - room.waiting)
-    workers = limits.max_parts if room.grows or limits.always else 1 + idle
-    return max(1, min(limits.max_parts, workers, prompts // max(1, limits.min_prompts)))
+    return max(1, min(limits.max_parts, _workers(room, limits), prompts // max(1, limits.min_prompts)))
+
+
+def _workers(room: Room, limits: PartLimits) -> int:
+    if limits.always:
+        return limits.max_parts
+    if room.grows:
+        return limits.max_parts - room.waiting
+    return 1 + max(0, room.workers - max(1, room.busy) - room.waiting)
 
 
 def divide(work: Divisible, count: int, kind: str) -> Division | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ from penstock.listening import listening
 from penstock.models import Model, linked_documents, media_by_range, media_references
 from penstock.processors.base import Output, Prompt
 from penstock.storage.journal import journal
-from penstock.storage.journal.journal import Ended, Journal
+from penstock.storage.journal.journal import Ended, Flow, Journal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
 from penstock.storage.redis.parts import Division, split
@@ -242,13 +242,13 @@ class Pipeline:
         return processed
 
     def _split(self, attempt: Attempt, division: Division) -> None:
-        """End an attempt whose job goes on in parts. On errors its lease expires, and the next attempt divides."""
+        """End an attempt whose job goes on in parts. Without a response its lease expires, and the next one divides."""
         command = split(attempt.claim, division, attempt.progress, attempt.usage(()), attempt.phases)
         self.heartbeat.send_lines(attempt, last=True)
         try:
-            ended = self.journal.run(journal.split(command, attempt.claim))
-        except PenstockError as error:
-            log.warning("attempt.not_split", code=error.code)
+            ended = self._commit(attempt, lambda: journal.split(command, attempt.claim))
+        except Interruption as reason:
+            log.warning("attempt.not_split", reason=reason.code)
         else:
             log.info("attempt.split", parts=len(division.ranges), kind=division.kind, answer=ended.answer)
 
@@ -260,7 +260,7 @@ class Pipeline:
         """
         self.heartbeat.send_lines(attempt, last=True)
         try:
-            ended = self._commit(attempt, outcome)
+            ended = self._commit(attempt, lambda: journal.complete(attempt.claim, outcome))
         except Interruption as reason:
             log.warning("attempt.outcome_unknown", state=outcome.state.value, reason=reason.code)
             return
@@ -272,12 +272,12 @@ class Pipeline:
         if attempt.has_saved and outcome.state in TERMINAL and ended.answer != "fenced" and not attempt.claim.part:
             forget_checkpoints(self.objects, attempt.claim.key)
 
-    def _commit(self, attempt: Attempt, outcome: records.Outcome) -> Ended:
-        """Commit the outcome, retrying until both stores respond; `Fenced` or `Drained` if this takes too long."""
+    def _commit(self, attempt: Attempt, end: Callable[[], Flow[Ended]]) -> Ended:
+        """End the attempt, retrying until both stores respond; `Fenced` or `Drained` if this takes too long."""
         with self.waits.wait(attempt) as wait:
             while True:
                 lost = attempt.lost
-                ended = self._complete(attempt.claim, outcome)
+                ended = self._try(end())
                 if isinstance(ended, Ended):
                     return ended
                 pause_s = wait.failed(ended) if isinstance(ended, ObjectStoreUnavailable) else COMPLETE_RETRY_S
@@ -286,9 +286,9 @@ class Pipeline:
                 if self.heartbeat.wait_for_drain(pause_s):
                     raise Drained
 
-    def _complete(self, claim: Claim, outcome: records.Outcome) -> Ended | PenstockError:
+    def _try(self, end: Flow[Ended]) -> Ended | PenstockError:
         try:
-            return self.journal.run(journal.complete(claim, outcome))
+            return self.journal.run(end)
         except JobGone:
             return Ended("fenced", visible=False)
         except PenstockError as error:

@@ -59,5 +59,6 @@ class Sharing:
             log.warning("room.unknown", queue=claim.submission.queue)
             return 1
         count = part_count(prompts, room, self.limits)
-        log.info("job.shared", among=count, **asdict(room))
+        if count > 1:
+            log.info("job.shared", among=count, **asdict(room))
         return count

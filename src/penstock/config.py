@@ -239,7 +239,7 @@ class Settings(BaseSettings):
     lease_s: float = Field(default=30, ge=1)
     #: Workers that a job may lose without progress before it fails with `worker_lost`.
     max_crashes: int = Field(default=3, gt=0)
-    #: Waiting jobs of a queue at which further submissions are answered 503.
+    #: Waiting jobs of a queue, and parts of jobs that wait, at which further submissions are answered 503.
     max_queued: int = Field(default=1_000_000, gt=0)
     #: Waiting and running jobs of a tenant at which further submissions are answered 429.
     max_tenant_jobs: int = Field(default=100_000, gt=0)

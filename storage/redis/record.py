@@ -124,7 +124,7 @@ class Record:
     cancel: bool = _stored(_FLAG, "cancel expire common", "A user asked for the job's end.", False)
 
     attempt: int = _stored(_NUMBER, "submit claim split", "Number of the latest attempt; 0 before the first.")
-    crashes: int = _stored(_NUMBER, "submit sweep split", "Attempts in a row whose lease ran out.")
+    crashes: int = _stored(_NUMBER, "submit sweep split common", "Attempts in a row whose lease ran out.")
     fence: int = _stored(_NUMBER, "submit claim split", "Fencing token of the latest attempt; 0 before the first.")
     worker: str = _stored(_TEXT, "claim", "Worker of the latest attempt.", "")
     lease_us: int | None = _stored(_NUMBER, "claim heartbeat", "End of the attempt's lease.", None)
@@ -173,12 +173,22 @@ class Record:
         _REPORT, "complete heartbeat sweep expire", "Report of the latest attempt's error (JSON).", None
     )
     metrics: Mapping[str, float] | None = _stored(_JSON, "complete", "Figures of the latest attempt (JSON).", None)
-    device_us: int | None = _stored(_NUMBER, "complete", "Time of a device, of all reported attempts.", None)
-    bytes_in: int | None = _stored(_NUMBER, "complete", "Bytes of fetched media, of all reported attempts.", None)
-    bytes_out: int | None = _stored(_NUMBER, "complete", "Bytes of the result's artifacts.", None)
-    tokens_in: int | None = _stored(_NUMBER, "complete", "Tokens of given texts, of all reported attempts.", None)
-    tokens_out: int | None = _stored(_NUMBER, "complete", "Generated tokens, of all reported attempts.", None)
-    pixels: int | None = _stored(_NUMBER, "complete", "Pixels given to the model, of all reported attempts.", None)
+    device_us: int | None = _stored(
+        _NUMBER, "complete common split", "Time of a device, of all reported attempts.", None
+    )
+    bytes_in: int | None = _stored(
+        _NUMBER, "complete common split", "Bytes of fetched media, of all reported attempts.", None
+    )
+    bytes_out: int | None = _stored(_NUMBER, "complete common split", "Bytes of the result's artifacts.", None)
+    tokens_in: int | None = _stored(
+        _NUMBER, "complete common split", "Tokens of given texts, of all reported attempts.", None
+    )
+    tokens_out: int | None = _stored(
+        _NUMBER, "complete common split", "Generated tokens, of all reported attempts.", None
+    )
+    pixels: int | None = _stored(
+        _NUMBER, "complete common split", "Pixels given to the model, of all reported attempts.", None
+    )
     delivery: Delivery = _stored(
         Codec(Delivery.read, str), "submit outbox redeliver split", "State of all webhook deliveries together."
     )

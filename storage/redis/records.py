@@ -519,7 +519,9 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
         case "device":
             raise device_quota_exceeded(int(reply[1]), int(reply[2]))
         case "kept":
-            raise StorageQuotaExceeded(f"the tenant keeps {reply[1]} bytes: delete jobs, batches or uploads")
+            raise StorageQuotaExceeded(
+                f"the tenant keeps {reply[1]} bytes: delete jobs or batches; uploads go with time"
+            )
         case _:
             patience_s = _patience_s(int(reply[1]), *reply[2:])
             raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)

@@ -44,6 +44,12 @@ def traces(store: Runs, tenant: str) -> Traces:
     return Traces(keys, members)
 
 
+def own_keys(store: Runs, tenant: str) -> tuple[str, ...]:
+    """Return the keys that hold data of this tenant alone. A reply of a claim may hold jobs of other tenants too."""
+    prefix = f"penstock:tenant:{tenant}:"
+    return tuple(sorted({key for key in _pages(store, tenant, "keys") if key.startswith(prefix)}))
+
+
 def delete(store: Runs, tenant: str, found: Traces) -> None:
     """Delete what was found."""
     for first in range(0, len(found.keys), STEP_JOBS):

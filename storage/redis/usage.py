@@ -163,6 +163,16 @@ def note_kept(tenant: str, size_bytes: int) -> Command[bool]:
     return Command("note", {"op": "kept", "tenant": tenant, "bytes": size_bytes}, bool)
 
 
+def tenants_that_keep(store: Runs) -> set[str]:
+    """Return the tenants of which Redis knows the bytes that they keep."""
+    found, cursor = set[str](), "0"
+    while True:
+        cursor, tenants = store.run(query("tenants_that_keep", tuple, cursor=cursor))
+        found.update(tenants)
+        if cursor == "0":
+            return found
+
+
 def keep_upload(tenant: str, upload_id: str, size_bytes: int, max_bytes: int) -> Command[int | None]:
     """Count an upload among the bytes that a tenant keeps, once; where there is no room return the bytes kept."""
     args: dict[str, Arg] = {"tenant": tenant, "upload": upload_id, "bytes": size_bytes, "max_bytes": max_bytes}

@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "no job whose parts have ended comes back",
         "storage/redis/lua/common.lua",
-        "if not job then join_parts(parent, now) end",
-        "",
+        "  join_parts(parent, now)\nend",
+        "end",
         (_chaos("test_parts", "split_scenes"),),
     ),
     Mutant(
@@ -96,21 +96,21 @@ MUTANTS = (
         "storage/redis/lua/common.lua",
         "record.state, record.phase, record.completed_us, record.name = state, 'waiting', int(now), nil",
         "record.state, record.phase, record.completed_us, record.name = state, 'waiting', int(now), nil\n"
-        "  count_usage(job.tenant, job.model, state, now, record, 1)",
+        "  count_usage(job.tenant, job.model, state, now, record)",
         (_chaos("test_processes", "worker_kills"),),
     ),
     Mutant(
         "usage of a repeated commit counts again",
         "storage/redis/lua/commit.lua",
         "if job and has_ended(job) then return",
-        "if job and has_ended(job) then count_usage(tenant, job.model, job.state, job.completed_us, job, 1) return",
+        "if job and has_ended(job) then count_usage(tenant, job.model, job.state, job.completed_us, job) return",
         (_chaos("test_processes", "worker_kills"),),
     ),
     Mutant(
         "usage of restored jobs does not count",
         "storage/redis/lua/common.lua",
-        "  count_usage(job.tenant, job.model, state, now, job, 1)\n",
-        "  if before then count_usage(job.tenant, job.model, state, now, job, 1) end\n",
+        "  count_usage(job.tenant, job.model, state, now, job)\n",
+        "  if before then count_usage(job.tenant, job.model, state, now, job) end\n",
         (_chaos("test_redis", "flushall"),),
     ),
     Mutant(

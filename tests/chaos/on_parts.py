@@ -27,12 +27,12 @@ def split_scenes(run: Run) -> Summary:
         "keeper": deadly(("before_sweep", "after_sweep"), chance=0.05, limit=1),
     }
     begun = time.monotonic()
-    with run.arena(workers=3, slots=1, scene_part_tiles=2, scene_parts=4, failpoints=points) as arena:
+    settings = {"scene_sharing": "always", "scene_part_tiles": 2, "scene_parts": 4}  # shared although no worker is idle
+    with run.arena(workers=3, slots=1, failpoints=points, **settings) as arena:
         wanted = [
             replace(job, ends=("succeeded", "canceled") if number % 5 == 0 else ("succeeded",))
             for number, job in enumerate(jobs(count, arena.receiver, takes_s=UNIT_S, units=UNITS))
         ]
-        _expect_workers(arena)
         arena.submit(wanted, forgotten_model=True)
         canceling = arena.cancel([job.id for job in wanted[::5]])
         victims = [*arena.fleet.workers] * 2 + [arena.fleet.one("keeper")]
@@ -45,7 +45,6 @@ def split_scenes(run: Run) -> Summary:
             if run.durability == "manifest" and struck == kills // 2:
                 arena.struck.append(time.time())
                 arena.valkey.flush()
-                _expect_workers(arena)
 
         arena.repeat(strike, every_s=(0.5, 1.5), enough=lambda: struck >= kills)
         canceling.join()
@@ -55,12 +54,6 @@ def split_scenes(run: Run) -> Summary:
         wrong = [job.id for job in wanted if _said(arena, job.id) not in (None, joined(job.input["text"], UNITS))]
         assert not wrong, f"{len(wrong)} jobs have another result than of one worker: {wrong[:5]}"
         return run.done("split_scenes", arena, begun, kills=struck, split=split)
-
-
-def _expect_workers(arena: Arena) -> None:
-    """Report a driver, so that jobs are shared although no worker is idle."""
-    with Redis.from_url(arena.valkey.url) as client:
-        client.set("penstock:queue:default:pool", "1", px=3_600_000)
 
 
 def _parts(arena: Arena) -> list[int]:

@@ -23,6 +23,7 @@ RANGES = (PartRange(0, 3, 40), PartRange(4, 7, 40), PartRange(8, 9, 20))
 DIVISION = Division("d" * 32, "cpu-x", RANGES)
 LANE = part_lane("m", "cpu-x")
 KEY = JobKey("default", "a")
+PARTS = "penstock:tenant:default:job:a:parts"
 
 
 def split(store: JobStore, held: Claim, division: Division = DIVISION) -> records.Reply[str]:
@@ -204,15 +205,35 @@ class TestParts:
         assert job.parts is not None
         assert job.parts.ended == 1
 
-    def test_a_part_that_crashes_too_often_ends_and_its_job_goes_on(self, store: JobStore) -> None:
+    def test_a_part_that_crashes_too_often_leaves_its_job_one_last_chance(self, store: JobStore) -> None:
         split_job(store)
-        for _ in range(LIMITS.max_crashes):
-            for part in claim_parts(store, 1):
-                due(store, "leases", part.key)
-        assert ("job.part_ended", "failed") in [(kind, data.get("status")) for kind, data in events(store)]
-        for part in claim_parts(store, 9):
-            end(store, part)
-        assert [each.key for each in claim(store)] == [KEY]
+        crashing, running, _ = claim_parts(store, 9)
+        for left in reversed(range(LIMITS.max_crashes)):
+            due(store, "leases", crashing.key)
+            if left:
+                [crashing] = claim_parts(store, lane=LANE)
+        ends = [data["status"] for kind, data in events(store) if kind == "job.part_ended"]
+        assert ends == ["failed"]
+        assert read(store, KEY).state is State.DELAYED  # two parts still run
+        assert beat(store, running, 1, 10) == "cancel"
+        [other] = [JobKey("default", id_) for id_ in store.client.smembers(PARTS) if id_ != running.key.id]
+        due(store, "leases", other)  # what is canceled and crashes is not run again
+        assert read(store, KEY).state is State.DELAYED
+        assert end(store, running, State.CANCELED) == "ok"
+        assert read(store, KEY).state is State.QUEUED
+        submit(store, "b")
+        [last] = claim(store, 9)  # alone
+        assert (last.key, last.crashes, last.last_chance) == (KEY, LIMITS.max_crashes - 1, True)
+        due(store, "leases", KEY)
+        assert read(store, KEY).state is State.FAILED
+
+    def test_a_part_that_fails_ends_those_that_wait(self, store: JobStore) -> None:
+        split_job(store)
+        [failing] = claim_parts(store)
+        assert end(store, failing, State.FAILED) == "ok"
+        job = read(store, KEY)
+        assert (job.state, job.crashes, job.parts and job.parts.ended) == (State.QUEUED, 0, 3)
+        assert keys(store, "penstock:*:parts") == set()
 
     def test_a_part_that_waits_too_long_expires_and_its_job_waits_anew(self, store: JobStore) -> None:
         split_job(store)
@@ -337,8 +358,23 @@ class TestEnds:
         split_job(store)
         due(store, "delayed", KEY)
         assert read(store, KEY).state is State.DELAYED
-        store.client.delete("penstock:tenant:default:job:a:parts")
+        lost, ended, last = claim_parts(store, 9)
+        # As an older keeper does: it ends or purges a part as it does a job.
+        store.client.delete(f"penstock:tenant:default:job:{lost.key.id}")
+        store.client.hset(f"penstock:tenant:default:job:{ended.key.id}", "state", "failed")
         due(store, "delayed", KEY)
+        assert read(store, KEY).state is State.DELAYED  # one lives
+        store.client.delete(f"penstock:tenant:default:job:{last.key.id}")
+        due(store, "delayed", KEY)
+        assert read(store, KEY).state is State.QUEUED
+        assert keys(store, "penstock:*:parts") == set()
+
+    def test_the_last_part_puts_its_job_back_although_an_older_keeper_ended_another(self, store: JobStore) -> None:
+        split_job(store)
+        purged, *others = claim_parts(store, 9)
+        store.client.delete(f"penstock:tenant:default:job:{purged.key.id}")
+        for part in others:
+            end(store, part)
         assert read(store, KEY).state is State.QUEUED
 
     def test_a_job_that_is_claimed_while_parts_live_waits_for_them(self, store: JobStore) -> None:

@@ -12,21 +12,26 @@ from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
 import pytest
 
 from penstock import log
+from penstock.errors import RedisUnavailable
 from penstock.jobs import Job, JobKey, Progress, State, Status
-from penstock.processors.base import Output, Result
+from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
 from penstock.storage.journal import journal
 from penstock.storage.redis import queues, records
+from penstock.storage.redis.records import Command
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
 from penstock.workers.slots import Slots
-from tests.support.echo_processor import Bench, Echo, open_bench
+from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["manifest", "redis"])
@@ -282,3 +287,51 @@ def test_an_outcome_that_cannot_be_told_fails_the_job_at_once(bench: Bench) -> N
     job = read(bench, key)
     assert (job.state, job.attempt, job.error and job.error.code) == (State.FAILED, 1, "processor_failed")
     assert bench.artifacts(key) == []
+
+
+class Divided(Echo):
+    """Offers its echoes as units for other workers."""
+
+    def pre_process(self, request: EchoRequest, media: Media) -> Prepared[dict[str, bytes] | None]:
+        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)))
+        return replace(super().pre_process(request, media), division=work)
+
+
+class Unreliable:
+    """A job store that loses the first messages of a script on their way there, or their replies."""
+
+    def __init__(self, store: records.JobStore, script: str, *, lost: int, replies: int) -> None:
+        self.store, self.script, self.lost, self.replies = store, script, lost, replies
+
+    def run(self, command: Command[T]) -> T:
+        if command.script != self.script:
+            return self.store.run(command)
+        if self.lost:
+            self.lost -= 1
+            raise RedisUnavailable
+        done = self.store.run(command)
+        if self.replies:
+            self.replies -= 1
+            raise RedisUnavailable
+        return done
+
+
+@pytest.mark.parametrize(("lost", "replies"), [(1, 0), (0, 1)])
+def test_a_split_is_told_until_redis_answers(
+    valkey: ValkeyProcess, tmp_path: Path, durability: str, lost: int, replies: int
+) -> None:
+    sharing = {"scene_sharing": "always", "scene_parts": 3, "scene_part_tiles": 1}
+    with open_bench(valkey.url, tmp_path, durability=durability, **sharing) as bench:
+        key = bench.submit("a", {"text": bench.upload("hi"), "times": 6})
+        store = Unreliable(bench.store, "split", lost=lost, replies=replies)
+        processing = InThread(Registry().register("echo", Divided))
+        pipeline = replace(bench.pipeline, processing=processing, store=store)
+        [claim] = bench.store.run(
+            records.claim(
+                "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=1, worker="w", models=["echo"]
+            )
+        )
+        pipeline.run(claim)
+        job = read(bench, key)
+        assert (job.state, job.parts and (job.parts.number, job.parts.ended)) == (State.DELAYED, (3, 0))
+        assert (store.lost, store.replies) == (0, 0)

@@ -38,6 +38,8 @@ WRITTEN = (
     r"(?:write|finish|requeue|back|ends|terminate|end_part)\((?:job|parent|part),(?: [\w'.]+,)? \{([^{}]*)\}",
     r"\b(?:fields|changes) = (?:.*, )?\{([^{}]*)\}",
 )
+#: The function that adds up what attempts used writes a field for each measure.
+ADDS, MEASURES = r"\badd_used\(", re.findall(r"'([a-z_]+)'", re.findall(r"local USED = \{(.*)\}", LUA["common"])[0])
 
 
 def written_by(name: str) -> set[str]:
@@ -48,6 +50,8 @@ def written_by(name: str) -> set[str]:
     found = {each.partition(".")[2] for names in assigned for each in names.split(", ")}
     for table in (table for pattern in WRITTEN for table in re.findall(pattern, text)):
         found |= set(re.findall(r"([a-z_]+) = ", table))
+    if re.search(ADDS, text):
+        found |= set(MEASURES)
     return found - TRANSIENT
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,13 +19,14 @@ from penstock.errors import ConfigError
 from penstock.jobs import State, Usage
 from penstock.storage.journal.api_keys import list_keys, put_key
 from penstock.storage.redis import results
-from penstock.storage.redis.records import JobStore, Outcome
+from penstock.storage.redis.records import Command, JobStore, Outcome
 from penstock.workers.keeper.tenant_erasure import Erasure, erase_tenant, what_is_left
 from penstock.workers.keeper.tenant_export import export_tenant
 from tests.support.command_line import Shell
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
 
+T = TypeVar("T")
 SECRET = "of the tests"
 #: Neither is the beginning of the other, and nothing else is named so.
 ERASED, KEPT = "acme-erased", "acme-kept"
@@ -140,6 +142,32 @@ async def test_what_is_left_is_found_in_every_index(both: Service, store: JobSto
     assert client.zscore("penstock:outbox", f"{KEPT}/x") == 1
 
 
+class SlowToCancel:
+    """A job store whose cancels take longer than its jobs are waited for."""
+
+    def __init__(self, store: JobStore, takes_s: float) -> None:
+        self.store, self.takes_s = store, takes_s
+
+    def run(self, command: Command[T]) -> T:
+        if command.script == "cancel":
+            threading.Event().wait(self.takes_s)
+        return self.store.run(command)
+
+
+async def test_the_wait_for_jobs_that_run_begins_after_the_cancels(both: Service, store: JobStore) -> None:
+    running = [claim.key for claim in await both.claims() if claim.key.tenant == ERASED]
+    store.client.zadd("penstock:leases", {str(key): 0 for key in running})  # their ends come with the next sweep
+    slow = SlowToCancel(store, 0.3)
+    assert erase_tenant(slow, both.objects, both.settings, ERASED, key_s=0, jobs_s=0.3).left == []
+
+
+async def test_unfinished_uploads_in_parts_are_found(both: Service, store: JobStore) -> None:
+    erase(store, both)
+    both.objects.begin_multipart(f"tenants/{ERASED}/uploads/u/a.tif", content_type="image/tiff")
+    assert what_is_left(store, both.objects, ERASED) == ["1 unfinished uploads in parts, which are dropped now"]
+    assert what_is_left(store, both.objects, ERASED) == []
+
+
 async def test_a_tenant_with_a_drop_rule_is_not_erased(both: Service, store: JobStore) -> None:
     rule = DropRule(name="in", bucket="file:///tmp/in", model="echo", output_prefix="out/", prefix="in/", tenant=ERASED)
     settings = both.settings.model_copy(update={"drops": (rule,)})
@@ -151,6 +179,7 @@ async def test_a_tenant_with_a_drop_rule_is_not_erased(both: Service, store: Job
 async def test_an_export_has_all_of_a_tenant_and_a_manifest_that_fits(
     both: Service, store: JobStore, tmp_path: Path, name: str
 ) -> None:
+    assert {claim.key.tenant for claim in await both.claims()} == {ERASED, KEPT}  # one reply has jobs of both
     done = export_tenant(store, both.objects, ERASED, tmp_path / name)
     folder = tmp_path / name
     if name != "out":
@@ -167,9 +196,8 @@ async def test_an_export_has_all_of_a_tenant_and_a_manifest_that_fits(
     assert done.objects == len(keys) > 5
     assert {f"objects/{key.removeprefix(f'tenants/{ERASED}/')}" for key in keys} <= files.keys()
     rows = [json.loads(line) for line in files["redis.jsonl"].read_text().splitlines()]
-    assert {row["key"] for row in rows if row["key"].startswith("penstock:tenant:")} == {
-        str(key) for key in store.client.scan_iter(f"penstock:tenant:{ERASED}:*")
-    }
+    assert {row["key"] for row in rows} == {str(key) for key in store.client.scan_iter(f"penstock:tenant:{ERASED}:*")}
+    assert done.redis_keys == len(rows)
     assert any(":usage:" in row["key"] and "echo succeeded" in row["value"] for row in rows)
     key = json.loads(files["keys.json"].read_text())[0]
     assert (key["tenant"], "digest" in key) == (ERASED, False)

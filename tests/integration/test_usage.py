@@ -254,6 +254,30 @@ def test_a_tenant_that_keeps_enough_is_refused_until_it_deletes(desk: Journal, s
     assert store.run(usage.quota_state("t")).kept_bytes == 1000
 
 
+def test_what_is_counted_as_kept_expires_without_a_keeper(desk: Journal, store: JobStore) -> None:
+    end(desk, "a")
+    assert store.run(usage.keep_upload("t", "up", 15, 1000)) is None
+    for key in ("penstock:tenant:t:kept", "penstock:tenant:t:kept:uploads"):
+        assert 0 < store.client.ttl(key) <= 172_800
+        store.client.expire(key, 1000)
+    end(desk, "b")
+    assert store.run(usage.keep_upload("t", "up2", 15, 1000)) is None
+    for key in ("penstock:tenant:t:kept", "penstock:tenant:t:kept:uploads"):
+        assert store.client.ttl(key) <= 1000  # busy tenants do not put it off
+
+
+def test_a_tenant_without_objects_is_admitted_after_a_keepers_look(
+    desk: Journal, store: JobStore, tmp_path: Path
+) -> None:
+    limits = QueueLimits(100, 50, 3600, 3, quotas=Quotas(kept_bytes=1000))
+    assert store.run(usage.keep_upload("t", "up", 1000, 1000)) is None  # announced, and never sent
+    with pytest.raises(StorageQuotaExceeded, match="delete jobs or batches; uploads go with time"):
+        submit(desk, "a", limits=limits)
+    delete_leftovers(store, desk.objects, Settings(data=tmp_path))
+    assert store.run(usage.quota_state("t")).kept_bytes == 0
+    submit(desk, "a", limits=limits)
+
+
 def test_artifacts_of_a_job_are_counted_once(desk: Journal, store: JobStore) -> None:
     submit(desk, "a")
     artifact = Artifact("x", "k", 7, "text/plain", "0" * 64)

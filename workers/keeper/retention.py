@@ -128,8 +128,8 @@ def delete_leftovers_when_due(store: records.Runs, objects: ObjectStore, setting
 
 def _settle_usage(store: records.Runs, objects: ObjectStore, settings: Settings, listing: _Listing, now: float) -> None:
     """Note what the tenants keep, compact their stored sums of usage, and delete the sums of old days."""
-    for tenant, size_bytes in listing.kept.items():
-        store.run(usage.note_kept(tenant, size_bytes))
+    for tenant in listing.kept.keys() | usage.tenants_that_keep(store):
+        store.run(usage.note_kept(tenant, listing.kept[tenant]))
     first = usage.day_at(now) - timedelta(days=settings.usage_days)
     for tenant in listing.metered:
         compact(store, objects, tenant, first_day=first)

@@ -51,7 +51,7 @@ class Erasure:
 
 def erase_tenant(
     store: Runs, objects: ObjectStore, settings: Settings, tenant: str, *, tell: Tell = lambda _: None,
-    key_s: float = KEY_S,
+    key_s: float = KEY_S, jobs_s: float = JOBS_S,
 ) -> Erasure:  # fmt: skip
     """Remove all that is kept of a tenant, and return the report.
 
@@ -65,7 +65,7 @@ def erase_tenant(
     both = Journal(store, objects)
     found = store.run(tenant_data.batches_of(tenant))
     _end_batches(both, found)
-    _end_jobs(both, tenant, done, tell)
+    _end_jobs(both, tenant, done, tell, jobs_s)
     _purge_jobs(store, objects, tenant, done, tell)
     for key in found:
         batch_manifests.delete_objects(objects, key)
@@ -84,8 +84,14 @@ def erase_tenant(
 
 
 def what_is_left(store: Runs, objects: ObjectStore, tenant: str) -> list[str]:
-    """Return everything in both stores that names the tenant, a line each."""
-    lines = [f"object {info.key}" for info in objects.list(f"tenants/{tenant}/")]
+    """Return everything in both stores that names the tenant, a line each.
+
+    Unfinished uploads in parts are dropped: a store tells of those alone that it drops.
+    """
+    prefix = f"tenants/{tenant}/"
+    lines = [f"object {info.key}" for info in objects.list(prefix)]
+    if dropped := objects.abort_multiparts(prefix):
+        lines.append(f"{dropped} unfinished uploads in parts, which are dropped now")
     lines += [f"API key {record.id}" for record in key_rows(objects, tenant)]
     return lines + [f"Redis {word}" for word in tenant_data.traces(store, tenant).words]
 
@@ -107,9 +113,9 @@ def _end_batches(both: Journal, found: Sequence[BatchKey]) -> None:
             both.run(batch_journal.cancel(key))
 
 
-def _end_jobs(both: Journal, tenant: str, done: Erasure, tell: Tell) -> None:
-    """Cancel the jobs that have not ended, and wait for those that run."""
-    until, asked = time.monotonic() + JOBS_S, set[JobKey]()
+def _end_jobs(both: Journal, tenant: str, done: Erasure, tell: Tell, jobs_s: float) -> None:
+    """Cancel the jobs that have not ended, and then wait `jobs_s` at most for those that run."""
+    until, asked = 0.0, set[JobKey]()
     while live := both.store.run(tenant_data.live_jobs(tenant)):
         if new := set(live) - asked:
             asked |= new
@@ -117,9 +123,10 @@ def _end_jobs(both: Journal, tenant: str, done: Erasure, tell: Tell) -> None:
                 with suppress(JobGone, UnknownJob):
                     both.run(journal.cancel(key))
             tell(f"{len(new)} jobs are canceled")
+            until = time.monotonic() + jobs_s
             continue
         if time.monotonic() > until:
-            raise StateConflict(f"{len(live)} jobs of tenant {tenant} still run after {JOBS_S:.0f} s: run this again")
+            raise StateConflict(f"{len(live)} jobs of tenant {tenant} still run after {jobs_s:.0f} s: run this again")
         both.run(journal.sweep())  # the ends of those whose worker died, also without a keeper
         threading.Event().wait(_LOOK_S)  # for workers elsewhere: nothing tells this process
     done.canceled_jobs = len(asked)

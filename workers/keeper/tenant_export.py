@@ -76,9 +76,9 @@ def _export(store: Runs, objects: ObjectStore, tenant: str, target: Path) -> Exp
 def _write(store: Runs, objects: ObjectStore, tenant: str, folder: Path) -> Export:
     folder.mkdir(mode=0o700)
     copied = sum(1 for _ in _copy(objects, tenant, folder / "objects"))
-    found = tenant_data.traces(store, tenant)
+    own = tenant_data.own_keys(store, tenant)
     with (folder / "redis.jsonl").open("w") as file:
-        for key in found.keys:
+        for key in own:
             kind, value = store.run(tenant_data.dump(tenant, key))
             file.write(json.dumps({"key": key, "type": kind, "value": value}, ensure_ascii=False) + "\n")
     keys = [_public(record) for record in key_rows(objects, tenant)]
@@ -86,7 +86,7 @@ def _write(store: Runs, objects: ObjectStore, tenant: str, folder: Path) -> Expo
     rows = list(_digests(folder))
     manifest = {"version": 1, "tenant": tenant, "files": rows}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False))
-    return Export(copied, len(found.keys), len(keys), sum(row["bytes"] for row in rows))
+    return Export(copied, len(own), len(keys), sum(row["bytes"] for row in rows))
 
 
 def _copy(objects: ObjectStore, tenant: str, folder: Path) -> Iterator[Path]:

@@ -71,10 +71,10 @@
 -- penstock:tenant:T:usage:DAY          hash    "MODEL MEASURE" -> sum over the jobs that ended on that day (UTC, days since
 --                                              the epoch); a measure is a terminal state (jobs) or one of USED
 -- penstock:tenant:T:usage:folded       set     stored sums of purged jobs (usage_ledger.py) that the sums here include
--- penstock:tenant:T:kept:uploads       set     ids of the uploads that `added` includes
+-- penstock:tenant:T:kept:uploads       set     ids of the uploads that `added` includes; expires
 -- penstock:usage:days                  zset    T/DAY of each of these hashes, by DAY
 -- penstock:tenant:T:kept               hash    bytes: of the tenant's objects, as last listed; added: bytes of results
---                                              and announced uploads since then, less those of purged jobs
+--                                              and announced uploads since then, less those of purged jobs; expires
 -- penstock:spans:wanted                string  a keeper exports spans (spans.lua), expires
 -- penstock:spans:ended                 zset    T/ID whose spans are still to be exported, by the time of their end
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
@@ -453,6 +453,14 @@ end
 -- Measures of a job's usage, which are fields of its record. A value above 2^53 would lose its last digits.
 local USED = { 'device_us', 'bytes_in', 'bytes_out', 'tokens_in', 'tokens_out', 'pixels' }
 
+-- Add what an attempt or a part used to what the job's earlier attempts did, in `fields` that are to be written.
+local function add_used(job, fields, used)
+  for _, name in ipairs(USED) do
+    local more = tonumber(used[name] or '')
+    if more then fields[name] = int((tonumber(job[name] or '') or 0) + more) end
+  end
+end
+
 -- Count a job's end for monitoring and list it for its spans, unless it is the old end of a job that is created again.
 local function count_end(job, state, at)
   if now_us() - at > 300000000 then return end
@@ -479,11 +487,11 @@ end
 local DAY_US = 86400000000
 
 -- Add a job's end to the sums of its tenant and day. Each job is added once: by `terminate`, or, when Redis has lost both
--- the job and the sums, by whoever creates them again. `jobs` is 0 for work that is no job of the tenant's own.
-local function count_usage(tenant, model, state, at, used, jobs)
+-- the job and the sums, by whoever creates them again.
+local function count_usage(tenant, model, state, at, used)
   local day = int(math.floor(at / DAY_US))
   local key = tkey(tenant, 'usage:' .. day)
-  if redis.call('HINCRBY', key, model .. ' ' .. state, jobs) == jobs then
+  if redis.call('HINCRBY', key, model .. ' ' .. state, 1) == 1 then
     redis.call('ZADD', P .. 'usage:days', day, tenant .. '/' .. day)
   end
   for _, name in ipairs(USED) do
@@ -508,9 +516,17 @@ local function kept_bytes(tenant)
   return math.max(0, (found[1] or 0) + (found[2] or 0))
 end
 
+-- Have a key of what a tenant keeps expire, so that a tenant of which nothing is listed is not refused for ever.
+local KEPT_S = 2 * 86400
+local function expire_kept(key)
+  if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, KEPT_S) end
+end
+
 -- Count the results that a tenant keeps, until the next listing of its objects.
 local function count_kept(tenant, bytes)
-  if bytes ~= 0 then redis.call('HINCRBY', tkey(tenant, 'kept'), 'added', int(bytes)) end
+  if bytes == 0 then return end
+  redis.call('HINCRBY', tkey(tenant, 'kept'), 'added', int(bytes))
+  expire_kept(tkey(tenant, 'kept'))
 end
 
 -- The record of a job that has ended has no field that is empty, or as it is where it is missing (UNSAID), and none that
@@ -550,7 +566,7 @@ local function terminate(job, state, fields, now)
     if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
   if state == 'succeeded' then count_success(job, now) end
-  count_usage(job.tenant, job.model, state, now, job, 1)
+  count_usage(job.tenant, job.model, state, now, job)
   if state == 'succeeded' then count_kept(job.tenant, tonumber(job.bytes_out or '') or 0) end
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
@@ -601,6 +617,15 @@ end
 
 local function parts_key(job) return jobkey(job.tenant, job.id) .. ':parts' end
 
+-- Return true where parts of a job live. A part that an older keeper ended may still be in the set: it is taken out.
+local function parts_live(job)
+  for _, id in ipairs(redis.call('SMEMBERS', parts_key(job))) do
+    local part = load(job.tenant, id)
+    if not part or has_ended(part) then redis.call('SREM', parts_key(job), id) end
+  end
+  return redis.call('EXISTS', parts_key(job)) == 1
+end
+
 -- Delete all that Redis has of a part.
 local function forget_part(tenant, id)
   local key = jobkey(tenant, id)
@@ -620,7 +645,7 @@ end
 
 -- Put a job whose parts have all ended back into its queue, or have `sweep` end it where its end was requested.
 local function join_parts(parent, now)
-  if parent.state ~= 'delayed' or redis.call('EXISTS', parts_key(parent)) == 1 then return end
+  if parent.state ~= 'delayed' or parts_live(parent) then return end
   if parent.cancel == '1' then return expire_at(parent, 0) end
   requeue(parent, { due_us = '' }, 'job.requeued', { reason = 'parts' }, now)
 end
@@ -638,17 +663,23 @@ function end_part(part, state, fields, now, job)
   if state == 'succeeded' then learn_speed(part, math.max(0, now - part.started_us - (part.waited_us or 0))) end
   if not (parent and known) or has_ended(parent) then return end
   local changes = { parts_ended = int(tonumber(parent.parts_ended or '0') + 1) }
-  for _, used in ipairs({ 'device_us', 'bytes_in', 'tokens_in', 'tokens_out', 'pixels' }) do
-    local own = tonumber(fields[used] or part[used] or '')
-    if own then changes[used] = int((tonumber(parent[used] or '') or 0) + own) end
+  local crashes = tonumber(fields.crashes or part.crashes or '0')
+  if state == 'failed' and crashes > 0 then  -- what crashed its workers is the job's last chance
+    changes.crashes = int(math.max(tonumber(parent.crashes or '0'), crashes - 1))
   end
+  local used = {}
+  for _, name in ipairs(USED) do used[name] = fields[name] or part[name] end
+  used.bytes_out = nil  -- a part has no result
+  add_used(parent, changes, used)
   write(parent, changes)
   if state == 'succeeded' then count_part(part, parent, tonumber(part.part_units)) end
   local took_ms = part.state == 'running' and math.floor((now - part.started_us) / 1000) or cjson.null
   emit(parent, 'job.part_ended', { part = part.id, first = tonumber(part.part_first), last = tonumber(part.part_last),
     status = state, worker = part.worker or '', attempt = tonumber(part.attempt), took_ms = took_ms,
     ended = tonumber(parent.parts_ended), parts = tonumber(parent.parts) }, fields.error or '')
-  if not job then join_parts(parent, now) end
+  if job then return end
+  if state == 'failed' then end_parts(parent, now) end  -- the job itself computes what is left
+  join_parts(parent, now)
 end
 
 -- End the parts of a job: those that wait at once, those that run when their workers see the request. Return the number of

@@ -9,11 +9,7 @@ local now = now_us()
 local outcome, result = args.outcome, args.record
 local fields = progress(job, args.done, args.total or '', args.unit)
 fields.ended_by, fields.metrics, fields.phases = args.fence, result.metrics, args.phases
--- Add what this attempt used to what earlier attempts did.
-local function sum(before, used) return used and int((tonumber(before or '') or 0) + used) or nil end
-fields.device_us, fields.pixels = sum(job.device_us, result.device_us), sum(job.pixels, result.pixels)
-fields.bytes_in, fields.bytes_out = sum(job.bytes_in, result.bytes_in), sum(job.bytes_out, result.bytes_out)
-fields.tokens_in, fields.tokens_out = sum(job.tokens_in, result.tokens_in), sum(job.tokens_out, result.tokens_out)
+add_used(job, fields, result)
 if outcome == 'retry' then
   if job.cancel == '1' then
     outcome = 'canceled'

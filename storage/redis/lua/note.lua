@@ -137,7 +137,7 @@ function ops.fold_usage()
   for _, job in ipairs(args.jobs) do
     local gone = tkey(tenant, 'gone:' .. job.id)
     if redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
-      count_usage(tenant, job.model, job.state, job.completed_us, job, 1)
+      count_usage(tenant, job.model, job.state, job.completed_us, job)
       redis.call('SET', gone, '1', 'EX', args.gone_s)
     end
   end
@@ -170,7 +170,7 @@ end
 function ops.kept()
   redis.call('DEL', tkey(args.tenant, 'kept'), tkey(args.tenant, 'kept:uploads'))
   redis.call('HSET', tkey(args.tenant, 'kept'), 'bytes', args.bytes)
-  redis.call('EXPIRE', tkey(args.tenant, 'kept'), 2 * 86400)  -- of a tenant without objects nothing is listed
+  expire_kept(tkey(args.tenant, 'kept'))
   return 1
 end
 
@@ -180,6 +180,7 @@ function ops.keep_upload()
   if redis.call('SISMEMBER', uploads, args.upload) == 1 then return { 1 } end
   if kept + args.bytes > tonumber(args.max_bytes) then return { 0, int(kept) } end
   redis.call('SADD', uploads, args.upload)
+  expire_kept(uploads)
   count_kept(args.tenant, tonumber(args.bytes))
   return { 1 }
 end

@@ -257,4 +257,13 @@ function ops.quotas()
   return { int(used), int(left), int(kept_bytes(args.tenant)) }
 end
 
+-- cursor -> {cursor, {tenant...}}: tenants of which Redis knows the bytes that they keep
+function ops.tenants_that_keep()
+  local page, found = redis.call('SCAN', args.cursor, 'MATCH', P .. 'tenant:*:kept', 'COUNT', 1000), {}
+  for _, key in ipairs(page[2]) do
+    found[#found + 1] = string.match(key, '^penstock:tenant:([^:]+):kept$')
+  end
+  return { page[1], found }
+end
+
 return ops[args.op]()

@@ -12,10 +12,8 @@ if job.cancel == '1' then
   return { 'ok', finish(job, 'canceled', { ended_by = args.fence, phases = args.phases }, now) or false }
 end
 unlease(job)
-local fields, used = progress(job, args.done, args.total or '', args.unit), args.record
-for _, name in ipairs({ 'device_us', 'bytes_in', 'tokens_in', 'tokens_out', 'pixels' }) do
-  if used[name] then fields[name] = int((tonumber(job[name] or '') or 0) + used[name]) end
-end
+local fields = progress(job, args.done, args.total or '', args.unit)
+add_used(job, fields, args.record)
 fields.attempts, fields.phases = past_attempts(job, 'split', now), ''
 fields.state, fields.phase, fields.given_back, fields.ended_by = 'delayed', 'inferring', '1', args.fence
 fields.due_us = int(now + args.look_us)
@@ -39,7 +37,7 @@ local function make(n, row)
   ring(part.queue, part.model)
 end
 
-if redis.call('EXISTS', parts_key(job)) == 0 then
+if not parts_live(job) then
   fields.parts, fields.parts_ended = tostring(#args.parts), '0'
   write(job, fields)
   for n, row in ipairs(args.parts) do make(n, row) end

@@ -55,7 +55,7 @@ each('leases', { running = true }, function(job)
   end
 end)
 each('delayed', { delayed = true }, function(job)
-  if has_parts(job) and redis.call('EXISTS', parts_key(job)) == 1 then  -- the last part puts it back
+  if has_parts(job) and parts_live(job) then  -- the last part puts it back
     redis.call('ZADD', P .. 'delayed', int(now + args.look_us), job.name)
     return
   end

@@ -82,7 +82,7 @@ def test_parts_are_large_enough_and_no_more_than_workers(
     count = part_count(prompts, Room(workers, busy, waiting, grows), PartLimits(most, least))
     assert 1 <= count <= most
     assert count == 1 or count * least <= prompts
-    assert grows or count <= max(1, workers)
+    assert count <= max(1, most - waiting if grows else workers - waiting)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,8 @@ def test_parts_are_large_enough_and_no_more_than_workers(
         (Room(4, 1, 2, False), 2),  # two of the others will have
         (Room(4, 1, 9, False), 1),
         (Room(1, 1, 0, True), 16),  # a driver starts workers
+        (Room(1, 1, 6, True), 10),  # of which jobs that wait will have six
+        (Room(1, 1, 40, True), 1),
         (Room(0, 0, 0, False), 1),  # nobody has reported yet
     ],
 )

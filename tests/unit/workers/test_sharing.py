@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.errors import ProcessorFailed, RedisUnavailable
 from penstock.jobs import Claim, JobKey, Part, Submission
@@ -45,8 +46,9 @@ def sharing(room: Room | None = IDLE, max_parts: int = 16) -> Sharing:
 
 
 def test_idle_workers_share_the_job() -> None:
-    with pytest.raises(Divided) as found:
+    with capture_logs() as lines, pytest.raises(Divided) as found:
         sharing().decide(CLAIM, MODEL, WORK)
+    assert [(line["event"], line["among"]) for line in lines] == [("job.shared", 4)]
     assert len(found.value.division.ranges) == 4
     assert found.value.division.kind == machine_kind(MODEL)
 
@@ -63,7 +65,9 @@ def test_idle_workers_share_the_job() -> None:
     ],
 )
 def test_other_jobs_stay_whole(store: Sharing, claim: Claim, work: Divisible | None) -> None:
-    store.decide(claim, MODEL, work)
+    with capture_logs() as lines:
+        store.decide(claim, MODEL, work)
+    assert not [line for line in lines if line["event"] == "job.shared"]
 
 
 def test_a_part_is_computed_where_the_job_finds_it() -> None:
