@@ -49,8 +49,8 @@ local function take(tenant, id)
   if not given_back then announce(job, 'job.started', now) end  -- once per attempt
   local part = parent and { id = id, digest = job.part_digest, first = job.part_first, last = job.part_last } or nil
   -- While parts live, because an older keeper has put their job back, the job may be split: then it waits for them.
-  local parts = parts_live(job) and 0 or tonumber(job.parts or '')
-  return { submission = (parent or job).submission, part = part, parts = parts or 0, attempt = tonumber(job.attempt),
+  local parts = (job.parts or '') ~= '' and not parts_live(job) and tonumber(job.parts) or 0
+  return { submission = (parent or job).submission, part = part, parts = parts, attempt = tonumber(job.attempt),
     crashes = tonumber(job.crashes),
     last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
 end
