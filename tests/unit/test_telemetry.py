@@ -126,4 +126,4 @@ def test_without_the_extra_everything_is_imported_and_the_log_names_it() -> None
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
-    assert "penstock[otel]" in ran.stdout + ran.stderr
+    assert "pip install '.[otel]'" in ran.stdout + ran.stderr
