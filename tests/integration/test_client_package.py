@@ -47,7 +47,7 @@ def test_the_wheel_alone_is_the_client(tmp_path: Path, record_property: pytest.R
     command = run(python.with_name("penstock"), "list")
     assert (command.returncode, command.stdout) == (2, "")
     assert "penstock: the command line needs " in command.stderr
-    assert "pip install 'penstock[service]'" in command.stderr
+    assert "pip install '.[service]' in a clone" in command.stderr
     files = (path for path in (tmp_path / "bare" / "lib").rglob("*") if not path.is_symlink())
     size_mb = sum(path.lstat().st_size for path in files) / 1e6
     record_property("figures", f"the client alone takes {size_mb:.1f} MB")
