@@ -119,10 +119,10 @@ async def limited(request: Request, limit_bytes: int, idle_s: float) -> AsyncGen
         yield chunk
 
 
-def require_type(given: str, wanted: str) -> None:
-    """Raise `UnsupportedContentType` unless the value of `Content-Type` is the wanted media type."""
-    if given.partition(";")[0].strip().lower() != wanted:
-        raise UnsupportedContentType(f"the Content-Type is not supported; send {wanted}")
+def require_type(given: str, *wanted: str) -> None:
+    """Raise `UnsupportedContentType` unless the value of `Content-Type` is one of the wanted media types."""
+    if given.partition(";")[0].strip().lower() not in wanted:
+        raise UnsupportedContentType(f"the Content-Type is not supported; send {' or '.join(wanted)}")
 
 
 def _inline(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -17,11 +17,11 @@ import uuid_utils
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from penstock.api.auth import Key, Tenant, is_job_id, job_key
-from penstock.api.body import read_model
+from penstock.api.body import read_model, require_type
 from penstock.api.connection import turn
 from penstock.api.errors import problems
 from penstock.api.idempotency import id_from
-from penstock.api.job_forms import form_body, is_form, read_job_form
+from penstock.api.job_forms import FORM, form_body, is_form, read_job_form
 from penstock.api.media import require_room
 from penstock.api.query import FILTERS, JobQuery
 from penstock.api.schemas.jobs import JobList, JobView
@@ -243,6 +243,7 @@ async def _answer_submission(
     request: Request, response: Response, api: Services, key: JobKey, origin: Origin, prefer: str | None
 ) -> JobView:
     repeatable = request.method == "PUT" or origin.idempotency_key is not None
+    require_type(request.headers.get("content-type", ""), "application/json", FORM)
     if is_form(request):
         submitted = await _submit_form(request, api, key, repeatable=repeatable, origin=origin)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from difflib import get_close_matches
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -116,7 +117,10 @@ async def _view(api: Services, name: str) -> QueueView:
     """Return a queue; `UnknownQueue` for one that never had a job or worker, and that no model names."""
     stats = await api.jobs.run(queues.queue_stats(name))
     if not stats.known and name not in await _catalogued(api):
-        raise UnknownQueue
+        known = sorted(await api.jobs.run(queues.known_queues()) | await _catalogued(api))
+        near = get_close_matches(name, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UnknownQueue(f"there is no queue {name!r}{hint}; queues: {', '.join(known)}")
     return _view_of(api, name, stats)
 
 

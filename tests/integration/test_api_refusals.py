@@ -241,7 +241,9 @@ async def test_unknown_routes_and_methods_are_problems_too(service: Service) -> 
 
 async def test_unknown_models_and_queues_are_404(service: Service) -> None:
     assert_problem(await service.http.get("/v1/models/oracle"), 404, "unknown_model")
-    assert_problem(await service.http.get("/v1/queues/nowhere"), 404, "unknown_queue")
+    queue = await service.http.get("/v1/queues/defalt")
+    assert_problem(queue, 404, "unknown_queue")
+    assert queue.json()["detail"].startswith("there is no queue 'defalt' (did you mean 'default'?); queues: default")
 
 
 @pytest.mark.parametrize("host", ["evil.test", "evil.test:8080", "127.0.0.1.evil.test"])

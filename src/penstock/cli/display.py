@@ -31,11 +31,11 @@ err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_job(job: Job, as_json: bool) -> None:
-    """Print a job: one line, its text, and its artifacts' addresses."""
+    """Print a job: its state, its text, and its artifacts' addresses."""
     if as_json:
         print_json(dict(job.raw))
         return
-    out.print(f"{job.id}  {job.model}  {job.status.value}{_more(job)}")
+    out.print("\n".join(packed([job.id, job.model, job.status.value, *_more(job)], out.width)), soft_wrap=True)
     if job.error is not None:
         err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
     if job.text:
@@ -52,14 +52,25 @@ def show_notes(data: Mapping[str, Any] | None) -> None:
         err.print(f"note: {note}")
 
 
-def _more(job: Job) -> str:
+def packed(parts: Sequence[str], width: int) -> list[str]:
+    """Return lines of the parts that fit into `width` columns; a part is never cut, and further lines are indented."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"  {part}")
+    return lines
+
+
+def _more(job: Job) -> list[str]:
     if job.over:
-        return "".join(f"  {name}={value}" for name, value in job.metadata.items())
+        return [f"{name}={value}" for name, value in job.metadata.items()]
     parts = [job.phase or "", count(job)]
     parts.append(f"place {job.queue_position}" if job.queue_position else "")
     parts.append(f"about {job.eta_s:.0f} s left" if job.eta_s else "")
     parts.append(job.waits_because)
-    return "".join(f"  {part}" for part in parts if part)
+    return [part for part in parts if part]
 
 
 def show_event(event: Event, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from penstock.storage.redis.queues import Newer, newer
 from penstock.storage.redis.scripts import Command, JobStore
 from penstock.up.children import RECORD, failing
 from penstock.up.valkey import recorded_url
+from penstock.variables import unread_variables
 
 T = TypeVar("T")
 
@@ -55,6 +57,8 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
 
     Where the settings name neither store, the service runs elsewhere, and only its API is asked.
     """
+    for detail in unread_variables(os.environ):
+        yield Finding("variable", ok=True, detail=detail, remedy="correct or unset it", doubtful=True)
     if is_elsewhere(settings):
         detail = f"not checked: there is no data folder {settings.data}, and no Redis or object store is set"
         yield Finding("stores", ok=True, detail=detail, remedy="run `penstock doctor` where they are", doubtful=True)

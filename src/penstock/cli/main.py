@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -385,6 +386,7 @@ def _input(
 
 def _follow(client: Client, job: Job) -> Job:
     from penstock.cli.progress import following
+    from penstock.client.answers import PenstockAPIError, Unreachable
 
     try:
         with following(err) as on_event:
@@ -392,6 +394,10 @@ def _follow(client: Client, job: Job) -> Job:
     except KeyboardInterrupt:
         _goes_on(job.id)
         raise typer.Exit(INTERRUPTED) from None
+    except (PenstockAPIError, Unreachable) as error:  # a restart that requires keys, for example
+        if not (isinstance(error, PenstockAPIError) and error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)):
+            _goes_on(job.id)
+        raise
 
 
 def _goes_on(job_id: str) -> None:

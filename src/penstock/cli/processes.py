@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
+import structlog
 import typer
 
 from penstock.cli.display import out
@@ -42,6 +44,7 @@ def up(
     from penstock.up.children import end_with
     from penstock.up.scaling import Range
     from penstock.up.supervisor import up as run
+    from penstock.variables import unread_variables
 
     if supervisor:
         end_with(supervisor)
@@ -53,6 +56,8 @@ def up(
     def say(who: str, what: str) -> None:
         out.print(f"{who:<7} {what}")
 
+    for warning in unread_variables(os.environ):
+        say("warning", warning)
     raise typer.Exit(run(settings, say, workers=number, apis=apis, standby=standby > 0))
 
 
@@ -121,10 +126,13 @@ def _process(supervisor: int, **given: Any) -> Settings:
     from penstock.config import load_settings
     from penstock.log import configure, log_uncaught
     from penstock.up.children import end_with
+    from penstock.variables import unread_variables
 
     if supervisor:
         end_with(supervisor)
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
     configure(settings.log_level)
     log_uncaught()
+    for warning in unread_variables(os.environ):
+        structlog.get_logger(__name__).warning("settings.unread_variable", detail=warning)
     return settings

@@ -36,6 +36,8 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show the usage of ended jobs by day and model: jobs, device seconds, bytes, tokens and pixels."""
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"{first.date()} is after --to {last.date()}", param_hint="'--from'")
     with connect(url) as client:
         found = client.usage(
             first=None if first is None else first.date(), last=None if last is None else last.date(), model=model,
@@ -44,7 +46,8 @@ def usage(
     if as_json:
         print_json(dict(found.raw))
     elif not found.rows:
-        err.print(f"no job ended from {found.first} to {found.last}")
+        which = "job" if model is None else f"job of {model}"
+        err.print(f"no {which} ended from {found.first} to {found.last}")
     else:
         out.print(usage_table(out, found, with_tenant=tenant == "*"), soft_wrap=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import clock, fitted, moment, show_event, show_job, words
+from penstock.cli.display import clock, fitted, moment, packed, show_event, show_job, words
 from penstock.cli.progress import following, times
 from penstock.client.answers import Event, read_job
 
@@ -119,3 +119,9 @@ def test_a_list_in_a_file_has_all_columns() -> None:
 def test_a_date_is_shown_with_each_time() -> None:
     assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:35", moment(AT))
     assert re.fullmatch(r"11-2\d \d\d:\d\d", moment(AT, wide=False))
+
+
+def test_parts_fill_lines_of_a_width_and_are_never_cut() -> None:
+    assert packed(["id", "csmask", "queued"], 80) == ["id  csmask  queued"]
+    assert packed(["id", "csmask", "a=" + "b" * 9, "c=d"], 12) == ["id  csmask", "  a=bbbbbbbbb", "  c=d"]
+    assert packed(["id", "a=b", "c=d"], 10) == ["id  a=b", "  c=d"]

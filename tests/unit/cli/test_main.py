@@ -91,6 +91,22 @@ def test_a_model_that_cannot_be_used_is_refused_with_its_problem(tmp_path: Path)
     assert done.stderr == "penstock: broken cannot be used at the moment: no weights\n"
 
 
+@pytest.mark.parametrize(("status", "goes_on"), [(401, True), (410, False)])
+def test_a_wait_that_is_refused_says_whether_the_job_continues(tmp_path: Path, status: int, goes_on: bool) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    answers = (
+        (200, {"status": "ready", "job_store": None}),
+        (200, {"name": "echo", "title": "Echo", "revision": "1", "input_schema": schema, "problem": None}),
+        (202, {**JOB, "status": "queued"}),
+        (status, {"code": "refused", "detail": "refused", "retryable": False}),
+    )
+    with Server(*(reply(code, json.dumps(body).encode()) for code, body in answers)) as service:
+        done = penstock(tmp_path, "submit", "echo", "hello", "--wait", "--url", f"http://127.0.0.1:{service.port}")
+    assert done.returncode == 3
+    assert done.stderr.endswith("penstock: refused\n")
+    assert ("The job continues. Follow: `penstock events 1`." in done.stderr) is goes_on
+
+
 def told(delivery: str) -> bytes:
     return reply(200, json.dumps({**JOB, "delivery": delivery}).encode())
 
