@@ -1,31 +1,24 @@
-"""Request bodies: strict JSON and multipart forms, within size and time limits, with their OpenAPI description."""
+"""Request bodies: strict JSON within size and time limits, with its OpenAPI description."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
-from starlette.datastructures import FormData
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from penstock.api.admission.pace import FREE_BYTES
 from penstock.api.auth import tenant_of
 from penstock.api.connection import while_connected
 from penstock.api.services import Services
-from penstock.config import Settings
 from penstock.documents import Document, ModelT, is_small, read_document, validated
-from penstock.errors import BodyTimeout, ClientLeft, MalformedBody, PayloadTooLarge, UnsupportedContentType
+from penstock.errors import BodyTimeout, ClientLeft, PayloadTooLarge, UnsupportedContentType
 
 T = TypeVar("T")
-
-#: Fields of a form besides its file.
-MAX_FIELDS = 50
 
 
 async def body_chunks(request: Request, *, idle_s: float) -> AsyncIterator[bytes]:
@@ -67,25 +60,6 @@ async def read_json(
 async def read_model(request: Request, api: Services, model: type[ModelT]) -> Document[ModelT]:
     """Return the request's JSON as the model; raise the errors of `read_json` and `InvalidRequest`."""
     return await read_json(request, api, partial(validated, model))
-
-
-@asynccontextmanager
-async def read_form(request: Request, *, limit_bytes: int, settings: Settings) -> AsyncIterator[FormData]:
-    """Yield the request's form. Long files lie on disk and are deleted after the block.
-
-    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted as the body arrives), `BodyTimeout`, `ClientLeft` or
-    `MalformedBody`.
-    """
-    require_type(request.headers.get("content-type", ""), "multipart/form-data")
-    stream = limited(request, limit_bytes, settings.body_idle_s)
-    try:
-        form = await MultiPartParser(request.headers, stream, max_files=1, max_fields=MAX_FIELDS).parse()
-    except MultiPartException as error:
-        raise MalformedBody(f"the form is malformed: {error.message}") from error
-    try:
-        yield form
-    finally:
-        await form.close()
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:

@@ -11,22 +11,21 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from penstock.api.auth import tenant_of
-from penstock.api.body import MAX_FIELDS, json_schema, limited, require_type
+from penstock.api.body import json_schema
 from penstock.api.connection import while_connected
+from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
 from penstock.documents import fingerprint, is_small, parse_json, pointer, validated
@@ -36,13 +35,9 @@ from penstock.jobs import JobKey
 from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectStore
-from penstock.storage.spool import own_folder
 
-FORM = "multipart/form-data"
 #: Files of one form, at most.
 MAX_FILES = 100
-#: Bytes that the boundaries and heads of a form may take.
-FRAME_BYTES = 100_000
 #: Fields of a job whose text is taken as it is; the others are JSON.
 _TEXTS = frozenset({"model", "priority"})
 #: UUIDv5 namespace of upload ids from the job of a form, the file's place, name and SHA-256.
@@ -88,21 +83,6 @@ class JobForm:
                 )  # fmt: skip
 
 
-class _SpoolingParser(MultiPartParser):
-    """Starlette's parser with its files in the scratch folder, where a disk is meant for them."""
-
-    def __init__(self, folder: Path, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._folder = folder
-
-    def on_headers_finished(self) -> None:
-        super().on_headers_finished()
-        if (part := self._current_part.file) is not None:
-            part.file.close()
-            file: Any = NamedTemporaryFile(dir=self._folder, delete=False)  # noqa: SIM115
-            part.file = self._files_to_close_on_error[-1] = file
-
-
 def is_form(request: Request) -> bool:
     """Return True for a request whose body is a form."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
@@ -131,36 +111,15 @@ async def read_job_form(request: Request, api: Services, key: JobKey) -> AsyncIt
     The body may have the size of an upload and of a JSON body together. Raises the errors of a body (`read_form`),
     `PayloadTooLarge` also for a file beyond the tenant's limit of uploads, and `InvalidRequest`.
     """
-    require_type(request.headers.get("content-type", ""), FORM)
     settings, tenant = api.settings, tenant_of(request)
-    body_bytes = settings.body_limit_bytes(tenant)
-    stream = _combined(request, settings.upload_limit_bytes(tenant) + body_bytes + FRAME_BYTES, settings.body_idle_s)
-    with ExitStack() as held:
-        folder = await asyncio.to_thread(held.enter_context, own_folder(settings.spool_dir / "uploads"))
-        parser = _SpoolingParser(
-            folder, request.headers, stream, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=body_bytes
-        )
-        try:
-            form = await parser.parse()
-        except MultiPartException as error:
-            raise MalformedBody(f"the form is malformed: {error.message}") from error
-        try:
-            document = await _document(request, api, form)
-            files = await asyncio.to_thread(_files, form, key, settings.upload_limit_bytes(tenant))
-        finally:
-            await form.close()
+    body_bytes, file_bytes = settings.body_limit_bytes(tenant), settings.upload_limit_bytes(tenant)
+    async with read_form(
+        request, limit_bytes=file_bytes + body_bytes + FRAME_BYTES, settings=settings, max_files=MAX_FILES,
+        max_text_bytes=body_bytes,
+    ) as form:  # fmt: skip
+        document = await _document(request, api, form)
+        files = await asyncio.to_thread(_files, form, key, file_bytes)
         yield _job_form(document, files)
-
-
-async def _combined(request: Request, limit_bytes: int, idle_s: float) -> Any:
-    """Yield the body in large chunks: each write of a file costs a switch to a thread."""
-    waiting = bytearray()
-    async for chunk in limited(request, limit_bytes, idle_s):
-        waiting += chunk
-        if len(waiting) >= CHUNK_BYTES:
-            yield bytes(waiting)
-            waiting.clear()
-    yield bytes(waiting)
 
 
 async def _document(request: Request, api: Services, form: FormData) -> dict[str, Any]:
@@ -213,9 +172,7 @@ def _file(n: int, name: str, part: UploadFile, key: JobKey, limit_bytes: int) ->
     filename = safe_name(part.filename or "upload")
     upload_id = id_from(_NAMESPACE, key.tenant, key.id, str(n), name, filename, digest)
     kind = part.content_type or DEFAULT_CONTENT_TYPE
-    return FormFile(
-        place, name.endswith("[]"), Path(part.file.name or ""), size_bytes, kind, digest, upload_id, filename
-    )
+    return FormFile(place, name.endswith("[]"), path_of(part), size_bytes, kind, digest, upload_id, filename)
 
 
 def _sha256(part: UploadFile) -> str:

@@ -20,8 +20,9 @@ from penstock.api.auth import Key, Tenant, is_job_id, job_key
 from penstock.api.body import read_model, require_type
 from penstock.api.connection import turn
 from penstock.api.errors import problems
+from penstock.api.forms import FORM
 from penstock.api.idempotency import id_from
-from penstock.api.job_forms import FORM, form_body, is_form, read_job_form
+from penstock.api.job_forms import form_body, is_form, read_job_form
 from penstock.api.media import require_room
 from penstock.api.query import FILTERS, JobQuery
 from penstock.api.schemas.jobs import JobList, JobView

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import uuid_utils
@@ -16,12 +14,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 
-from penstock.api.body import read_form
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.openai.answers import JobResult
-from penstock.api.facades.openai.files import FORM_BYTES
 from penstock.api.facades.openai.requests import Body, ModelName
+from penstock.api.forms import FRAME_BYTES, path_of, read_form
 from penstock.api.media import require_room
 from penstock.api.services import Services
 from penstock.documents import fingerprint, validated
@@ -29,6 +26,7 @@ from penstock.errors import InvalidRequest, MediaTooLarge
 from penstock.intake.media import safe_name, upload_key
 from penstock.reports import Issue
 from penstock.requests import JobRequest
+from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE
 from penstock.subtitles import srt, vtt
 
 Task = Literal["transcribe", "translate"]
@@ -109,7 +107,7 @@ def audio_answer(result: JobResult, wanted: AudioRequest, task: Task) -> Respons
 
 async def _answer(call: Call, task: Task) -> Response:
     limit_bytes = call.api.settings.upload_limit_bytes(call.tenant)
-    async with read_form(call.request, limit_bytes=limit_bytes + FORM_BYTES, settings=call.api.settings) as form:
+    async with read_form(call.request, limit_bytes=limit_bytes + FRAME_BYTES, settings=call.api.settings) as form:
         wanted, file = read_audio(form, task), form.get("file")
         if not isinstance(file, UploadFile):
             raise InvalidRequest(errors=[Issue("/file", "is required, as a file")])
@@ -136,16 +134,11 @@ async def _answer(call: Call, task: Task) -> Response:
 
 def _store(api: Services, tenant: str, upload_id: str, file: UploadFile) -> tuple[str, str]:
     """Store a form's file as an upload; return its reference and SHA-256."""
-    api.settings.spool_dir.mkdir(parents=True, exist_ok=True)
     name, digest = safe_name(file.filename or "recording"), hashlib.sha256()
-    with tempfile.TemporaryDirectory(dir=api.settings.spool_dir) as folder:
-        path = Path(folder) / "file"
-        with path.open("xb") as out:
-            while chunk := file.file.read(2**20):
-                digest.update(chunk)
-                out.write(chunk)
-        key = upload_key(tenant, upload_id, name)
-        api.objects.put_file(key, path, content_type=file.content_type or "application/octet-stream")
+    while chunk := file.file.read(CHUNK_BYTES):
+        digest.update(chunk)
+    kind = file.content_type or DEFAULT_CONTENT_TYPE
+    api.objects.put_file(upload_key(tenant, upload_id, name), path_of(file), content_type=kind)
     return f"media://{upload_id}/{name}", digest.hexdigest()
 
 

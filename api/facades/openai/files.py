@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import uuid_utils
@@ -17,9 +14,9 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from starlette.datastructures import UploadFile
 
-from penstock.api.body import read_form
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.openai.lines import Endpoint, endpoint_of, error_lines, result_lines
+from penstock.api.forms import FRAME_BYTES, path_of, read_form
 from penstock.api.media import require_room
 from penstock.api.routes.artifacts import find_artifact
 from penstock.api.services import Services
@@ -31,8 +28,6 @@ from penstock.storage.journal import batch_journal
 from penstock.storage.objects.base import ObjectInfo
 
 CONTENT_TYPE = "application/jsonl"
-#: Bytes of a form without its file.
-FORM_BYTES = 100_000
 MAX_LISTED = 10_000
 
 #: File ids: `file-` and an upload id, or `file-output-` or `file-errors-` and a batch id.
@@ -47,7 +42,7 @@ async def create_openai_file(call: CurrentCall) -> dict[str, Any]:
     """Store a batch's input file as an upload of the tenant."""
     settings = call.api.settings
     limit_bytes = min(settings.max_batch_bytes, settings.upload_limit_bytes(call.tenant))
-    async with read_form(call.request, limit_bytes=limit_bytes + FORM_BYTES, settings=settings) as form:
+    async with read_form(call.request, limit_bytes=limit_bytes + FRAME_BYTES, settings=settings) as form:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise InvalidRequest(errors=[Issue("/file", "is required, as a file")])
@@ -152,13 +147,8 @@ async def _result_file(call: Call, found: re.Match[str]) -> ResultFile:
 
 
 def _store(api: Services, tenant: str, file_id: str, file: UploadFile) -> ObjectInfo:
-    api.settings.spool_dir.mkdir(parents=True, exist_ok=True)
     key = upload_key(tenant, file_id, safe_name(file.filename or "batch.jsonl"))
-    with tempfile.TemporaryDirectory(dir=api.settings.spool_dir) as folder:
-        path = Path(folder) / "file"
-        with path.open("xb") as out:
-            shutil.copyfileobj(file.file, out)
-        return api.objects.put_file(key, path, content_type=CONTENT_TYPE)
+    return api.objects.put_file(key, path_of(file), content_type=CONTENT_TYPE)
 
 
 def _uploads(api: Services, tenant: str, id_prefix: str) -> list[ObjectInfo]:
