@@ -234,12 +234,22 @@ class JobStore:
 
     def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none."""
-        return command.parse(self._replies([command])[0])
+        (reply,) = self._replies([command])
+        return command.parse(_checked(command, reply))
 
-    def run_both(self, first: Command[T], second: Command[U]) -> tuple[T, U]:
-        """Run two commands, the second after the first, in one message; otherwise as `run`."""
-        one, other = self._replies([first, second])
-        return first.parse(one), second.parse(other)
+    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
+        """Run two commands in one message, the second after the first, also where that fails; return the first's reply.
+
+        `keep` gets the reply of the second, before an error of the first is raised. An error of the second is logged.
+        """
+        reply, other = self._replies([first, second])
+        try:
+            found = second.parse(_checked(second, other))
+        except JobStoreError as error:
+            log.warning("command.failed", script=second.script, detail=error.detail)
+        else:
+            keep(found)
+        return first.parse(_checked(first, reply))
 
     def close(self) -> None:
         """Close the connections."""
@@ -247,17 +257,21 @@ class JobStore:
         self.client.close()
 
     def _replies(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Return the replies of commands. If one fails, later ones may have run."""
+        """Return the reply or the error of each command."""
         calls = [("EVALSHA", digest(command.script), 0, command.argument) for command in commands]
         with redis_errors(commands[0].script):
             replies = self._calls.call(*calls)
             if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
                 loads = [("SCRIPT LOAD", source(command.script)) for command in commands]
                 replies = self._calls.call(*loads, *calls)[len(loads) :]
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, redis.RedisError):
-                raise translated(reply, command.script) from reply
         return replies
+
+
+def _checked(command: Command[Any], reply: Any) -> Any:
+    """Return a reply; raise the error that it is."""
+    if isinstance(reply, redis.RedisError):
+        raise translated(reply, command.script) from reply
+    return reply
 
 
 #: Seconds that an API call of a client which has not waited yet may take.
