@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.exchange import Offers
+from penstock.processors.numbers import PIXELS, RADIOMETRY, VALID, has_numbers
 from penstock.workers.engine.memory import files_bytes
 
 
@@ -36,7 +37,17 @@ Step = Done | Continue
 def shapes_of(prompt: Prompt) -> Hashable:
     """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
     named = sorted(prompt.data.items())
-    return tuple((n, getattr(a, "shape", None), str(getattr(a, "dtype", type(a).__name__))) for n, a in named)
+    if has_numbers(prompt.data):
+        # The network gets floats: tiles of files of any type share a batch.
+        named = [(name, value) for name, value in named if name not in (VALID, RADIOMETRY)]
+    return tuple((name, getattr(value, "shape", None), dtype_of(prompt, name)) for name, value in named)
+
+
+def dtype_of(prompt: Prompt, name: str) -> str:
+    """Return the dtype or type of a value as the network gets it."""
+    value = prompt.data[name]
+    floats = name == PIXELS and has_numbers(prompt.data)
+    return "float32" if floats else str(getattr(value, "dtype", type(value).__name__))
 
 
 class Runner(Protocol):
@@ -82,6 +93,20 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free the device's memory."""
+        ...
+
+
+@runtime_checkable
+class TakesNumbers(Protocol):
+    """A further property of a runner that normalises a file's own numbers on its device.
+
+    Its `bucket` and `admit` get prompts as processors make them (see `processors.numbers`). Any other runner gets
+    normalised floats, which the engine makes of such prompts.
+    """
+
+    @property
+    def takes_numbers(self) -> bool:
+        """True if this runner does."""
         ...
 
 

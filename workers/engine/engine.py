@@ -164,7 +164,7 @@ class BatchingEngine:
         """Return how many copies of a prompt fit into a batch, by running them; see `Engine.fill`."""
         check = self._guarded(check)
         with self._using(model, check) as resident:
-            bucket = Bucket.of(resident, prompt)
+            bucket = Bucket.of(resident, resident.fitted(prompt))
             if resident.elsewhere is not None:  # the other engine's memory is not tried out
                 return 1
             while (copies := bucket.limit().copies(prompt.cost)) > 1:
@@ -258,7 +258,7 @@ class BatchingEngine:
             if prompt is None:
                 return
             with listening(run.listener):
-                item = Item.of(run, prompt, run.resident.runner.admit(prompt))
+                item = Item.of(run, prompt)
             with self._lock:
                 run.add(item)
                 self._work.notify_all()
@@ -267,7 +267,7 @@ class BatchingEngine:
         """Submit prompts together, so that they share a batch; drop the outputs."""
         run = self._open(resident, sum(prompt.cost for prompt in prompts))
         try:
-            items = [Item.of(run, prompt, resident.runner.admit(prompt)) for prompt in prompts]
+            items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
                 for item in items:
                     run.add(item)

@@ -17,10 +17,10 @@ from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.processors.tensors.description import Layout
-from penstock.workers.engine.base import Done, shapes_of
+from penstock.workers.engine.base import Done, dtype_of, shapes_of
 from penstock.workers.engine.sources import sha256_of, verify
 from penstock.workers.engine.torch.description import DESCRIPTION, Description, describe
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, class_ids, weights_bytes
+from penstock.workers.engine.torch.device import Input, TorchDevice, arrays_of, class_ids, weights_bytes
 
 PROGRAM = "program.pt2"
 
@@ -29,9 +29,10 @@ PROGRAM = "program.pt2"
 class ProgramRunner:
     """An exported program: prompts and outputs have the arrays that `penstock.toml` names.
 
-    On a CPU prompts run one by one, for the same bits (see `torch.runner`).
+    On a CPU prompts run one by one, for the same bits (see `torch.runner`). `pixels` may be a file's own numbers.
     """
 
+    takes_numbers = True
     description: Description
     module: nn.Module
     device: TorchDevice
@@ -42,12 +43,12 @@ class ProgramRunner:
         """Return the prompt's shapes: prompts of the same shapes share a batch."""
         return shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> tuple[Sent, ...]:
+    def admit(self, prompt: Prompt) -> tuple[Input, ...]:
         """Return the inputs on their way to the device."""
-        _check(self.description, prompt.data)
-        return tuple(self.device.send(prompt.data[name]) for name in self.description.inputs)
+        _check(self.description, prompt)
+        return tuple(self.device.send_input(prompt.data, name) for name in self.description.inputs)
 
-    def step(self, states: Sequence[tuple[Sent, ...]]) -> Sequence[Done]:
+    def step(self, states: Sequence[tuple[Input, ...]]) -> Sequence[Done]:
         """Run the program once."""
         rows = self.description.rows
         with self.device.running():
@@ -171,13 +172,14 @@ def _reduced(tensor: Tensor, reduce: Literal["none", "softmax", "argmax"]) -> Te
             assert_never(reduce)
 
 
-def _check(description: Description, data: Mapping[str, Any]) -> None:
+def _check(description: Description, prompt: Prompt) -> None:
     """Raise an error with the expected inputs unless every input is there and fits.
 
     `ProcessorFailed` for a name, a type or a rank, which no job's data can change; `InvalidInput` for sizes.
     """
-    description.fit({name: _layout(data.get(name)) for name in description.inputs}, fault=ProcessorFailed)
+    description.fit({name: _layout(prompt, name) for name in description.inputs}, fault=ProcessorFailed)
 
 
-def _layout(array: Array) -> Layout | str:
-    return (str(array.dtype), array.shape) if isinstance(array, np.ndarray) else type(array).__name__
+def _layout(prompt: Prompt, name: str) -> Layout | str:
+    array: Array = prompt.data.get(name)
+    return (dtype_of(prompt, name), array.shape) if isinstance(array, np.ndarray) else type(array).__name__
