@@ -10,7 +10,11 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.exchange import Offers
 from penstock.processors.numbers import PIXELS, RADIOMETRY, VALID, has_numbers
+from penstock.processors.reductions import REDUCE
 from penstock.workers.engine.memory import files_bytes
+
+#: Values of a prompt that are no inputs of a network, and do not keep prompts from sharing a batch.
+_BESIDE = (VALID, RADIOMETRY, REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,8 @@ Step = Done | Continue
 
 def shapes_of(prompt: Prompt) -> Hashable:
     """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
-    named = sorted(prompt.data.items())
-    if has_numbers(prompt.data):
-        # The network gets floats: tiles of files of any type share a batch.
-        named = [(name, value) for name, value in named if name not in (VALID, RADIOMETRY)]
+    # The network gets floats: tiles of files of any type share a batch, however their scores are reduced.
+    named = [(name, value) for name, value in sorted(prompt.data.items()) if name not in _BESIDE]
     return tuple((name, getattr(value, "shape", None), dtype_of(prompt, name)) for name, value in named)
 
 
@@ -98,10 +100,10 @@ class Runner(Protocol):
 
 @runtime_checkable
 class TakesNumbers(Protocol):
-    """A further property of a runner that normalises a file's own numbers on its device.
+    """A further property of a runner that normalises a file's own numbers on its device, and reduces its scores.
 
-    Its `bucket` and `admit` get prompts as processors make them (see `processors.numbers`). Any other runner gets
-    normalised floats, which the engine makes of such prompts.
+    Its `bucket` and `admit` get prompts as processors make them (see `processors.numbers` and `.reductions`). Any other
+    runner gets normalised floats, which the engine makes of such prompts, and is not asked to reduce.
     """
 
     @property

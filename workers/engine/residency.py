@@ -15,6 +15,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.numbers import as_floats
+from penstock.processors.reductions import without_request
 from penstock.workers.engine.base import Check, Elsewhere, Runner, TakesNumbers
 from penstock.workers.engine.encodings import Encodings
 from penstock.workers.engine.runners import Runners
@@ -48,8 +49,8 @@ class Resident:
         self.takes_numbers = isinstance(self.runner, TakesNumbers) and self.runner.takes_numbers
 
     def fitted(self, prompt: Prompt) -> Prompt:
-        """Return a prompt as the runner takes it: a file's own numbers become floats for most runners."""
-        return prompt if self.takes_numbers else as_floats(prompt)
+        """Return a prompt as the runner takes it: for most runners floats, without a request to reduce the scores."""
+        return prompt if self.takes_numbers else without_request(as_floats(prompt))
 
 
 class Residency:
