@@ -162,7 +162,7 @@ class RasterSegmentation:
 
 
 def _encoded(piece: FinalPixels, wanted: Collection[str]) -> RasterArrays:
-    return (encode_reduced if piece.reduced else encode)(piece.numbers, piece.valid, wanted)  # type: ignore[operator]
+    return (encode_reduced if piece.reduced else encode)(piece.numbers, piece.valid, wanted)  # type: ignore[arg-type]
 
 
 def _one_after_the_other(first: Iterator[Prompt], second: Iterator[Prompt]) -> Iterator[Prompt]:

@@ -218,8 +218,8 @@ class Engine(Protocol):
         `cost` is the sum of the prompts' costs, if known: where a batch has room for one of two jobs, the job with less
         cost left goes first. `on_batch` is called for each batch that had prompts of this run, and
         `on_device` for each step with such prompts.
-        A thread of the engine draws the prompts; the caller's draws them all at once where they are `ready`, few and in
-        memory. A yielded prompt's arrays belong to the engine: nobody may write to
+        A thread of the engine draws the prompts; the caller's draws them all at once where they are `ready`: few and in
+        memory, or only one. A yielded prompt's arrays belong to the engine: nobody may write to
         them afterwards. The caller's thread calls `check`, between outputs and while waiting for one. An error of one
         prompt is raised here and nowhere else. When the iterator has ended, raised or been closed, the run has no
         state left and the iterator of prompts is closed.

@@ -140,7 +140,7 @@ class BatchingEngine:
         """Draw a run's prompts, in a thread of their own unless they are `ready`; the run ends with the block."""
         if ready:
             try:
-                self._feed(run, prompts, threading.Event())
+                self._feed(run, prompts, threading.Event(), ready=True)
                 yield
             finally:
                 with self._lock:
@@ -238,12 +238,14 @@ class BatchingEngine:
                 self._runs.append(run)
         return run
 
-    def _feed(self, run: Run, prompts: Iterator[Prompt], begun: threading.Event) -> None:
+    def _feed(self, run: Run, prompts: Iterator[Prompt], begun: threading.Event, *, ready: bool = False) -> None:
         begun.set()
         error = None
         try:
-            self._draw(run, prompts)
+            self._draw(run, prompts, ready=ready)
         except BaseException as raised:
+            if ready and not isinstance(raised, Exception):
+                raise  # Ctrl-C in the caller's own thread
             error = _translated(raised, run.resident.model, "preparation")
         finally:
             _close(prompts)
@@ -252,8 +254,9 @@ class BatchingEngine:
                 self._remove(run, error)
             run.no_more_prompts()
 
-    def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
-        while run.wait_for_room():
+    def _draw(self, run: Run, prompts: Iterator[Prompt], *, ready: bool) -> None:
+        # Ready prompts are drawn by the thread that takes the outputs: it would wait for itself.
+        while not run.over if ready else run.wait_for_room():
             prompt = next(prompts, None)
             if prompt is None:
                 return

@@ -471,3 +471,30 @@ def test_the_window_of_a_run_counts_the_bytes_that_a_prompt_has_in_the_engine() 
     with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
         list(engine.run(a_model(on_step=on_step), iter([prompt]), check=never))
     assert sizes == [2 * 4 * 4 * 4]
+
+
+def test_ready_prompts_need_no_thread_and_may_be_larger_than_the_window(jobs: ThreadPoolExecutor) -> None:
+    def drawn() -> Iterator[Prompt]:
+        for prompt in numbers([1, 2]):
+            threads.add(threading.get_ident())
+            yield prompt
+
+    def run() -> tuple[int, list[float]]:
+        outputs = engine.run(a_model(), drawn(), check=never, ready=True)
+        return threading.get_ident(), [float(output.data["x"][0]) for output in outputs]
+
+    threads = set[int]()
+    with closing(BatchingEngine(Runners.of({"fake": load_fake}), ahead_prompts=1, ahead_bytes=1)) as engine:
+        own, found = jobs.submit(run).result(WAIT_S)
+    assert found == [1, 2]
+    assert threads == {own}
+
+
+def test_ctrl_c_while_the_caller_s_thread_draws_is_no_fault_of_the_processor(engine: BatchingEngine) -> None:
+    def interrupted() -> Iterator[Prompt]:
+        yield from numbers([1])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(a_model(), interrupted(), check=never, ready=True))
+    assert engine._runs == []
