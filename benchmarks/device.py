@@ -30,7 +30,7 @@ from penstock.intake.media import LocalMedia
 from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Output, Prompt
-from penstock.processors.reductions import REDUCED
+from penstock.processors.prompt_names import REDUCED
 from penstock.workers.engine.base import Done, shapes_of
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners

@@ -12,19 +12,15 @@ Numbers of one or two bytes take half or a quarter of the memory that floats tak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.processors.base import Prompt, Value
+from penstock.processors.base import Prompt
+from penstock.processors.prompt_names import PIXELS, RADIOMETRY, VALID, has_numbers
 
-#: Names of the numbers and of the arrays beside them.
-PIXELS, VALID, RADIOMETRY = "pixels", "pixels.valid", "pixels.radiometry"
-#: Rows of `pixels.radiometry`.
-ROWS = 4
 #: Largest numbers that are sent as they are, in bytes: larger ones take as much memory as floats.
 _MOST_BYTES = 2
 
@@ -32,11 +28,6 @@ _MOST_BYTES = 2
 def is_compact(dtype: np.dtype[Any]) -> bool:
     """Return True for integers that take less memory than float32."""
     return dtype.kind in "iu" and dtype.itemsize <= _MOST_BYTES
-
-
-def has_numbers(data: Mapping[str, Value]) -> bool:
-    """Return True for the values of a prompt of numbers."""
-    return VALID in data
 
 
 def normalised(

@@ -13,9 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from penstock.processors.base import Prompt
+from penstock.processors.prompt_names import REDUCE
 
-#: Names of the request in a prompt, and of the answer in its output.
-REDUCE, REDUCED = "probability.reduce", "probability.reduced"
 #: Quantised probabilities are whole numbers of steps of 1/254; 255 is left for pixels without data.
 STEPS: Final = 254
 #: Class ids are below this number.

@@ -48,7 +48,8 @@ from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, TileResult, stitch_tiles
 from penstock.processors.geo.tiling.tiles import INPUT_NAME, Normalisation, PendingTiles, make_prompts
 from penstock.processors.geo.write.raster_set import RasterArrays
-from penstock.processors.reductions import REDUCE, Reduction, reduction_for
+from penstock.processors.prompt_names import REDUCE
+from penstock.processors.reductions import Reduction, reduction_for
 
 RequestT = TypeVar("RequestT", bound=SceneRequest)
 

@@ -13,7 +13,7 @@ import torch
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Output
 from penstock.processors.geo.segmentation import RasterSegmentation
-from penstock.processors.reductions import REDUCE, REDUCED
+from penstock.processors.prompt_names import REDUCE, REDUCED
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.torch.csmask import CsmaskUNet, network_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -9,12 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.exchange import Offers
-from penstock.processors.numbers import PIXELS, RADIOMETRY, VALID, has_numbers
-from penstock.processors.reductions import REDUCE
+from penstock.processors.prompt_names import BESIDE, PIXELS, has_numbers
 from penstock.workers.engine.memory import files_bytes
 
-#: Values of a prompt that are no inputs of a network, and do not keep prompts from sharing a batch.
-_BESIDE = (VALID, RADIOMETRY, REDUCE)
+#: The dtype of the network's input, which is made of a file's own numbers: `numpy.dtype.str`.
+_FLOAT32 = "<f4" if sys.byteorder == "little" else ">f4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,18 @@ Step = Done | Continue
 def shapes_of(prompt: Prompt) -> Hashable:
     """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
     # The network gets floats: tiles of files of any type share a batch, however their scores are reduced.
-    named = [(name, value) for name, value in sorted(prompt.data.items()) if name not in _BESIDE]
-    return tuple((name, getattr(value, "shape", None), dtype_of(prompt, name)) for name, value in named)
+    named = [(name, value) for name, value in sorted(prompt.data.items()) if name not in BESIDE]
+    floats = has_numbers(prompt.data)
+    return tuple(
+        (name, getattr(value, "shape", None), _FLOAT32 if floats and name == PIXELS else _kind(value))
+        for name, value in named
+    )
+
+
+def _kind(value: Any) -> str:
+    """Return a dtype or type. Of a dtype `str`, which is an attribute: the name takes numpy 10 us."""
+    dtype = getattr(value, "dtype", None)
+    return str(getattr(dtype, "str", dtype)) if dtype is not None else type(value).__name__
 
 
 def dtype_of(prompt: Prompt, name: str) -> str:

@@ -24,7 +24,8 @@ from penstock.processors.base import Output
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts
 from penstock.processors.geo.tiling.plan import Box, Cut, Plan, Strip
 from penstock.processors.geo.tiling.tiles import PendingTiles, SentTile
-from penstock.processors.reductions import REDUCED, Reduction
+from penstock.processors.prompt_names import REDUCED
+from penstock.processors.reductions import Reduction
 
 Numbers = npt.NDArray[np.float32]
 

@@ -18,7 +18,8 @@ from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.row_stream import SceneRows
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, is_suspect
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip, Tile
-from penstock.processors.numbers import RADIOMETRY, VALID, is_compact
+from penstock.processors.numbers import is_compact
+from penstock.processors.prompt_names import RADIOMETRY, VALID
 from penstock.reports import Issue
 
 #: The network's input: float32 (bands, rows, columns), normalised; or a file's numbers (see `processors.numbers`).

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.processors.base import Prompt
-from penstock.processors.reductions import REDUCE, Reduction, reduction_for, without_request
+from penstock.processors.prompt_names import REDUCE
+from penstock.processors.reductions import Reduction, reduction_for, without_request
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory
 from penstock.models import Model
 from penstock.processors.base import Array, Value
-from penstock.processors.numbers import PIXELS, RADIOMETRY, VALID, has_numbers
+from penstock.processors.prompt_names import PIXELS, RADIOMETRY, VALID, has_numbers
 from penstock.workers.engine.torch.numbers import normalised
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from penstock.processors.base import Array, Prompt
-from penstock.processors.reductions import REDUCE, REDUCED, STEPS, Reduction
+from penstock.processors.prompt_names import REDUCE, REDUCED
+from penstock.processors.reductions import STEPS, Reduction
 from penstock.workers.engine.torch.device import arrays_of, class_ids
 
 #: Name of the scores in an output.

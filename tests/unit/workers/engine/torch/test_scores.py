@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as arrays
 
 from penstock.processors.base import Prompt
 from penstock.processors.geo.write.class_outputs import encode, encode_reduced
-from penstock.processors.reductions import REDUCE, REDUCED, Reduction, reduction_for
+from penstock.processors.prompt_names import REDUCE, REDUCED
+from penstock.processors.reductions import Reduction, reduction_for
 from penstock.workers.engine.torch.csmask import CsmaskUNet, network_of
 from penstock.workers.engine.torch.device import TorchDevice
 from penstock.workers.engine.torch.runner import TorchRunner
