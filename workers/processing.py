@@ -110,7 +110,7 @@ class Session(Protocol):
 
     @property
     def ready(self) -> bool:
-        """True where all prompts are in memory, so that drawing them takes no time; they are few then."""
+        """True where nothing is lost if the prompts are drawn before any output is taken: in memory and few, or one."""
         ...
 
     @property
@@ -244,8 +244,8 @@ class ThreadSession:
 
     @property
     def ready(self) -> bool:
-        """See `Session.ready`."""
-        return False
+        """True for one prompt: while this thread makes it, there is nothing else to do for the job."""
+        return self.prepared.count is not None and self.prepared.count <= 1
 
     @property
     def prompts(self) -> Iterator[Prompt]:

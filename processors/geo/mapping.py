@@ -17,9 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 import penstock
 from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
@@ -48,9 +45,11 @@ from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
-from penstock.processors.geo.tiling.stitch import Channels, TileResult, stitch_tiles
+from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, TileResult, stitch_tiles
 from penstock.processors.geo.tiling.tiles import INPUT_NAME, Normalisation, PendingTiles, make_prompts
 from penstock.processors.geo.write.raster_set import RasterArrays
+from penstock.processors.prompt_names import REDUCE
+from penstock.processors.reductions import Reduction, reduction_for
 
 RequestT = TypeVar("RequestT", bound=SceneRequest)
 
@@ -162,8 +161,8 @@ class RasterWriter(Protocol):
         ...
 
 
-#: Function from float32 (channels, rows, columns) and a validity mask to the rasters of the outputs.
-Encode = Callable[[npt.NDArray[np.float32], npt.NDArray[np.bool_]], RasterArrays]
+#: Function from final pixels to the rasters of the outputs.
+Encode = Callable[[FinalPixels], RasterArrays]
 
 
 class SceneMapper:
@@ -173,8 +172,9 @@ class SceneMapper:
     advance would require reading the scene twice.
     """
 
-    def __init__(self, model: Model, options: SceneOptions, channels: Channels) -> None:
-        self._model, self._options, self._channels = model, options, channels
+    def __init__(self, model: Model, options: SceneOptions, channels: Channels, *, reduces: bool = False) -> None:
+        """Map scenes to these channels; `reduces` is True for scores of classes, which the device may reduce."""
+        self._model, self._options, self._channels, self._reduces = model, options, channels, reduces
 
     def prepare(
         self, request: RequestT, outputs: tuple[str, ...], media: Media, part: range | None = None
@@ -219,7 +219,8 @@ class SceneMapper:
 
         Return the counts of suspected undeclared nodata.
         """
-        results = stitch_tiles(final_outputs(outputs), context.pending, context.plan, self._channels)
+        channels = replace(self._channels, reduction=self._reduction(context))
+        results = stitch_tiles(final_outputs(outputs), context.pending, context.plan, channels)
         with closing(_SceneWriter(context, writer, sink)) as scene:
             for result in results:
                 scene.add(result, encode)
@@ -279,8 +280,15 @@ class SceneMapper:
             "outputs": sorted(outputs),
         }
 
+    def _reduction(self, context: Context[Any]) -> Reduction | None:
+        """Return the reduction of tiles that is enough for the outputs; None where scores are averaged or wanted."""
+        if not self._reduces or context.plan.averaged:
+            return None
+        return reduction_for(context.request.outputs, self._channels.count)
+
     def _prompts(self, context: Context[Any]) -> Iterator[Prompt]:
-        inputs, options = context.inputs, self._options
+        inputs, options, reduction = context.inputs, self._options, self._reduction(context)
+        asked = {} if reduction is None else {REDUCE: str(reduction)}
         trusted = any(band.trusted for band in inputs.radiometry.bands)
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
@@ -293,7 +301,7 @@ class SceneMapper:
                 norm,
                 context.pending,
                 context.skipped,
-                tile_inputs=context.coordinates.of,
+                tile_inputs=lambda window: {**context.coordinates.of(window), **asked},
                 find_suspects=_scene_bands(inputs).find_suspects,
                 area=wanted,
             )
@@ -351,7 +359,7 @@ class _SceneWriter:
         index = result.strip.index
         for piece in result.pieces:
             self.write_restored(index)  # scene order: the restored strips before this strip come first
-            rasters, box = encode(piece.numbers, piece.valid), piece.box.within(self._covered)
+            rasters, box = encode(piece), piece.box.within(self._covered)
             self._writer.write(rasters, box)
             add_suspects(self.suspects, piece.suspects)
             if index in self._kept:

@@ -10,8 +10,9 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputS
 from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import RegressionOptions, read_options
 from penstock.processors.geo.request import RegressionRequest
-from penstock.processors.geo.tiling.stitch import Channels
+from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
+from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.value_outputs import ValueOutputs, encode_values
 
@@ -59,13 +60,17 @@ class RasterRegression:
     ) -> Result:
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:
-            return self._mapper.finish_part(outputs, context, encode_values, sink)
+            return self._mapper.finish_part(outputs, context, _encoded, sink)
         inputs, wanted = context.inputs, context.request.outputs
         results = ValueOutputs(self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink)
         with results:
-            suspects = self._mapper.finish(outputs, context, results, encode_values, sink)
+            suspects = self._mapper.finish(outputs, context, results, _encoded, sink)
             return Result(data=results.finish(context.provenance(suspects)))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""
         return self._mapper.dummy(limits, folder)
+
+
+def _encoded(piece: FinalPixels) -> RasterArrays:
+    return encode_values(piece.numbers, piece.valid)

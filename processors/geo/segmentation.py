@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,11 +17,12 @@ from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.opened_scene import naming
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
-from penstock.processors.geo.tiling.stitch import Channels
+from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
-from penstock.processors.geo.write.class_outputs import ClassOutputs, encode
+from penstock.processors.geo.write.class_outputs import ClassOutputs, encode, encode_reduced
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.quicklook import Quicklook
+from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
 
@@ -90,7 +91,8 @@ class RasterSegmentation:
         self._model = model
         self._options = read_options(model, SegmentationOptions)
         self.exchanges = (scene_exchange(OUTPUT_NAME, self._options.coordinates),)
-        self._mapper = SceneMapper(model, self._options, Channels(OUTPUT_NAME, len(self._options.classes)))
+        channels = Channels(OUTPUT_NAME, len(self._options.classes))
+        self._mapper = SceneMapper(model, self._options, channels, reduces=True)
 
     def pre_process(self, request: SegmentationRequest, media: Media) -> Prepared[_Context]:
         """Plan a scene and return its prompts; see `SceneMapper.prepare`. An earlier scene's prompts come first."""
@@ -120,7 +122,7 @@ class RasterSegmentation:
     def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:
-            encoded = partial(encode, wanted=context.request.outputs)
+            encoded = partial(_encoded, wanted=context.request.outputs)
             return self._mapper.finish_part(outputs, context, encoded, sink)
         change = context.request.change
         with ExitStack() as stack:
@@ -142,7 +144,7 @@ class RasterSegmentation:
         inputs, request = context.inputs, context.request
         results = ClassOutputs(self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink)
         stack.enter_context(results)
-        encoded = partial(encode, wanted=request.outputs)
+        encoded = partial(_encoded, wanted=request.outputs)
         return results, context.provenance(self._mapper.finish(outputs, context, results, encoded, sink))
 
     def _change(self, change: ChangeRequest, before: Path, request: SegmentationRequest) -> ChangeOutputs:
@@ -157,6 +159,10 @@ class RasterSegmentation:
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""
         return self._mapper.dummy(limits, folder)
+
+
+def _encoded(piece: FinalPixels, wanted: Collection[str]) -> RasterArrays:
+    return (encode_reduced if piece.reduced else encode)(piece.numbers, piece.valid, wanted)  # type: ignore[arg-type]
 
 
 def _one_after_the_other(first: Iterator[Prompt], second: Iterator[Prompt]) -> Iterator[Prompt]:

@@ -23,6 +23,8 @@ from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.inputs import read_inputs
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.numbers import as_floats
+from penstock.processors.reductions import without_request
 from penstock.workers.engine.sources import sha256_of
 from tests.support.geo.metadata import item, sentinel2
 from tests.support.geo.scenes import Files, make_model, pattern, read, segment, write_scene
@@ -37,7 +39,8 @@ def told(model: Model, **request: Any) -> list[dict[str, npt.NDArray[np.float32]
     """Return the inputs of each prompt besides its pixels."""
     processor = RasterSegmentation(model)
     prepared = processor.pre_process(processor.request(**request), Files())
-    return [{name: a for name, a in prompt.data.items() if name != "pixels"} for prompt in prepared.prompts]
+    data = [without_request(as_floats(prompt)).data for prompt in prepared.prompts]
+    return [{name: a for name, a in each.items() if name != "pixels"} for each in data]
 
 
 def used(model: Model, **request: Any) -> Any:

@@ -17,6 +17,7 @@ from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt, Result
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
+from penstock.processors.numbers import as_floats
 from penstock.processors.testing import check_processor, check_request_module
 from tests.support.geo.scenes import Files, Folder, make_model, pattern, read, write_scene
 
@@ -41,7 +42,7 @@ def itself_and_half(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def answers(prompts: Iterator[Prompt], network: Network = itself_and_half) -> Iterator[Output]:
-    return (Output({"values": network(prompt.data["pixels"])}) for prompt in prompts)
+    return (Output({"values": network(as_floats(prompt).data["pixels"])}) for prompt in prompts)
 
 
 def estimate(

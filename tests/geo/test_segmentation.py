@@ -18,6 +18,7 @@ from penstock.models import Limits
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.numbers import as_floats
 from penstock.processors.testing import LocalFiles, check_processor
 from tests.support.geo.scenes import (
     Files,
@@ -251,7 +252,8 @@ def test_prompts_are_float32_normalised_and_nodata_is_reflectance_zero(tmp_path:
     processor = RasterSegmentation(make_model(bands=bands, stride_px=4))
     prepared = processor.pre_process(processor.request(scene=str(path)), Files())
     (prompt,) = list[Prompt](prepared.prompts)
-    pixels = prompt.data["pixels"]
+    assert prompt.data["pixels"].dtype == np.uint16, "the file's own numbers are sent"
+    pixels = as_floats(prompt).data["pixels"]
     assert pixels.dtype == np.float32
     assert pixels.shape == (2, 4, 4)
     assert prompt.cost == 16

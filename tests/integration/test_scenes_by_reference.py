@@ -32,6 +32,7 @@ from penstock.models import Model, linked_documents, media_by_range, media_refer
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.request import SegmentationRequest
+from penstock.processors.numbers import as_floats
 from penstock.storage.objects.opening import open_store
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
@@ -84,7 +85,7 @@ def run(pool: IOPool, media: JobMedia, request: dict[str, Any], folder: Path, mo
 
 
 def answers(prompts: Iterator[Prompt]) -> Iterator[Output]:
-    return (Output({"probability": by_value(prompt.data["pixels"])}) for prompt in prompts)
+    return (Output({"probability": by_value(as_floats(prompt).data["pixels"])}) for prompt in prompts)
 
 
 def classes(processed: Processed) -> npt.NDArray[Any]:

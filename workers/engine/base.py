@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -9,7 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.exchange import Offers
+from penstock.processors.prompt_names import BESIDE, PIXELS, has_numbers
 from penstock.workers.engine.memory import files_bytes
+
+#: The dtype of the network's input, which is made of a file's own numbers: `numpy.dtype.str`.
+_FLOAT32 = "<f4" if sys.byteorder == "little" else ">f4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,26 @@ Step = Done | Continue
 
 def shapes_of(prompt: Prompt) -> Hashable:
     """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
-    named = sorted(prompt.data.items())
-    return tuple((n, getattr(a, "shape", None), str(getattr(a, "dtype", type(a).__name__))) for n, a in named)
+    # The network gets floats: tiles of files of any type share a batch, however their scores are reduced.
+    named = [(name, value) for name, value in sorted(prompt.data.items()) if name not in BESIDE]
+    floats = has_numbers(prompt.data)
+    return tuple(
+        (name, getattr(value, "shape", None), _FLOAT32 if floats and name == PIXELS else _kind(value))
+        for name, value in named
+    )
+
+
+def _kind(value: Any) -> str:
+    """Return a dtype or type. Of a dtype `str`, which is an attribute: the name takes numpy 10 us."""
+    dtype = getattr(value, "dtype", None)
+    return str(getattr(dtype, "str", dtype)) if dtype is not None else type(value).__name__
+
+
+def dtype_of(prompt: Prompt, name: str) -> str:
+    """Return the dtype or type of a value as the network gets it."""
+    value = prompt.data[name]
+    floats = name == PIXELS and has_numbers(prompt.data)
+    return "float32" if floats else str(getattr(value, "dtype", type(value).__name__))
 
 
 class Runner(Protocol):
@@ -82,6 +105,20 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free the device's memory."""
+        ...
+
+
+@runtime_checkable
+class TakesNumbers(Protocol):
+    """A further property of a runner that normalises a file's own numbers on its device, and reduces its scores.
+
+    Its `bucket` and `admit` get prompts as processors make them (see `processors.numbers` and `.reductions`). Any other
+    runner gets normalised floats, which the engine makes of such prompts, and is not asked to reduce.
+    """
+
+    @property
+    def takes_numbers(self) -> bool:
+        """True if this runner does."""
         ...
 
 
@@ -191,8 +228,8 @@ class Engine(Protocol):
         `cost` is the sum of the prompts' costs, if known: where a batch has room for one of two jobs, the job with less
         cost left goes first. `on_batch` is called for each batch that had prompts of this run, and
         `on_device` for each step with such prompts.
-        A thread of the engine draws the prompts; the caller's draws them all at once where they are `ready`, few and in
-        memory. A yielded prompt's arrays belong to the engine: nobody may write to
+        A thread of the engine draws the prompts; the caller's draws them all at once where they are `ready`: few and in
+        memory, or only one. A yielded prompt's arrays belong to the engine: nobody may write to
         them afterwards. The caller's thread calls `check`, between outputs and while waiting for one. An error of one
         prompt is raised here and nowhere else. When the iterator has ended, raised or been closed, the run has no
         state left and the iterator of prompts is closed.

@@ -140,7 +140,7 @@ class BatchingEngine:
         """Draw a run's prompts, in a thread of their own unless they are `ready`; the run ends with the block."""
         if ready:
             try:
-                self._feed(run, prompts, threading.Event())
+                self._feed(run, prompts, threading.Event(), ready=True)
                 yield
             finally:
                 with self._lock:
@@ -164,7 +164,7 @@ class BatchingEngine:
         """Return how many copies of a prompt fit into a batch, by running them; see `Engine.fill`."""
         check = self._guarded(check)
         with self._using(model, check) as resident:
-            bucket = Bucket.of(resident, prompt)
+            bucket = Bucket.of(resident, resident.fitted(prompt))
             if resident.elsewhere is not None:  # the other engine's memory is not tried out
                 return 1
             while (copies := bucket.limit().copies(prompt.cost)) > 1:
@@ -238,12 +238,14 @@ class BatchingEngine:
                 self._runs.append(run)
         return run
 
-    def _feed(self, run: Run, prompts: Iterator[Prompt], begun: threading.Event) -> None:
+    def _feed(self, run: Run, prompts: Iterator[Prompt], begun: threading.Event, *, ready: bool = False) -> None:
         begun.set()
         error = None
         try:
-            self._draw(run, prompts)
+            self._draw(run, prompts, ready=ready)
         except BaseException as raised:
+            if ready and not isinstance(raised, Exception):
+                raise  # Ctrl-C in the caller's own thread
             error = _translated(raised, run.resident.model, "preparation")
         finally:
             _close(prompts)
@@ -252,13 +254,14 @@ class BatchingEngine:
                 self._remove(run, error)
             run.no_more_prompts()
 
-    def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
-        while run.wait_for_room():
+    def _draw(self, run: Run, prompts: Iterator[Prompt], *, ready: bool) -> None:
+        # Ready prompts are drawn by the thread that takes the outputs: it would wait for itself.
+        while not run.over if ready else run.wait_for_room():
             prompt = next(prompts, None)
             if prompt is None:
                 return
             with listening(run.listener):
-                item = Item.of(run, prompt, run.resident.runner.admit(prompt))
+                item = Item.of(run, prompt)
             with self._lock:
                 run.add(item)
                 self._work.notify_all()
@@ -267,7 +270,7 @@ class BatchingEngine:
         """Submit prompts together, so that they share a batch; drop the outputs."""
         run = self._open(resident, sum(prompt.cost for prompt in prompts))
         try:
-            items = [Item.of(run, prompt, resident.runner.admit(prompt)) for prompt in prompts]
+            items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
                 for item in items:
                     run.add(item)

@@ -13,7 +13,10 @@ import structlog
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.workers.engine.base import Check, Elsewhere, Runner
+from penstock.processors.base import Prompt
+from penstock.processors.numbers import as_floats
+from penstock.processors.reductions import without_request
+from penstock.workers.engine.base import Check, Elsewhere, Runner, TakesNumbers
 from penstock.workers.engine.encodings import Encodings
 from penstock.workers.engine.runners import Runners
 
@@ -38,9 +41,16 @@ class Resident:
     reduced: dict[Hashable, int] = field(default_factory=dict)
     #: The runner, if another engine computes.
     elsewhere: Elsewhere | None = field(init=False, default=None)
+    #: True if the runner takes prompts of a file's own numbers.
+    takes_numbers: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.elsewhere = self.runner if isinstance(self.runner, Elsewhere) else None
+        self.takes_numbers = isinstance(self.runner, TakesNumbers) and self.runner.takes_numbers
+
+    def fitted(self, prompt: Prompt) -> Prompt:
+        """Return a prompt as the runner takes it: for most runners floats, without a request to reduce the scores."""
+        return prompt if self.takes_numbers else without_request(as_floats(prompt))
 
 
 class Residency:

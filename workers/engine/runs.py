@@ -57,8 +57,10 @@ class Item:
     done: float = 0.0
 
     @classmethod
-    def of(cls, run: Run, prompt: Prompt, state: Any) -> Item:
-        """Return an admitted prompt without an index, which the run sets."""
+    def of(cls, run: Run, prompt: Prompt) -> Item:
+        """Admit a prompt and return it without an index, which the run sets."""
+        prompt = run.resident.fitted(prompt)
+        state = run.resident.runner.admit(prompt)
         return cls(run, -1, Bucket.of(run.resident, prompt), state, prompt.cost, size_bytes(prompt.data))
 
     @property

@@ -13,7 +13,7 @@ from an earlier attempt.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,21 +24,34 @@ from penstock.processors.base import Output
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts
 from penstock.processors.geo.tiling.plan import Box, Cut, Plan, Strip
 from penstock.processors.geo.tiling.tiles import PendingTiles, SentTile
+from penstock.processors.prompt_names import REDUCED
+from penstock.processors.reductions import Reduction
 
 Numbers = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Name and channel count of the network's output: float32 (count, rows, columns) of the tile's window."""
+    """Name and channel count of the network's output: float32 (count, rows, columns) of the tile's window.
+
+    With a `reduction` the runner may give the reduced output instead.
+    """
 
     name: str
     count: int
+    reduction: Reduction | None = None
+
+    def is_reduced(self, output: Output) -> bool:
+        """Return True if the runner has reduced a tile's output as it was asked to."""
+        return self.reduction is not None and self.name not in output.data and REDUCED in output.data
 
     def of(self, output: Output, window: Box) -> Numbers:
         """Return a tile's output. Raise `ProcessorFailed` if name or shape differ from the model's record."""
-        numbers: Any = output.data.get(self.name)
-        expected = (self.count, window.height, window.width)
+        name, count = self.name, self.count
+        if self.reduction is not None and self.is_reduced(output):
+            name, count = REDUCED, self.reduction.channels(self.count)
+        numbers: Any = output.data.get(name)
+        expected = (count, window.height, window.width)
         if not isinstance(numbers, np.ndarray):
             raise ProcessorFailed(f"The network returned {', '.join(output.data) or 'nothing'}, not `{self.name}`.")
         if numbers.shape != expected:
@@ -54,6 +67,8 @@ class FinalPixels:
     numbers: Numbers
     valid: npt.NDArray[np.bool_]
     suspects: SuspectCounts
+    #: True for uint8 numbers that a runner made of its scores (see `processors.reductions`).
+    reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +102,10 @@ def stitch_tiles(
         if not pending:
             raise ProcessorFailed("The engine returned more outputs than tiles were sent.")
         sent = pending.popleft()
-        numbers = channels.of(output, sent.tile.window)
-        yield TileResult(sent.strip, sent.last, stitcher.add(sent, numbers))
+        pieces = stitcher.add(sent, channels.of(output, sent.tile.window))
+        if channels.is_reduced(output):
+            pieces = (replace(piece, reduced=True) for piece in pieces)
+        yield TileResult(sent.strip, sent.last, pieces)
     if pending:
         raise ProcessorFailed(f"The engine returned no output for {len(pending)} tiles.")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,11 @@ from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.row_stream import SceneRows
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, is_suspect
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip, Tile
+from penstock.processors.numbers import is_compact
+from penstock.processors.prompt_names import RADIOMETRY, VALID
 from penstock.reports import Issue
 
-#: The network's input: float32 (bands, rows, columns), normalised.
+#: The network's input: float32 (bands, rows, columns), normalised; or a file's numbers (see `processors.numbers`).
 INPUT_NAME = "pixels"
 
 #: Minimum possible reflectance; atmospheric correction can give about -0.1.
@@ -28,6 +31,8 @@ _LEAST_REFLECTANCE = -0.5
 _MOST_BELOW, _LEAST_MEAN = 0.001, -0.2
 #: This many low pixels are always allowed: tiles at a scene's edge have few and noisy pixels.
 _FEW_BELOW = 4
+#: Share of the highest allowed mean that no value may reach for a band to be plausible without computing its mean.
+_SAFE_SHARE = 0.999
 _NODATA_POINTER = "/input/radiometry/nodata"
 
 
@@ -67,6 +72,26 @@ class Normalisation:
     #: True to pad beyond the scene by reflection, False to pad like invalid pixels.
     reflected: bool = False
 
+    def inputs(
+        self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], shape: tuple[int, int]
+    ) -> dict[str, Array]:
+        """Return a prompt's pixels of a shape: compact numbers as they are with their radiometry, others as floats.
+
+        Padding of numbers is invalid unless `reflected`. Raises `InvalidInput` for implausible values.
+        """
+        if not is_compact(numbers.dtype):
+            with np.errstate(over="ignore"):  # of numbers beyond float32, which are refused
+                return {INPUT_NAME: self.apply(numbers, valid, shape)}
+        self._check_numbers(numbers, valid)
+        beyond = tuple((0, full - side) for full, side in zip(shape, valid.shape, strict=True))
+        mode: Literal["reflect", "constant"] = "reflect" if self.reflected else "constant"
+        means, stds = zip(*((band.mean, band.std) for band in self.bands), strict=True)
+        return {
+            INPUT_NAME: np.pad(numbers, ((0, 0), *beyond), mode),
+            VALID: np.pad(valid, beyond, mode),
+            RADIOMETRY: np.array([self.radiometry.scale, self.radiometry.offset, means, stds], dtype=np.float64),
+        }
+
     def apply(
         self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], shape: tuple[int, int]
     ) -> npt.NDArray[np.float32]:
@@ -88,6 +113,25 @@ class Normalisation:
             beyond = ((0, 0), (0, shape[0] - height), (0, shape[1] - width))
             return np.pad(pixels[:, :height, :width], beyond, mode="reflect")
         return pixels
+
+    def _check_numbers(self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
+        """Raise `InvalidInput` for implausible values, as `apply` does; values are computed only where they matter."""
+        if self.plausible_mean is None or not valid.any():
+            return
+        for i, band in enumerate(numbers):
+            if not self._surely_plausible(i, band):
+                values = band.astype(np.float64) * self.radiometry.scale[i] + self.radiometry.offset[i]
+                self._check(i, values, band, valid)
+
+    def _surely_plausible(self, at: int, numbers: npt.NDArray[Any]) -> bool:
+        """Return True if `_check` accepts every choice of pixels: it is enough to look at the extremes.
+
+        Scaling keeps the order of numbers or turns it round, also with rounding.
+        """
+        ends = np.array([numbers.min(), numbers.max()], np.float64) * self.radiometry.scale[at]
+        ends += self.radiometry.offset[at]
+        most = math.inf if self.plausible_mean is None else self.plausible_mean
+        return bool(ends.min() >= _LEAST_MEAN and ends.max() < most * _SAFE_SHARE)
 
     def _check(
         self, at: int, values: npt.NDArray[np.float64], numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_]
@@ -171,10 +215,9 @@ def make_prompts(
             last, window = tile is sent[-1], tile.window
             # Means are final after the last tile of the strip; cores are final one by one.
             boxes = (strip.cells if last else ()) if plan.averaged else (tile.core,)
-            with np.errstate(over="ignore"):  # of numbers beyond float32, which are refused below
-                pixels = norm.apply(buffer.numbers(window), buffer.valid(window), (window.height, window.width))
+            inputs = norm.inputs(buffer.numbers(window), buffer.valid(window), (window.height, window.width))
             pending.append(SentTile(tile, strip, last, tuple(buffer.final(boxes, find_suspects))))
-            yield Prompt({INPUT_NAME: pixels, **tile_inputs(window)}, cost=window.height * window.width)
+            yield Prompt({**inputs, **tile_inputs(window)}, cost=window.height * window.width)
 
 
 class _RowBuffer:

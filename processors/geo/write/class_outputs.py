@@ -25,11 +25,12 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.area import pixel_area
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_files import add_class_raster, add_polygons
-from penstock.processors.geo.write.cog import STEPS, Dtype
+from penstock.processors.geo.write.cog import Dtype
 from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.stac import bands_fields
 from penstock.processors.geo.write.stats import ClassCounts
+from penstock.processors.reductions import STEPS
 
 #: Outputs that need the class raster.
 _FROM_CLASSES = frozenset({"classes", "preview", "polygons"})
@@ -54,6 +55,23 @@ def encode(
     if "confidence" in wanted:
         rasters["confidence"] = _steps(probabilities.max(axis=0, keepdims=True), valid)
     return rasters
+
+
+def encode_reduced(
+    reduced: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_], wanted: Collection[str]
+) -> RasterArrays:
+    """Return the arrays of `encode` from scores that the device has reduced (see `processors.reductions`)."""
+    ids, steps = reduced[:1], reduced[1:]
+    rasters = {"classes": _masked(ids, valid)}
+    if "probability" in wanted:
+        rasters["probability"] = _masked(steps, valid)
+    if "confidence" in wanted:
+        rasters["confidence"] = _masked(steps.max(axis=0, keepdims=True), valid)
+    return rasters
+
+
+def _masked(numbers: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    return np.where(valid, numbers, np.uint8(NODATA))
 
 
 def _steps(probabilities: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:

@@ -22,8 +22,6 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.outputs import OUTPUTS, Kind
 
 COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
-#: Steps of stored probabilities: value / 254, so that 255 is free for nodata.
-STEPS = NODATA - 1
 _BLOCK_PX = 512
 
 Dtype = Literal["uint8", "float32"]

@@ -225,8 +225,9 @@ class Engine:
             self._engine.load(work.model, check=callbacks.check)
             count = _Count(session, callbacks)
             outputs = self._engine.run(
-                work.model, session.prompts, check=count.check, cost=session.cost, on_batch=count.batched
-            )
+                work.model, session.prompts, check=count.check, cost=session.cost, on_batch=count.batched,
+                ready=session.ready,
+            )  # fmt: skip
             with closing(outputs):
                 return session.finish(count.outputs(outputs))
 

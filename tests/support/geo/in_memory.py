@@ -18,6 +18,7 @@ from penstock.processors.geo.read.resample import Chunk
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, stitch_tiles
 from penstock.processors.geo.tiling.tiles import Area, Normalisation, PendingTiles, make_prompts
+from penstock.processors.numbers import as_floats
 
 Numbers = npt.NDArray[Any]
 #: Network function from (bands, rows, columns) to (channels, rows, columns).
@@ -86,5 +87,7 @@ def mapped(
 def _answers(prompts: Iterator[Prompt], network: Network, batch: int) -> Iterator[Output]:
     """Draw `batch` prompts ahead, compute them in reverse order, and yield the outputs in order."""
     while group := list(islice(prompts, batch)):
-        done = [Output({"y": network(prompt.data["pixels"]).astype(np.float32)}) for prompt in reversed(group)]
+        done = [
+            Output({"y": network(as_floats(prompt).data["pixels"]).astype(np.float32)}) for prompt in reversed(group)
+        ]
         yield from reversed(done)

@@ -15,6 +15,7 @@ from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt, Result
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.numbers import as_floats
 
 Network = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 GREY = ({"name": "grey", "mean": 0.0, "std": 1.0},)
@@ -118,7 +119,7 @@ def by_value(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def answers(prompts: Iterator[Prompt], network: Network, *, batch: int = 1) -> Iterator[Output]:
     """Draw `batch` prompts ahead, compute them in reverse order, and yield the outputs in order."""
     while group := list(islice(prompts, batch)):
-        done = [Output({"probability": network(prompt.data["pixels"])}) for prompt in reversed(group)]
+        done = [Output({"probability": network(as_floats(prompt).data["pixels"])}) for prompt in reversed(group)]
         yield from reversed(done)
 
 

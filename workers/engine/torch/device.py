@@ -6,7 +6,7 @@ before: `send` in `Runner.admit`, `receive` in `Runner.step`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from traceback import clear_frames
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory
 from penstock.models import Model
-from penstock.processors.base import Array
+from penstock.processors.base import Array, Value
+from penstock.processors.prompt_names import PIXELS, RADIOMETRY, VALID, has_numbers
+from penstock.workers.engine.torch.numbers import normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,23 @@ class Sent:
     tensor: Tensor
     #: Event at the end of the copy, which the device's work must wait for; None without a copy.
     copied: torch.cuda.Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentNumbers:
+    """A file's own numbers on their way to the device, where they are normalised (see `processors.numbers`)."""
+
+    #: (bands, H, W) in the file's data type.
+    numbers: Sent
+    #: Bool (H, W).
+    valid: Sent
+    #: Float64 (4, bands).
+    radiometry: Sent
+    channels_last: bool
+
+
+#: An input of the network on its way to the device.
+Input = Sent | SentNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +95,18 @@ class TorchDevice:
                 return Sent(tensor.contiguous(memory_format=memory_format))
             return self._copy(tensor.pin_memory(), self._copies, memory_format)
 
-    def receive(self, sent: Sent) -> Tensor:
-        """Return a sent tensor on the device, for use by the current stream."""
+    def send_input(self, data: Mapping[str, Value], name: str, *, channels_last: bool = False) -> Input:
+        """Start copying a prompt's pixels (bands, H, W) or another array; a batch axis comes before channels last."""
+        if name == PIXELS and has_numbers(data):
+            numbers, valid, radiometry = (self.send(data[each]) for each in (PIXELS, VALID, RADIOMETRY))
+            return SentNumbers(numbers, valid, radiometry, channels_last)
+        return self.send(data[name][None] if channels_last else data[name], channels_last=channels_last)
+
+    def receive(self, sent: Input) -> Tensor:
+        """Return a sent tensor on the device, for use by the current stream; numbers are normalised."""
+        if isinstance(sent, SentNumbers):
+            numbers, valid, radiometry = map(self.receive, (sent.numbers, sent.valid, sent.radiometry))
+            return normalised(numbers, valid, radiometry, channels_last=sent.channels_last)
         if self._copies is None:
             return sent.tensor
         stream = torch.cuda.current_stream(self.device)
@@ -87,7 +116,7 @@ class TorchDevice:
         sent.tensor.record_stream(stream)
         return sent.tensor
 
-    def stack(self, sent: Sequence[Sent]) -> Tensor:
+    def stack(self, sent: Sequence[Input]) -> Tensor:
         """Return sent tensors of one shape as one batch with a new first axis."""
         return torch.stack([self.receive(one) for one in sent])
 

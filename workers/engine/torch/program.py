@@ -16,22 +16,34 @@ from torch import Tensor, nn
 from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
+from penstock.processors.reductions import Reduction
 from penstock.processors.tensors.description import Layout
-from penstock.workers.engine.base import Done, shapes_of
+from penstock.workers.engine.base import Done, dtype_of, shapes_of
 from penstock.workers.engine.sources import sha256_of, verify
 from penstock.workers.engine.torch.description import DESCRIPTION, Description, describe
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, class_ids, weights_bytes
+from penstock.workers.engine.torch.device import Input, TorchDevice, arrays_of, class_ids, weights_bytes
+from penstock.workers.engine.torch.scores import SCORES, answers_of, reduction_of
 
 PROGRAM = "program.pt2"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A prompt's inputs on their way to the device, in the program's order, and the reduction of its scores."""
+
+    inputs: tuple[Input, ...]
+    reduction: Reduction | None
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRunner:
     """An exported program: prompts and outputs have the arrays that `penstock.toml` names.
 
-    On a CPU prompts run one by one, for the same bits (see `torch.runner`).
+    On a CPU prompts run one by one, for the same bits (see `torch.runner`). `pixels` may be a file's own numbers, and
+    scores that are a softmax are reduced as their prompts ask.
     """
 
+    takes_numbers = True
     description: Description
     module: nn.Module
     device: TorchDevice
@@ -42,26 +54,35 @@ class ProgramRunner:
         """Return the prompt's shapes: prompts of the same shapes share a batch."""
         return shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> tuple[Sent, ...]:
+    def admit(self, prompt: Prompt) -> State:
         """Return the inputs on their way to the device."""
-        _check(self.description, prompt.data)
-        return tuple(self.device.send(prompt.data[name]) for name in self.description.inputs)
+        _check(self.description, prompt)
+        inputs = tuple(self.device.send_input(prompt.data, name) for name in self.description.inputs)
+        return State(inputs, reduction_of(prompt))
 
-    def step(self, states: Sequence[tuple[Sent, ...]]) -> Sequence[Done]:
+    def step(self, states: Sequence[State]) -> Sequence[Done]:
         """Run the program once."""
         rows = self.description.rows
         with self.device.running():
-            inputs = [self.device.stack(sent) for sent in zip(*states, strict=True)]
+            inputs = [self.device.stack(sent) for sent in zip(*(state.inputs for state in states), strict=True)]
             answer = self.module(*(batch[0] if rows else batch for batch in inputs))
-            outputs = {
-                name: arrays_of(_whole(_reduced(tensor, self.description.outputs[name].reduce), rows=rows))
-                for name, tensor in _named(answer, tuple(self.description.outputs)).items()
-            }
-        return [Done(Output({n: arrays[i] for n, arrays in outputs.items()})) for i in range(len(states))]
+            found: list[dict[str, Array]] = [{} for _ in states]
+            for name, tensor in _named(answer, tuple(self.description.outputs)).items():
+                for one, values in zip(found, self._values(name, tensor, states), strict=True):
+                    one.update(values)
+        return [Done(Output(values)) for values in found]
 
     def close(self) -> None:
         """Free the device's memory."""
         self.device.free(self.module)
+
+    def _values(self, name: str, tensor: Tensor, states: Sequence[State]) -> Sequence[Mapping[str, Array]]:
+        """Return an output of each prompt under its name, or its reduction."""
+        reduce = self.description.outputs[name].reduce
+        whole = _whole(_reduced(tensor, reduce), rows=self.description.rows)
+        if name == SCORES and reduce == "softmax" and whole.ndim == 4:
+            return answers_of(whole, [state.reduction for state in states])
+        return [{name: array} for array in arrays_of(whole)]
 
 
 class Program(nn.Module):
@@ -171,13 +192,14 @@ def _reduced(tensor: Tensor, reduce: Literal["none", "softmax", "argmax"]) -> Te
             assert_never(reduce)
 
 
-def _check(description: Description, data: Mapping[str, Any]) -> None:
+def _check(description: Description, prompt: Prompt) -> None:
     """Raise an error with the expected inputs unless every input is there and fits.
 
     `ProcessorFailed` for a name, a type or a rank, which no job's data can change; `InvalidInput` for sizes.
     """
-    description.fit({name: _layout(data.get(name)) for name in description.inputs}, fault=ProcessorFailed)
+    description.fit({name: _layout(prompt, name) for name in description.inputs}, fault=ProcessorFailed)
 
 
-def _layout(array: Array) -> Layout | str:
-    return (str(array.dtype), array.shape) if isinstance(array, np.ndarray) else type(array).__name__
+def _layout(prompt: Prompt, name: str) -> Layout | str:
+    array: Array = prompt.data.get(name)
+    return (dtype_of(prompt, name), array.shape) if isinstance(array, np.ndarray) else type(array).__name__

@@ -22,17 +22,32 @@ from safetensors.torch import load_file
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.processors.reductions import Reduction
+from penstock.workers.engine.base import Done, Runner, dtype_of, shapes_of
+from penstock.workers.engine.torch.device import Input, TorchDevice, weights_bytes
 from penstock.workers.engine.torch.networks import Network
 from penstock.workers.engine.torch.program import check_program, load_program, read_description
+from penstock.workers.engine.torch.scores import answers_of, reduction_of
 from penstock.workers.engine.weights import locate, read_weights, requires
 
 WEIGHTS = "model.safetensors"
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """A prompt's pixels on their way to the device, and the reduction of its scores."""
+
+    pixels: Input
+    reduction: Reduction | None
+
+
 class TorchRunner:
-    """A convolutional network: `pixels`, float32 (bands, H, W), in; `probability`, float32 (classes, H, W), out."""
+    """A convolutional network: `pixels`, float32 (bands, H, W), in; `probability`, float32 (classes, H, W), out.
+
+    Pixels may be a file's own numbers, which are normalised here; prompts may ask for reduced scores.
+    """
+
+    takes_numbers = True
 
     def __init__(self, network: Network, device: TorchDevice, *, max_batch: int) -> None:
         """Move the network to the device."""
@@ -56,16 +71,17 @@ class TorchRunner:
         """Return the prompt's shape: tiles of one shape share a batch."""
         return shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> Sent:
+    def admit(self, prompt: Prompt) -> State:
         """Return the prompt as (1, bands, H, W), channels last, on its way to the device."""
         self._check(prompt)
-        return self._device.send(prompt.data["pixels"][None], channels_last=True)
+        return State(self._device.send_input(prompt.data, "pixels", channels_last=True), reduction_of(prompt))
 
-    def step(self, states: Sequence[Sent]) -> Sequence[Done]:
+    def step(self, states: Sequence[State]) -> Sequence[Done]:
         """Run the network once."""
         with self._device.running():
-            probability = self._module(torch.cat([self._device.receive(state) for state in states]))
-            return [Done(Output({"probability": array})) for array in arrays_of(probability.float())]
+            probability = self._module(torch.cat([self._device.receive(state.pixels) for state in states]))
+            answers = answers_of(probability.float(), [state.reduction for state in states])
+            return [Done(Output(answer)) for answer in answers]
 
     def close(self) -> None:
         """Free the device's memory."""
@@ -73,7 +89,7 @@ class TorchRunner:
 
     def _check(self, prompt: Prompt) -> None:
         pixels = prompt.data.get("pixels")
-        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.float32 or pixels.ndim != 3:
+        if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or dtype_of(prompt, "pixels") != "float32":
             raise ProcessorFailed("the network takes `pixels`, a float32 array (bands, height, width)")
         bands, height, width = pixels.shape
         stride = self._network.stride_px

@@ -22,10 +22,12 @@ from penstock.errors import (
 )
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
+from penstock.processors.numbers import as_floats
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
 from penstock.workers.engine.runners import Runners
 from tests.support.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers, run_all
+from tests.support.numbers import numbers_prompt
 from tests.support.polling import wait_for
 
 
@@ -439,3 +441,60 @@ def test_a_factory_s_own_error_does_not_leak() -> None:
     with closing(BatchingEngine(Runners.of({"fake": broken}))) as engine, pytest.raises(ModelUnavailable) as failure:
         engine.load(a_model(), check=never)
     assert failure.value.detail == "model 'echo' could not be loaded (RuntimeError)"
+
+
+@pytest.mark.parametrize("takes_numbers", [False, True])
+def test_a_runner_gets_a_file_s_own_numbers_only_if_it_takes_them(takes_numbers: bool) -> None:
+    class Taking(FakeRunner):
+        @property
+        def takes_numbers(self) -> bool:
+            return takes_numbers
+
+    prompt = numbers_prompt(side=4, bands=2, more="as it is")
+    with closing(BatchingEngine(Runners.of({"fake": lambda _: Taking()}))) as engine:
+        assert engine.fill(a_model(), prompt, check=never) == 1
+        (output,) = engine.run(a_model(), iter([prompt]), check=never)
+    expected = prompt if takes_numbers else as_floats(prompt)
+    assert output.data.keys() == expected.data.keys()
+    for name, value in expected.data.items():
+        np.testing.assert_array_equal(output.data[name], value)
+
+
+def test_the_window_of_a_run_counts_the_bytes_that_a_prompt_has_in_the_engine() -> None:
+    """Floats made of numbers count as floats, so that memory is bounded as for floats that came."""
+    prompt, sizes = numbers_prompt(side=4, bands=2), []
+
+    def on_step(_: Sequence[FakeState]) -> None:
+        (run,) = engine._runs
+        sizes.extend(run.held_bytes.values())
+
+    with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
+        list(engine.run(a_model(on_step=on_step), iter([prompt]), check=never))
+    assert sizes == [2 * 4 * 4 * 4]
+
+
+def test_ready_prompts_need_no_thread_and_may_be_larger_than_the_window(jobs: ThreadPoolExecutor) -> None:
+    def drawn() -> Iterator[Prompt]:
+        for prompt in numbers([1, 2]):
+            threads.add(threading.get_ident())
+            yield prompt
+
+    def run() -> tuple[int, list[float]]:
+        outputs = engine.run(a_model(), drawn(), check=never, ready=True)
+        return threading.get_ident(), [float(output.data["x"][0]) for output in outputs]
+
+    threads = set[int]()
+    with closing(BatchingEngine(Runners.of({"fake": load_fake}), ahead_prompts=1, ahead_bytes=1)) as engine:
+        own, found = jobs.submit(run).result(WAIT_S)
+    assert found == [1, 2]
+    assert threads == {own}
+
+
+def test_ctrl_c_while_the_caller_s_thread_draws_is_no_fault_of_the_processor(engine: BatchingEngine) -> None:
+    def interrupted() -> Iterator[Prompt]:
+        yield from numbers([1])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(a_model(), interrupted(), check=never, ready=True))
+    assert engine._runs == []

@@ -102,7 +102,7 @@ def test_a_partial_output_counts_against_what_a_run_may_hold() -> None:
     resident = Resident(a_model(), FakeRunner(), load_s=0)
     run = Run(resident, Window(8, 1000), threading.Condition(lock), threading.Condition(lock))
     (prompt,) = numbers([1])
-    item = Item.of(run, prompt, None)
+    item = Item.of(run, prompt)
     with lock:
         run.add(item)
         assert run.wants_prompts

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
+from penstock.processors.numbers import as_floats
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.torch.runner import load_torch
+from tests.support.numbers import numbers_prompt
 
 DESCRIPTION = """
 multiples = { H = 4, W = 4 }
@@ -253,3 +255,10 @@ def test_a_network_we_know_is_read_from_safetensors_and_has_the_same_bits(tmp_pa
             (tmp_path / "model.safetensors").write_bytes(content)
         with pytest.raises(ModelUnavailable, match=sentence):
             load_torch(a_model(tmp_path))
+
+
+def test_a_program_normalises_a_file_s_own_numbers(tmp_path: Path) -> None:
+    prompt = numbers_prompt(bands=3, side=8, when=np.array([1, 2]))
+    with closing(load_torch(a_directory(tmp_path))) as runner:
+        ours, before = run(runner, prompt), run(runner, as_floats(prompt))
+    assert ours.data["probability"].tobytes() == before.data["probability"].tobytes()
