@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
 from penstock.cli.display import out
@@ -123,6 +122,8 @@ def keeper(supervisor: Supervisor = 0) -> None:
 
 def _process(supervisor: int, **given: Any) -> Settings:
     """Set this process up as a part of the service, and return its settings; those given and not None count."""
+    import structlog
+
     from penstock.config import load_settings
     from penstock.log import configure, log_uncaught
     from penstock.up.children import end_with

@@ -21,7 +21,6 @@ from penstock.client.answers import Event
 from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError
 from penstock.jobs import Phase, Progress
 from penstock.reports import with_places
-from penstock.requests import is_file
 
 if TYPE_CHECKING:
     from penstock.local.library import Result
@@ -101,6 +100,8 @@ def _is_ours(module: str) -> bool:
 
 def _input(schema: Mapping[str, Any], arguments: list[str], params: list[str], whole: str | None) -> dict[str, Any]:
     """Return the model's input from the arguments and from standard input."""
+    from penstock.requests import is_file
+
     document = {**read_document(whole), **parse_params(params, schema)}
     if not means_texts(arguments, schema, is_file):
         return document | assign_files(arguments, schema, taken=document)

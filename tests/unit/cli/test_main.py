@@ -46,6 +46,13 @@ def test_an_unknown_status_is_answered_with_the_known_ones(tmp_path: Path) -> No
     assert "Invalid value for '--limit': must be greater than or equal to 1" in few
 
 
+def test_the_command_line_starts_without_slow_imports() -> None:
+    """Each takes as long to import as the rest, and completions start the command line at every key."""
+    code = "import sys, penstock.cli.main; print(*sorted({'pydantic', 'structlog', 'httpx'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 def test_the_version_is_told(tmp_path: Path) -> None:
     done = penstock(tmp_path, "--version")
 
