@@ -51,7 +51,7 @@ def requires(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ModelUnavailable(f"{error.name} is not installed: pip install 'penstock[{extra}]'") from error
+        raise ModelUnavailable(f"{error.name} is not installed: pip install '.[{extra}]' in a clone of Penstock") from error
 
 
 @contextmanager

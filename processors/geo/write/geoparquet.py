@@ -18,7 +18,7 @@ from penstock.processors.geo.write.lonlat import in_the_crs
 from penstock.processors.geo.write.vector import Polygons
 
 GEOPARQUET_TYPE = "application/vnd.apache.parquet"
-MISSING = "the worker has no pyarrow; its operator can install it: pip install 'penstock[tables]'"
+MISSING = "the worker has no pyarrow; its operator can install it: pip install '.[tables]' in a clone of Penstock"
 _VERSION = "1.1.0"
 
 
