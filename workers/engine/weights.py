@@ -51,7 +51,8 @@ def requires(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ModelUnavailable(f"{error.name} is not installed: pip install '.[{extra}]' in a clone of Penstock") from error
+        remedy = f"pip install '.[{extra}]' in a clone of Penstock"
+        raise ModelUnavailable(f"{error.name} is not installed: {remedy}") from error
 
 
 @contextmanager

@@ -163,5 +163,5 @@ def test_of_several_files_the_one_with_a_hash_is_taken(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("terratorch") is not None, reason="TerraTorch is installed here")
 @pytest.mark.parametrize("look", [Runners.installed().check, Runners.installed().load], ids=["check", "load"])
 def test_without_terratorch_it_says_what_to_install(look: Any, tmp_path: Path) -> None:
-    with pytest.raises(ModelUnavailable, match=r"terratorch is not installed: pip install 'penstock\[terratorch\]'"):
+    with pytest.raises(ModelUnavailable, match=r"terratorch is not installed: pip install '.\[terratorch\]'"):
         look(record(folder(tmp_path)))

@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_loaded_says_why(fields: dict[str, Any], sentence
 def test_a_missing_package_names_the_extra() -> None:
     with pytest.raises(ModelUnavailable) as failure, requires("demo"):
         import no_such_package  # type: ignore[import-not-found]  # noqa: F401
-    assert failure.value.detail == "no_such_package is not installed: pip install 'penstock[demo]'"
+    assert failure.value.detail == "no_such_package is not installed: pip install '.[demo]' in a clone of Penstock"
 
 
 def test_weights_in_a_folder_are_read_too(tmp_path: Path) -> None:
