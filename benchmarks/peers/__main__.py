@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from benchmarks.peers.works import Work, make_work
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table for each work."""
     chosen = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the peers' processes are ended on the way out
     peers = [peer for peer in PEERS if not chosen.only or peer.name in chosen.only]
     say(f"<!-- {machine()}; environments in {chosen.cache} -->")
     with tempfile.TemporaryDirectory(prefix="bench-peers-", ignore_cleanup_errors=True) as name:

@@ -31,10 +31,10 @@ class Bento:
             task, ends = answer["task_id"], time.monotonic() + work.patience_s
             while time.monotonic() < ends:
                 status, answer = connection.ask("GET", f"/job/status?task_id={task}")
-                if status != 200 or answer["status"] in ("failure", "cancelled"):
+                if status != 200 or answer["status"] in ("failed", "canceled"):
                     raise Lost(f"{status}: {answer}")
-                if answer["status"] == "success":
-                    status, answer = connection.ask("GET", f"/job/get?task_id={task}")
+                if answer["status"] == "completed":
+                    connection.ask("GET", f"/job/get?task_id={task}")
                     return
                 time.sleep(work.poll_s)
             raise Lost("it did not end in time")

@@ -149,7 +149,7 @@ def picture(folder: Path, quick: bool) -> Work:
     labels = {str(number): f"class {number}" for number in range(CLASSES)}
     (source / "config.json").write_text(json.dumps({"id2label": labels}))
     order(folder, kind="picture", program="model/program.pt2")
-    jobs = 40 if quick else 400
+    jobs = 40 if quick else 160
     title = "Pictures of 224 px, a ViT-tiny with random weights"
     return Work(
         "picture", title, folder, PICTURE.format(source=source, files=_hash(source / "program.pt2")), jobs, jobs // 2,
@@ -172,7 +172,7 @@ def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int) -
     title = f"{name}, a scene of {size_px} px, {len(tiles)} tiles of {tile_px} px with a halo of {halo_px} px"
     return Work(
         name, title, folder, record(f"{name}-scene", runner="torch", source=source, cut=cut, classes=classes),
-        2 if quick else 4, 2 if quick else 4, 2, 1, 120 if quick else 420, 60 if quick else 180, 0.1, path,
+        2 if quick else 3, 3, 2, 1, 120 if quick else 420, 60 if quick else 180, 0.1, path,
     )  # fmt: skip
 
 

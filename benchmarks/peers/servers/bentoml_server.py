@@ -9,7 +9,11 @@ import bentoml
 from work import Work
 
 
-@bentoml.service(workers=1, traffic={"timeout": int(os.environ.get("PEER_PATIENCE_S", "300"))})
+@bentoml.service(
+    workers=1,
+    traffic={"timeout": int(os.environ.get("PEER_PATIENCE_S", "300"))},
+    logging={"access": {"enabled": False}},
+)
 class Peer:
     """One worker with the model."""
 
