@@ -160,7 +160,8 @@ def picture(folder: Path, quick: bool) -> Work:
 def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int) -> Work:
     """Return the work with one scene a job."""
     size_px = 512 if quick else 2048
-    path = write_sample(folder / "scene.tif", size_px=size_px)
+    path = folder / "scene.tif"
+    write_sample(path, size_px=size_px)
     tile_px, halo_px, stride_px = CUTS[name]
     plan = make_plan(
         size_px, size_px, tile_px=tile_px, halo_px=halo_px, stride_px=stride_px, pixel_bytes=1, strip_bytes=2**40

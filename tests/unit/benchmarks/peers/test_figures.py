@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.peers.figures import BASE, Killed, Measured, Row, duration, percentile, rate, table
@@ -11,6 +11,7 @@ from benchmarks.peers.figures import BASE, Killed, Measured, Row, duration, perc
 values = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
 
+@settings(deadline=None)
 @given(values, st.floats(0.01, 1))
 def test_a_percentile_is_a_value_that_enough_values_do_not_exceed(found: list[float], share: float) -> None:
     value = percentile(found, share)
@@ -44,6 +45,7 @@ def test_without_penstock_there_are_no_ratios() -> None:
     assert table("No-op", [Row("Other", measured())]).splitlines()[-1].count("| - |") == 3
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_a_reason_stays_in_its_cell(reason: str) -> None:
     lines = table("No-op", [Row("Other", note=reason)]).split("\n")
