@@ -58,7 +58,9 @@ def _serve(durability: str, place: Place) -> Iterator[Penstock]:
     config = f'slots = {place.work.in_flight}\nmodels = ["{models}"]\ndurability = "{durability}"\n'
     variables = {"PYTHONPATH": f"{ROOT}:{write_plugin(place.folder)}"}
     with running(place.folder / "data", config=config, **variables) as stack, stack.client() as client:
-        wait_for(lambda: place.work.model in _served(client), "the model is not served", timeout_s=300)
+        # Also for csmask, which every installation has: its warm-up would compete with the first jobs.
+        names = {place.work.model, "csmask"}
+        wait_for(lambda: names <= _ready(client), "the models are not ready", timeout_s=300)
         yield Penstock(stack, place, _wanted(client, place))
 
 
@@ -73,8 +75,8 @@ def _wanted(client: Client, place: Place) -> dict[str, Any]:
             return {"scene": client.upload(media), "outputs": ["classes"]}
 
 
-def _served(client: Client) -> set[str]:
-    return {model.name for model in client.models() if model.problem is None}
+def _ready(client: Client) -> set[str]:
+    return {model.name for model in client.models() if model.problem is None and model.raw.get("ready", True)}
 
 
 serve_redis = partial(_serve, "redis")

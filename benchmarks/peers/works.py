@@ -173,7 +173,7 @@ def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int) -
     title = f"{name}, a scene of {size_px} px, {len(tiles)} tiles of {tile_px} px with a halo of {halo_px} px"
     return Work(
         name, title, folder, record(f"{name}-scene", runner="torch", source=source, cut=cut, classes=classes),
-        2 if quick else 3, 3, 2, 1, 120 if quick else 420, 60 if quick else 180, 0.1, path,
+        2 if quick else 3, 3, 2, 1, 45 if quick else 420, 20 if quick else 180, 0.1, path,
     )  # fmt: skip
 
 

@@ -15,7 +15,13 @@ from terratorch.vllm import InferenceRunner
 def main(folder: Path) -> None:
     """Build the network with random weights and save it."""
     tiles = {"h_crop": SIZE_PX, "w_crop": SIZE_PX}
-    task = {"model_factory": "EncoderDecoderFactory", "model_args": ARGUMENTS, "tiled_inference_parameters": tiles}
+    # The plugin always passes locations, so this network takes them; the others' does not.
+    network_arguments = ARGUMENTS | {"backbone_coords_encoding": ["location"]}
+    task = {
+        "model_factory": "EncoderDecoderFactory",
+        "model_args": network_arguments,
+        "tiled_inference_parameters": tiles,
+    }
     data = {
         "data_root": ".", "bands": list(BANDS),
         "test_transform": [{"class_path": "albumentations.pytorch.ToTensorV2"}],
