@@ -152,7 +152,7 @@ def service(kinds: Sequence[str], durability: str, store: str) -> Iterator[tuple
         )
         config = f'slots = {SLOTS}\nmodels = ["{_catalogue(folder, kinds)}"]\ndurability = "{durability}"\n'
         config += "max_queued = 1000000\nmax_tenant_jobs = 1000000\nmax_tenant_running = 1000\n"
-        variables = {"PYTHONPATH": f"{ROOT}:{_plugin(folder)}"}
+        variables = {"PYTHONPATH": f"{ROOT}:{write_plugin(folder)}"}
         if store == "s3":
             ceph = start_ceph(
                 Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ceph-", ignore_cleanup_errors=True)))
@@ -255,7 +255,7 @@ def _catalogue(folder: Path, kinds: Sequence[str]) -> Path:
     return path
 
 
-def _plugin(folder: Path) -> Path:
+def write_plugin(folder: Path) -> Path:
     """Write an installed package's entry point, which names the processor; return the folder for `sys.path`."""
     place = folder / "plugin"
     info = place / "penstock_noop-1.dist-info"

@@ -19,11 +19,13 @@ OTHERS = {
 @pytest.mark.parametrize("path", sorted(UNIT.rglob("test_*.py")), ids=lambda path: str(path.relative_to(UNIT)))
 def test_a_unit_test_carries_the_name_of_its_module(path: Path) -> None:
     place = path.relative_to(UNIT)
-    module = PACKAGE / place.parent / place.stem.removeprefix("test_")
+    # Benchmarks are no part of the package; what they compute purely is tested like a module of it.
+    rooms = ROOT if place.parts[0] == "benchmarks" else PACKAGE
+    module = rooms / place.parent / place.stem.removeprefix("test_")
     if str(place) in OTHERS:
         return
     assert module.with_suffix(".py").is_file() or (module / "__init__.py").is_file(), (
-        f"there is no module {module.relative_to(PACKAGE)}: rename {place}, or move it to tests/integration"
+        f"there is no module {module.relative_to(rooms)}: rename {place}, or move it to tests/integration"
     )
 
 

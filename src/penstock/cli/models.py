@@ -1,4 +1,4 @@
-"""`penstock models`: list the service's or this installation's models; check, fetch, pin, export, publish them."""
+"""`penstock models`: list, check, fetch, pin, tune, export and publish the service's or this installation's models."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from penstock.cli.display import err, out, print_json, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Url, connect
+from penstock.cli.tuning import tune
 from penstock.cli.upkeep import opened
 from penstock.client.answers import Unreachable, media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
@@ -34,8 +35,10 @@ class _ListByDefault(TyperGroup):
 
 
 models_app = typer.Typer(
-    cls=_ListByDefault, help="The models: list, check, fetch, pin, export and publish them.", epilog=EPILOG
+    cls=_ListByDefault, help="The models: list, check, fetch, pin, tune, export and publish them.", epilog=EPILOG
 )
+
+models_app.command(epilog=EPILOG)(tune)
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names or aliases [all].")]
 

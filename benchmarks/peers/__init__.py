@@ -1,0 +1,1 @@
+"""Penstock beside its peers, with the same work: `python -m benchmarks.peers`."""

@@ -1,0 +1,56 @@
+"""Changes of a record in a catalogue's file that keep its comments and layout."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from penstock.errors import ConfigError
+
+
+def file_of(name: str, paths: Sequence[Path]) -> Path:
+    """Return the last of the files that has a record of this name: the one that counts.
+
+    Raises `ConfigError` if only the shipped catalogue has it, which is not changed.
+    """
+    for path in reversed(paths):
+        if name in _read(path).get("models", {}):
+            return path
+    raise ConfigError(
+        f"{name} is in the shipped catalogue, which is not changed: copy its record into your models.toml"
+    )
+
+
+def edited(text: str, name: str, values: Mapping[str, object]) -> str:
+    """Return a catalogue with other values in a record; `options.NAME` names an option."""
+    document: Any = tomlkit.parse(text)
+    record = document["models"][name]
+    for key, value in values.items():
+        table, last = record, key
+        if key.startswith("options."):
+            if "options" not in record:
+                record["options"] = tomlkit.table()
+            table, last = record["options"], key.removeprefix("options.")
+        table[last] = value
+    return tomlkit.dumps(document)
+
+
+def write(path: Path, name: str, values: Mapping[str, object]) -> None:
+    """Change a record in its file, at once or not at all."""
+    text = edited(path.read_text(), name, values)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        file.write(text)
+    Path(file.name).chmod(path.stat().st_mode)
+    Path(file.name).replace(path)
+
+
+def _read(path: Path) -> tomlkit.TOMLDocument:
+    try:
+        return tomlkit.parse(path.read_text())
+    except (OSError, TOMLKitError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
