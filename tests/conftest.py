@@ -12,12 +12,15 @@ from zlib import crc32
 import pytest
 import structlog
 from _pytest.mark import ParameterSet
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.ceph import Ceph, missing_binaries, shared_ceph
 
+# No test judges by the clock: a busy machine takes seconds for what usually takes milliseconds.
+settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 #: `pytest --hypothesis-profile=nightly`: many more examples of everything.
-settings.register_profile("nightly", max_examples=2000, deadline=None)
+settings.register_profile("nightly", settings(), max_examples=2000)
 
 
 def pytest_configure() -> None:
