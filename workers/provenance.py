@@ -148,6 +148,8 @@ def weights_sha256(model: Model) -> str | None:
         return model.sha256
     if model.files:
         return digest("files", dict(model.files)).hex()
+    if not model.source:
+        return None  # as a path it would be the current folder
     root = Path(model.source)
     try:
         files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())

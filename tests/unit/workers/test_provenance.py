@@ -98,6 +98,14 @@ def test_the_weights_digest_is_that_of_the_record_or_of_the_files(tmp_path: Path
     assert weights_sha256(model(source=str(tmp_path / "none"))) is None
 
 
+def test_a_model_without_a_source_does_not_hash_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    monkeypatch.chdir(tmp_path)
+    assert weights_sha256(model()) is None
+
+
 def test_large_weights_without_hashes_have_no_digest(tmp_path: Path) -> None:
     with (tmp_path / "large.bin").open("wb") as file:
         file.truncate(module.MAX_HASHED_BYTES + 1)  # a hole takes no space
