@@ -101,12 +101,7 @@ class Context(Generic[RequestT]):
                 *self.doubts,
                 *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
             ),
-            tuple(
-                scene.stac
-                for date in self.request.acquisitions()
-                for scene in date.singles()
-                if isinstance(scene.stac, str)
-            ),
+            inputs.items,
         )
 
 
