@@ -7,15 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.processors.base import Output, PartProcessor, Result
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.tiling.strips import strip_name
 from tests.geo.test_ranges import PartialFiles, write
 from tests.geo.test_resume import MODELS, TIME, Job, Killed, Mortal, blur, contents, holed, plan
-from tests.support.geo.scenes import Files, answers, make_model, pattern, write_scene
+from tests.support.geo.scenes import NORTH_UP, Files, answers, make_model, pattern, write_scene
 
 
 @pytest.fixture
@@ -111,6 +113,68 @@ def test_parts_fetch_their_rows_only(cut: dict[str, Any], tmp_path: Path) -> Non
         media.saved = dict(job.saved)
         run_part(job, part, media=media)
         assert media.filled_bytes < 0.7 * path.stat().st_size
+    assert contents(job.attempt()) == expected
+    assert job.sent[-1] == 0
+
+
+#: Upper left corners of scenes of 330 rows, in blocks of 32 rows.
+TOPS_LEFTS = [(0, 0), (40, 70), (280, 20)]
+
+
+def overlapping(folder: Path, *, masked: bool) -> list[dict[str, Any]]:
+    """Write three scenes of noise that overlap, each with holes and maybe a mask."""
+    rng, scenes = np.random.default_rng(3), []
+    tiles = {"compress": "deflate", "tiled": True, "blockxsize": 64, "blockysize": 32}
+    for at, (top, left) in enumerate(TOPS_LEFTS):
+        numbers = rng.integers(1, 250, (1, 330, 110)).astype(np.uint8)
+        numbers[rng.random(numbers.shape) < 0.1] = 0
+        place = NORTH_UP @ rasterio.Affine.translation(left, top)
+        path = write_scene(folder / f"{at}.tif", numbers, transform=place, nodata=0, **tiles)
+        scenes.append({"files": [{"media": str(path), "bands": ["one"]}]})
+        if masked:
+            classes = rng.choice([4, 4, 9], numbers.shape).astype(np.uint8)
+            mask = write_scene(folder / f"mask-{at}.tif", classes, transform=place, **tiles)
+            scenes[-1]["mask"] = {"media": str(mask), "kind": "scl"}  # type: ignore[assignment]
+    return scenes
+
+
+def bytes_of_rows(folder: Path, at: int, start: float, stop: float, *, masked: bool) -> float:
+    """Return the bytes of the blocks of a scene and its mask that meet rows of all scenes, and of the headers."""
+    top = TOPS_LEFTS[at][0]
+    rows = min(330, (stop - top) // 32 * 32 + 32) - max(0, (start - top) // 32 * 32)
+    paths = [folder / f"{at}.tif", *([folder / f"mask-{at}.tif"] if masked else [])]
+    return sum(2048 + 1.02 * path.stat().st_size * max(0, rows) / 330 for path in paths)
+
+
+GRIDS: dict[str, dict[str, Any]] = {"own": {}, "stated": {"grid": {"crs": "EPSG:32633", "resolution": 45}}}
+CUTS: dict[str, dict[str, Any]] = {
+    "halo": {"halo_px": 8, "stride_px": 8, "tile_px": 96}, "hann": {"overlap": "hann", "tile_px": 64},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("merge", ["first", "median"])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("grid", "masked"), [("own", False), ("own", True), ("stated", False)])
+def test_a_mosaic_in_parts_has_the_same_bytes_and_parts_fetch_their_rows_only(
+    merge: str, cut: str, grid: str, masked: bool, tmp_path: Path
+) -> None:
+    scenes = overlapping(tmp_path, masked=masked)
+    model = make_model(**CUTS[cut], bands=[{"name": "one", "mean": 100.0, "std": 50.0}])
+    request: dict[str, Any] = {
+        "mosaic": {"scenes": scenes, "merge": merge} | GRIDS[grid],
+        "radiometry": {"scale": 1},
+        "outputs": ("classes", "probability_float32", "stats"),
+    }
+    expected = contents(Job(None, tmp_path / "whole", model, **request).attempt())
+    job = Job(None, tmp_path / "job", model, **request)
+    for number, part in enumerate(parts_of(job, 3)):
+        media = PartialFiles(tmp_path / f"partial-{number}", head_bytes=2048)
+        media.saved = dict(job.saved)
+        filled = run_part(job, part, media=media).context.inputs.filled
+        start, stop = (filled.top, filled.bottom) if grid == "own" else (filled.top * 1.5 - 2, filled.bottom * 1.5 + 2)
+        assert stop - start < 0.7 * 610
+        most = [bytes_of_rows(tmp_path, at, start, stop, masked=masked) for at in range(len(TOPS_LEFTS))]
+        assert 0 < media.filled_bytes <= sum(most)
     assert contents(job.attempt()) == expected
     assert job.sent[-1] == 0
 
