@@ -66,7 +66,7 @@ class JobMedia:
     folder: Path
     #: Called with the number of bytes just fetched.
     on_bytes: Callable[[int], None]
-    #: True where every file that allows it is fetched by range: of a part of a job.
+    #: True where every file that allows it is fetched by range: of a part of a job, and where its parts are joined.
     by_range: bool = False
     files: dict[str, LocalMedia] = field(default_factory=dict)
     partial: dict[str, PartialFile] = field(default_factory=dict)

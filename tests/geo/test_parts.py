@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.processors.base import Output, PartProcessor, Result
+from penstock.processors.base import Output, PartProcessor, Result, finding_name
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.tiling.strips import strip_name
-from tests.geo.test_ranges import PartialFiles, write
+from tests.geo.test_ranges import HEAD_BYTES, PartialFiles, write
 from tests.geo.test_resume import MODELS, TIME, Job, Killed, Mortal, blur, contents, holed, plan
 from tests.support.geo.scenes import NORTH_UP, Files, answers, make_model, pattern, write_scene
 
@@ -177,6 +177,116 @@ def test_a_mosaic_in_parts_has_the_same_bytes_and_parts_fetch_their_rows_only(
         assert 0 < media.filled_bytes <= sum(most)
     assert contents(job.attempt()) == expected
     assert job.sent[-1] == 0
+
+
+CHECKED = [{"name": "one", "mean": 0.1, "std": 0.05}]
+
+
+def checked(**cut: Any) -> Any:
+    """Return a model of reflectances: the radiometry of its scenes is checked."""
+    return make_model(**CUTS["halo"], reflectance=1.0, bands=CHECKED, **cut)
+
+
+def joining(job: Job, media: Files) -> tuple[Any, dict[str, bytes]]:
+    """Join the parts of a job with these media; return what was prepared, and the results."""
+    prepared = job.processor.pre_process(job.request, media)
+    outputs = (Output({"probability": next(iter(o.data.values()))}) for o in answers(prepared.prompts, blur))
+    sink = Mortal(job.folder / "joined", 10**9)
+    job.processor.post_process(outputs, prepared.context, sink)
+    return prepared, contents(sink)
+
+
+def keep_finding(job: Job, digest: str, text: str) -> None:
+    """Save what the first attempt found, as the worker does."""
+    job.saved[finding_name(digest)] = path = job.folder / "finding"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def shared(
+    path: Path | None, folder: Path, model: Any, *, lost: int = 0, **request: Any
+) -> tuple[Job, dict[str, bytes]]:
+    """Return a job whose parts have ended, but for the last `lost` strips, and the results of the whole."""
+    expected = contents(Job(path, folder / "whole", model, **request).attempt())
+    job = Job(path, folder / "job", model, **request)
+    division = job.processor.pre_process(job.request, Files()).division
+    keep_finding(job, division.digest, division.finding)
+    for part in parts_of(job, 3):
+        run_part(job, part)
+    for index in plan(job).wanted_strips[len(plan(job).wanted_strips) - lost :]:
+        del job.saved[strip_name(division.digest, index)]
+    return job, expected
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_the_attempt_that_joins_fetches_only_what_is_missing(lost: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate")
+    request: dict[str, Any] = {"bands": [1], "radiometry": {"scale": 0.002}, "outputs": ("classes", "stats")}
+    job, expected = shared(path, tmp_path, checked(), lost=lost, **request)
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    _, found = joining(job, media)
+    assert found == expected
+    assert media.filled_bytes <= HEAD_BYTES if lost == 0 else media.filled_bytes < 0.5 * path.stat().st_size
+
+
+def test_notes_of_the_first_attempt_are_those_of_the_result(tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate")
+    job, expected = shared(path, tmp_path, checked(), bands=[1], radiometry={"scale": 0.002}, outputs=("stats",))
+    first = job.processor.pre_process(job.request, Files()).context
+    assert first.doubts
+    found, results = joining(job, Files(job.saved))
+    assert found.context.doubts == first.doubts
+    assert results == expected
+
+
+@pytest.mark.parametrize(
+    "finding", [None, "", "[]", '{"file": "notes on a scene", "plan": "other", "doubts": []}', "[" * 70_000]
+)
+def test_without_the_notes_of_this_plan_the_radiometry_is_checked_again(finding: str | None, tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate", height=400)
+    job, expected = shared(path, tmp_path, checked(), bands=[1], radiometry={"scale": 0.002}, outputs=("stats",))
+    digest = plan_digest(job)
+    if finding is None:
+        del job.saved[finding_name(digest)]
+    else:
+        keep_finding(job, digest, finding)
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    found, results = joining(job, media)
+    assert results == expected
+    assert found.context.doubts
+    assert media.filled_bytes > 0.9 * path.stat().st_size
+
+
+def plan_digest(job: Job) -> str:
+    return str(job.processor.pre_process(job.request, Files()).context.digest)
+
+
+@pytest.mark.parametrize("merge", ["first", "median"])
+def test_the_masks_that_are_counted_are_fetched_where_parts_are_joined(merge: str, tmp_path: Path) -> None:
+    scenes = overlapping(tmp_path, masked=True)
+    request = {"mosaic": {"scenes": scenes, "merge": merge}, "radiometry": {"scale": 0.002}}
+    job, expected = shared(None, tmp_path, checked(), outputs=("classes", "stats"), **request)
+    media = PartialFiles(tmp_path / "partial", head_bytes=2048)
+    media.saved = dict(job.saved)
+    _, found = joining(job, media)
+    masks, files = (sum(p.stat().st_size for p in tmp_path.glob(name)) for name in ("mask-*.tif", "?.tif"))
+    assert found == expected
+    assert masks * 0.9 < media.filled_bytes < masks + 0.2 * files
+
+
+def test_the_quicklook_is_made_where_parts_are_joined(tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", count=3, compress="deflate", height=400)
+    bands = [{"name": name, "mean": 0.1, "std": 0.05} for name in ("red", "green", "blue")]
+    model = make_model(**CUTS["halo"], reflectance=1.0, bands=bands)
+    request: dict[str, Any] = {"bands": [1, 2, 3], "radiometry": {"scale": 0.002}, "outputs": ("classes", "quicklook")}
+    job, expected = shared(path, tmp_path, model, **request)
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    _, found = joining(job, media)
+    assert found == expected
+    assert "quicklook.png" in found
 
 
 def test_a_scene_of_one_strip_is_not_shared(tmp_path: Path) -> None:
