@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import psutil
+import structlog
 
 from penstock.models import read_catalogue
 from penstock.processors.base import Output, Prompt
@@ -47,7 +48,8 @@ class Network:
 
 
 def main(catalogue: Path, name: str, scene: Path, out: Path) -> dict[str, float]:
-    """Measure one scene."""
+    """Measure one scene. Log lines go to stderr: stdout is JSON."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     model = read_catalogue(catalogue)[name]
     options, network = read_options(model, SegmentationOptions), Network(Runners.installed().load(model))
     side = options.tile_px + 2 * options.halo_px

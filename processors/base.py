@@ -153,6 +153,15 @@ class ArtifactSink(Protocol):
         ...
 
 
+#: Characters of `Divisible.finding`.
+MAX_FINDING_CHARS = 65_536
+
+
+def finding_name(digest: str) -> str:
+    """Return the checkpoint name of what a job's first attempt found out about its media; see `Divisible.finding`."""
+    return f"{digest}/finding"
+
+
 @dataclass(frozen=True, slots=True)
 class Divisible:
     """Work that several workers can share, because it is saved in units: each unit is a checkpoint."""
@@ -161,6 +170,9 @@ class Divisible:
     digest: str
     #: The units in order: the number of each, its prompts, and those of them that no checkpoint holds yet.
     units: tuple[tuple[int, int, int], ...]
+    #: Text about the media that this attempt found out, of at most `MAX_FINDING_CHARS`. If workers share the job, it is
+    #: the checkpoint `finding_name(digest)` of later attempts, which need not find it out again.
+    finding: str = ""
 
 
 @dataclass(frozen=True, slots=True)

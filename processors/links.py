@@ -1,8 +1,8 @@
-"""Addresses of the files that a STAC item names. Pure: the worker uses it too, to fetch these files and no others."""
+"""Addresses of the files that STAC items name. Pure: the worker uses it too, to fetch these files and no others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urljoin
 
@@ -18,9 +18,57 @@ def asset_links(item: Any, base: str | None) -> dict[str, str]:
     """
     if not isinstance(item, Mapping) or not isinstance(item.get("assets"), Mapping):
         return {}
-    base = base if base is not None and _is_absolute(base) else _self(item)
+    base = base if base is not None and _is_absolute(base) else item_address(item)
     found = {str(key): _address(asset, base) for key, asset in item["assets"].items()}
     return {key: address for key, address in found.items() if address is not None and len(address) <= _MAX_CHARS}
+
+
+def collection_items(document: Any, base: str | None) -> list[Mapping[str, Any]] | None:
+    """Return the items of a STAC collection of items (a GeoJSON FeatureCollection); None for another document.
+
+    `base` is the address of the collection. An item without an absolute link `self` gets the collection's address as
+    one, so that its relative addresses have the same meaning when it stands alone.
+    """
+    if not isinstance(document, Mapping) or document.get("type") != "FeatureCollection":
+        return None
+    features = document.get("features")
+    own = base if base is not None and _is_absolute(base) else item_address(document)
+    listed = features if isinstance(features, list) else []
+    return [_located(item, own) for item in listed if isinstance(item, Mapping)]
+
+
+def item_address(item: Mapping[str, Any]) -> str | None:
+    """Return the absolute link `self` of a STAC item or collection; None if there is none."""
+    for link in _links(item):
+        if link.get("rel") == "self" and isinstance(link.get("href"), str):
+            return str(link["href"]) if _is_absolute(link["href"]) else None
+    return None
+
+
+def has_further_pages(collection: Mapping[str, Any]) -> bool:
+    """Return True if a collection of items is one page of several.
+
+    Some servers link to an empty page after the last one: a stated number of items is more reliable.
+    """
+    context = collection.get("context")
+    counts = [collection.get("numberMatched"), context.get("matched") if isinstance(context, Mapping) else None]
+    features = collection.get("features")
+    known = [count for count in counts if isinstance(count, int)]
+    if known and isinstance(features, list):
+        return max(known) > len(features)
+    return any(link.get("rel") == "next" for link in _links(collection))
+
+
+def _located(item: Mapping[str, Any], address: str | None) -> Mapping[str, Any]:
+    if address is None or item_address(item) is not None:
+        return item
+    others = [link for link in _links(item) if link.get("rel") != "self"]
+    return {**item, "links": [*others, {"rel": "self", "href": address}]}
+
+
+def _links(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    links = document.get("links")
+    return [link for link in links if isinstance(link, Mapping)] if isinstance(links, list) else []
 
 
 def _address(asset: Any, base: str | None) -> str | None:
@@ -39,14 +87,6 @@ def _joined(base: str, href: str) -> str | None:
         return f"{scheme}://" + urljoin(f"http://{rest}", href).partition("://")[2]
     except ValueError:
         return None
-
-
-def _self(item: Mapping[str, Any]) -> str | None:
-    links = item.get("links")
-    for link in links if isinstance(links, list) else []:
-        if isinstance(link, Mapping) and link.get("rel") == "self" and isinstance(link.get("href"), str):
-            return str(link["href"]) if _is_absolute(link["href"]) else None
-    return None
 
 
 def _is_absolute(address: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from penstock.errors import ObjectNotFound, ObjectStoreUnavailable
+from penstock.errors import ObjectNotFound, ObjectStoreUnavailable, ProcessorFailed
 from penstock.jobs import JobKey
 from penstock.processors.base import CHECKPOINT_NAME
 from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE, ObjectStore
@@ -96,6 +96,17 @@ class StoredCheckpoints:
             log.warning("checkpoint.not_saved", name=name)
         else:
             self.on_news(1)
+
+    def keep(self, name: str, text: str) -> None:
+        """Upload a small text, which counts as no progress of the job."""
+        if not CHECKPOINT_NAME.fullmatch(name):
+            raise ProcessorFailed(f"the processor used an invalid checkpoint name: {name!r}")
+        try:
+            self.objects.put_bytes(self.prefix + name, text.encode(), content_type=DEFAULT_CONTENT_TYPE)
+        except ObjectStoreUnavailable:
+            log.warning("checkpoint.not_saved", name=name)
+        else:
+            self.on_news(0)
 
 
 def forget_checkpoints(objects: ObjectStore, key: JobKey) -> None:

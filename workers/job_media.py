@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from penstock.errors import FetchFailed, InputError, InvalidInput, ProcessorFailed
 from penstock.intake.media import LocalMedia
 from penstock.intake.partial import PartialFile, Range
-from penstock.processors.links import asset_links
+from penstock.processors.links import asset_links, collection_items
 from penstock.workers.input_digests import InputDigests
 from penstock.workers.provenance import Input
 
@@ -68,7 +68,7 @@ class JobMedia:
     folder: Path
     #: Called with the number of bytes just fetched.
     on_bytes: Callable[[int], None]
-    #: True where every file that allows it is fetched by range: of a part of a job.
+    #: True where every file that allows it is fetched by range: of a part of a job, and where its parts are joined.
     by_range: bool = False
     #: Digests of the whole files; None = nobody needs them.
     digests: InputDigests | None = None
@@ -80,13 +80,17 @@ class JobMedia:
     linked: set[str] = field(default_factory=set)
 
     def allow_links(self, document: str | Mapping[str, Any]) -> None:
-        """Allow the assets of a STAC item of the request: the item itself, or a reference to it that was fetched.
+        """Allow the assets of a STAC item or a collection of items: itself, or a reference to it that was fetched.
 
         A processor can ask for nothing else: a decoder that was taken over could send data in an address.
         """
         base = document if isinstance(document, str) else None
         item = _json(self.files[document].path) if isinstance(document, str) else document
-        self.linked |= set(asset_links(item, base).values())
+        items = collection_items(item, base)
+        if items is None:
+            self.linked |= set(asset_links(item, base).values())
+        for each in items or ():
+            self.linked |= set(asset_links(each, None).values())
 
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
         """Fetch a file that a document of the request names."""

@@ -30,7 +30,7 @@ from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
 from penstock.listening import listening
 from penstock.models import Model, linked_documents, media_by_range, media_references
-from penstock.processors.base import Output, Prompt
+from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.request_defaults import defaults_of
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Ended, Flow, Journal, RunLast
@@ -229,7 +229,11 @@ class Pipeline:
             guard=self.guard, limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
             check=attempt.check,
         )  # fmt: skip
-        media = JobMedia(get, folder, attempt.fetched, by_range=attempt.claim.part is not None, digests=digests)
+        # An attempt that joins parts needs few rows, or none. The cache needs the bytes of whole files.
+        joins = attempt.claim.parts > 0 and not runnable.model.cache
+        media = JobMedia(
+            get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins, digests=digests
+        )  # fmt: skip
         by_range = media_by_range(runnable.schema, request)
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
@@ -261,7 +265,7 @@ class Pipeline:
                 attempt.fingerprint = None
             total = None if session.count is None else session.done + session.count
             attempt.plan(session.done, total, session.unit, steps=session.steps)
-            self.sharing.decide(attempt.claim, work.model, session.division)
+            self._share(attempt.claim, work.model, session.division, checkpoints)
             prompts = _timed_prompts(attempt, session.prompts)
             begun = time.monotonic()
             outputs = self.engine.run(
@@ -275,6 +279,15 @@ class Pipeline:
         waited = attempt.metrics().get("inference_ms", 0.0) / 1000
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited))
         return processed
+
+    def _share(self, claim: Claim, model: Model, work: Divisible | None, checkpoints: StoredCheckpoints) -> None:
+        """Raise `Divided` if workers share the job, and keep what this attempt found out for the one that joins."""
+        try:
+            self.sharing.decide(claim, model, work)
+        except Divided:
+            if work is not None and work.finding:
+                checkpoints.keep(finding_name(work.digest), work.finding)
+            raise
 
     def _split(self, attempt: Attempt, division: Division) -> None:
         """End an attempt whose job goes on in parts. Without a response its lease expires, and the next one divides."""

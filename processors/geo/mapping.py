@@ -34,12 +34,13 @@ from penstock.processors.base import (
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
+from penstock.processors.geo.read.finding import finding_of, read_finding
 from penstock.processors.geo.read.inputs import Inputs, read_inputs
 from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.scene_area import SceneArea
-from penstock.processors.geo.read.scene_rows import count_masked, fill_files, open_rows, open_wanted
+from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_files, open_rows, open_wanted
 from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts, add_suspects
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
@@ -80,6 +81,8 @@ class Context(Generic[RequestT]):
     before: Context[RequestT] | None = None
     #: Indexes of the strips that a part of the job computes; None for the whole job.
     part: range | None = None
+    #: Part of the scene whose pixels are read: partial files hold no others.
+    window: Box = NOWHERE
 
     @property
     def skipped(self) -> Collection[int]:
@@ -100,12 +103,7 @@ class Context(Generic[RequestT]):
                 *self.doubts,
                 *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
             ),
-            tuple(
-                scene.stac
-                for date in self.request.acquisitions()
-                for scene in date.singles()
-                if isinstance(scene.stac, str)
-            ),
+            inputs.items,
         )
 
 
@@ -195,11 +193,14 @@ class SceneMapper:
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
         digest = plan.digest(self._facts(inputs, coordinates, outputs))
-        context = Context(inputs, coordinates, plan, request, digest, _saved(media, plan, digest, part), part=part)
-        inputs = fill_files(inputs, plan.window if part is None else plan.window_of(context.skipped))
-        # Of a part, the whole job has checked the radiometry.
-        doubts = check_radiometry(inputs, options) if part is None else ()
-        context = replace(context, inputs=inputs, doubts=doubts)
+        saved = _saved(media, plan, digest, part)
+        context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
+        # The first attempt of a shared job has checked the radiometry.
+        known = () if part is not None else read_finding(saved, digest)
+        window = plan.window if known is None or "quicklook" in outputs else _left(context)
+        inputs = fill_files(inputs, window, plan.window if part is None else None)
+        doubts = check_radiometry(inputs, options) if known is None else known
+        context = replace(context, inputs=inputs, doubts=doubts, window=window)
         count, cost = _work(plan, inputs.area, context.skipped)
         whole = _work(plan, inputs.area, () if part is None else _beside(plan, part))[0]
         return Prepared(
@@ -292,9 +293,7 @@ class SceneMapper:
         trusted = any(band.trusted for band in inputs.radiometry.bands)
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
-        # Read no further than the area: a file may hold no other rows.
-        bottom = context.plan.window_of(context.skipped if context.part is not None else ()).bottom
-        with open_rows(inputs, bottom=bottom) as rows, open_wanted(inputs) as wanted:
+        with open_rows(inputs, bottom=context.window.bottom) as rows, open_wanted(inputs) as wanted:
             yield from make_prompts(
                 rows,
                 context.plan,
@@ -307,14 +306,25 @@ class SceneMapper:
             )
 
 
-def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> dict[int, Path]:
-    """Return the files of saved strips by index: of a part, only its own."""
+def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> Mapping[str, Path]:
+    """Return the job's checkpoints of a plan: of a part, those of its own strips."""
     if part is not None:
         files: dict[str, Path] = {}
         for index in part:
             files |= media.checkpoints(strips.strip_name(digest, index))
-        return {index: path for index, path in strips.found_strips(files, digest).items() if index in part}
-    return strips.found_strips(media.checkpoints(f"{digest}/"), digest) if len(plan.wanted_strips) > 1 else {}
+        return files
+    return media.checkpoints(f"{digest}/") if len(plan.wanted_strips) > 1 else {}
+
+
+def _restored(saved: Mapping[str, Path], digest: str, part: range | None) -> dict[int, Path]:
+    """Return the files of saved strips by index: of a part, only its own."""
+    found = strips.found_strips(saved, digest)
+    return found if part is None else {index: path for index, path in found.items() if index in part}
+
+
+def _left(context: Context[Any]) -> Box:
+    """Return the part of the scene that the strips need which are still to be computed; `NOWHERE` for none."""
+    return context.plan.window_of(context.skipped) if context.plan.count(context.skipped) else NOWHERE
 
 
 def _beside(plan: Plan, part: range) -> Collection[int]:
@@ -330,7 +340,7 @@ def _division(context: Context[Any]) -> Divisible | None:
         strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
     }
     units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
-    return Divisible(context.digest, tuple(units))
+    return Divisible(context.digest, tuple(units), finding_of(context.digest, context.doubts))
 
 
 class _NoRasters:

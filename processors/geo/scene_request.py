@@ -160,9 +160,10 @@ class SingleScene(BaseModel):
         json_schema_extra=with_links,
         description=(
             "The scene's STAC item with band names, scales, offsets and nodata of its assets: a reference to a JSON "
-            "file, or the item itself. Without `scene` and `files`, the assets with the model's bands are fetched; "
-            "their addresses may be relative to the item's. Otherwise nothing is fetched: an asset is matched with a "
-            f"file by file name, or with a band by band name. {FORMS}"
+            "file, or the item itself. A collection of items of one day (a GeoJSON FeatureCollection, such as the "
+            "answer of a search) is a `mosaic` of its items, in their order. Without `scene` and `files`, the assets "
+            "with the model's bands are fetched; their addresses may be relative to the item's. Otherwise nothing is "
+            f"fetched: an asset is matched with a file by file name, or with a band by band name. {FORMS}"
         ),
     )
     radiometry: RadiometryRequest | None = Field(

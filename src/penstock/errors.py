@@ -218,6 +218,11 @@ class MediaRefused(InputError, code="media_refused"):
 class MediaTooLarge(InputError, code="media_too_large"):
     """The media is larger than the model's limit."""
 
+    @classmethod
+    def beyond(cls, limit_bytes: int) -> MediaTooLarge:
+        """Return the error for media of more than these bytes."""
+        return cls(f"The media is larger than the limit of {limit_bytes:,} bytes.")
+
 
 class MediaUnreadable(InputError, code="media_unreadable"):
     """The media cannot be read as its declared type."""

@@ -121,7 +121,7 @@ class LocalStore:
             if etag not in (None, info.etag):
                 raise MediaChanged
             if info.size_bytes > limit_bytes:
-                raise MediaTooLarge
+                raise MediaTooLarge.beyond(limit_bytes)
             with new_file(path) as target:
                 shutil.copyfileobj(source, target, CHUNK_BYTES)
                 if _etag(os.fstat(source.fileno())) != info.etag:
@@ -133,7 +133,7 @@ class LocalStore:
         with self._reading(key), self._open(key) as source:
             data = source.read(limit_bytes + 1)
         if len(data) > limit_bytes:
-            raise MediaTooLarge
+            raise MediaTooLarge.beyond(limit_bytes)
         return data
 
     def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:

@@ -144,7 +144,7 @@ class S3Store:
             answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + key, **condition)
             with closing(answer["Body"]) as body:
                 if answer["ContentLength"] > limit_bytes:
-                    raise MediaTooLarge
+                    raise MediaTooLarge.beyond(limit_bytes)
                 with new_file(path) as file:
                     for chunk in body.iter_chunks(CHUNK_BYTES):
                         file.write(chunk)
@@ -156,7 +156,7 @@ class S3Store:
             answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + key)
             with closing(answer["Body"]) as body:
                 if answer["ContentLength"] > limit_bytes:
-                    raise MediaTooLarge
+                    raise MediaTooLarge.beyond(limit_bytes)
                 return body.read()
 
     def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:

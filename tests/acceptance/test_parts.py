@@ -64,6 +64,8 @@ class Shop:
     store: records.JobStore
     objects: ObjectStore
     environment: dict[str, str]
+    #: Size of the scene's file.
+    scene_bytes: int
 
     @contextmanager
     def workers(self, count: int, **settings: str) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -114,6 +116,9 @@ class Shop:
     def saved(self, key: JobKey) -> list[str]:
         return [info.key for info in self.objects.list(key.checkpoints)]
 
+    def strips(self, key: JobKey) -> list[str]:
+        return [name for name in self.saved(key) if "/strip-" in name]
+
     def ended_parts(self, key: JobKey) -> list[str]:
         events = self.store.run(records.events(key))
         return [event.data["status"] for event in events if event.type == "job.part_ended"]
@@ -142,7 +147,7 @@ def opened(valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> I
         objects = open_store(settings.store_url, settings)
         scene = write_scene(folder / "scene.tif", np.concatenate([pattern(5120, 1024), pattern(1024, 5120).mT]))
         objects.put_file(upload_key("default", "up", "scene.tif"), scene, content_type="image/tiff")
-        yield Shop(store, objects, environment)
+        yield Shop(store, objects, environment, scene.stat().st_size)
 
 
 @pytest.fixture(scope="module")
@@ -184,12 +189,15 @@ def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop, expected: dict[s
     assert [each.outcome for each in ended.attempts] == ["split", "succeeded"]
     assert shop.ended_parts(key) == ["succeeded"] * 3
     assert list(shop.store.client.scan_iter("penstock:*:parts")) == []
+    # The first attempt reads all, the parts read their rows, and the last attempt reads nearly nothing.
+    assert ended.usage.bytes_in is not None
+    assert ended.usage.bytes_in < 2.5 * shop.scene_bytes
 
 
 def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(3) as workers:
         key = shop.submit()
-        wait_for(lambda: len(shop.saved(key)) >= 3, "no strips are saved", timeout_s=60)
+        wait_for(lambda: len(shop.strips(key)) >= 3, "no strips are saved", timeout_s=60)
         progress = shop.read(key).progress.done
         for worker in workers[:2]:
             worker.send_signal(signal.SIGKILL)
@@ -203,8 +211,8 @@ def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected
 def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
         key = shop.submit()
-        wait_for(lambda: len(shop.saved(key)) >= 3, "no strips are saved", timeout_s=60)
-    kept = len(shop.saved(key))
+        wait_for(lambda: len(shop.strips(key)) >= 3, "no strips are saved", timeout_s=60)
+    kept = len(shop.strips(key))
     with shop.workers(1):
         ended = shop.end(key)
     assert kept >= 3
@@ -214,7 +222,7 @@ def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str
 def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
     with shop.workers(2):
         key = shop.submit()
-        wait_for(lambda: len(shop.saved(key)) >= 2, "no strips are saved", timeout_s=60)
+        wait_for(lambda: len(shop.strips(key)) >= 2, "no strips are saved", timeout_s=60)
         assert shop.journal.run(journal.cancel(key)).status is Status.CANCELING
         ended = shop.end(key)
         assert ended.state is State.CANCELED
@@ -226,7 +234,7 @@ def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
 def test_after_a_loss_of_redis_the_scene_is_shared_again(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
         key = shop.submit()
-        wait_for(lambda: len(shop.saved(key)) >= 3, "no strips are saved", timeout_s=60)
+        wait_for(lambda: len(shop.strips(key)) >= 3, "no strips are saved", timeout_s=60)
         before = set(shop.store.client.smembers(f"penstock:tenant:default:job:{key.id}:parts"))
         shop.store.client.flushall()
         recover(shop.store, shop.objects)

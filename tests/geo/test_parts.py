@@ -7,15 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from penstock.processors.base import Output, PartProcessor, Result
+from penstock.processors.base import Output, PartProcessor, Result, finding_name
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.tiling.strips import strip_name
-from tests.geo.test_ranges import PartialFiles, write
+from tests.geo.test_ranges import HEAD_BYTES, PartialFiles, write
 from tests.geo.test_resume import MODELS, TIME, Job, Killed, Mortal, blur, contents, holed, plan
-from tests.support.geo.scenes import Files, answers, make_model, pattern, write_scene
+from tests.support.geo.scenes import NORTH_UP, Files, answers, make_model, pattern, write_scene
 
 
 @pytest.fixture
@@ -113,6 +115,178 @@ def test_parts_fetch_their_rows_only(cut: dict[str, Any], tmp_path: Path) -> Non
         assert media.filled_bytes < 0.7 * path.stat().st_size
     assert contents(job.attempt()) == expected
     assert job.sent[-1] == 0
+
+
+#: Upper left corners of scenes of 330 rows, in blocks of 32 rows.
+TOPS_LEFTS = [(0, 0), (40, 70), (280, 20)]
+
+
+def overlapping(folder: Path, *, masked: bool) -> list[dict[str, Any]]:
+    """Write three scenes of noise that overlap, each with holes and maybe a mask."""
+    rng, scenes = np.random.default_rng(3), []
+    tiles = {"compress": "deflate", "tiled": True, "blockxsize": 64, "blockysize": 32}
+    for at, (top, left) in enumerate(TOPS_LEFTS):
+        numbers = rng.integers(1, 250, (1, 330, 110)).astype(np.uint8)
+        numbers[rng.random(numbers.shape) < 0.1] = 0
+        place = NORTH_UP @ rasterio.Affine.translation(left, top)
+        path = write_scene(folder / f"{at}.tif", numbers, transform=place, nodata=0, **tiles)
+        scenes.append({"files": [{"media": str(path), "bands": ["one"]}]})
+        if masked:
+            classes = rng.choice([4, 4, 9], numbers.shape).astype(np.uint8)
+            mask = write_scene(folder / f"mask-{at}.tif", classes, transform=place, **tiles)
+            scenes[-1]["mask"] = {"media": str(mask), "kind": "scl"}  # type: ignore[assignment]
+    return scenes
+
+
+def bytes_of_rows(folder: Path, at: int, start: float, stop: float, *, masked: bool) -> float:
+    """Return the bytes of the blocks of a scene and its mask that meet rows of all scenes, and of the headers."""
+    top = TOPS_LEFTS[at][0]
+    rows = min(330, (stop - top) // 32 * 32 + 32) - max(0, (start - top) // 32 * 32)
+    paths = [folder / f"{at}.tif", *([folder / f"mask-{at}.tif"] if masked else [])]
+    return sum(2048 + 1.02 * path.stat().st_size * max(0, rows) / 330 for path in paths)
+
+
+GRIDS: dict[str, dict[str, Any]] = {"own": {}, "stated": {"grid": {"crs": "EPSG:32633", "resolution": 45}}}
+CUTS: dict[str, dict[str, Any]] = {
+    "halo": {"halo_px": 8, "stride_px": 8, "tile_px": 96}, "hann": {"overlap": "hann", "tile_px": 64},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("merge", ["first", "median"])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("grid", "masked"), [("own", False), ("own", True), ("stated", False)])
+def test_a_mosaic_in_parts_has_the_same_bytes_and_parts_fetch_their_rows_only(
+    merge: str, cut: str, grid: str, masked: bool, tmp_path: Path
+) -> None:
+    scenes = overlapping(tmp_path, masked=masked)
+    model = make_model(**CUTS[cut], bands=[{"name": "one", "mean": 100.0, "std": 50.0}])
+    request: dict[str, Any] = {
+        "mosaic": {"scenes": scenes, "merge": merge} | GRIDS[grid],
+        "radiometry": {"scale": 1},
+        "outputs": ("classes", "probability_float32", "stats"),
+    }
+    expected = contents(Job(None, tmp_path / "whole", model, **request).attempt())
+    job = Job(None, tmp_path / "job", model, **request)
+    for number, part in enumerate(parts_of(job, 3)):
+        media = PartialFiles(tmp_path / f"partial-{number}", head_bytes=2048)
+        media.saved = dict(job.saved)
+        filled = run_part(job, part, media=media).context.inputs.filled
+        start, stop = (filled.top, filled.bottom) if grid == "own" else (filled.top * 1.5 - 2, filled.bottom * 1.5 + 2)
+        assert stop - start < 0.7 * 610
+        most = [bytes_of_rows(tmp_path, at, start, stop, masked=masked) for at in range(len(TOPS_LEFTS))]
+        assert 0 < media.filled_bytes <= sum(most)
+    assert contents(job.attempt()) == expected
+    assert job.sent[-1] == 0
+
+
+CHECKED = [{"name": "one", "mean": 0.1, "std": 0.05}]
+
+
+def checked(**cut: Any) -> Any:
+    """Return a model of reflectances: the radiometry of its scenes is checked."""
+    return make_model(**CUTS["halo"], reflectance=1.0, bands=CHECKED, **cut)
+
+
+def joining(job: Job, media: Files) -> tuple[Any, dict[str, bytes]]:
+    """Join the parts of a job with these media; return what was prepared, and the results."""
+    prepared = job.processor.pre_process(job.request, media)
+    outputs = (Output({"probability": next(iter(o.data.values()))}) for o in answers(prepared.prompts, blur))
+    sink = Mortal(job.folder / "joined", 10**9)
+    job.processor.post_process(outputs, prepared.context, sink)
+    return prepared, contents(sink)
+
+
+def keep_finding(job: Job, digest: str, text: str) -> None:
+    """Save what the first attempt found, as the worker does."""
+    job.saved[finding_name(digest)] = path = job.folder / "finding"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def shared(
+    path: Path | None, folder: Path, model: Any, *, lost: int = 0, **request: Any
+) -> tuple[Job, dict[str, bytes]]:
+    """Return a job whose parts have ended, but for the last `lost` strips, and the results of the whole."""
+    expected = contents(Job(path, folder / "whole", model, **request).attempt())
+    job = Job(path, folder / "job", model, **request)
+    division = job.processor.pre_process(job.request, Files()).division
+    keep_finding(job, division.digest, division.finding)
+    for part in parts_of(job, 3):
+        run_part(job, part)
+    for index in plan(job).wanted_strips[len(plan(job).wanted_strips) - lost :]:
+        del job.saved[strip_name(division.digest, index)]
+    return job, expected
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_the_attempt_that_joins_fetches_only_what_is_missing(lost: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate")
+    request: dict[str, Any] = {"bands": [1], "radiometry": {"scale": 0.002}, "outputs": ("classes", "stats")}
+    job, expected = shared(path, tmp_path, checked(), lost=lost, **request)
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    _, found = joining(job, media)
+    assert found == expected
+    assert media.filled_bytes <= HEAD_BYTES if lost == 0 else media.filled_bytes < 0.5 * path.stat().st_size
+
+
+def test_notes_of_the_first_attempt_are_those_of_the_result(tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate")
+    job, expected = shared(path, tmp_path, checked(), bands=[1], radiometry={"scale": 0.002}, outputs=("stats",))
+    first = job.processor.pre_process(job.request, Files()).context
+    assert first.doubts
+    found, results = joining(job, Files(job.saved))
+    assert found.context.doubts == first.doubts
+    assert results == expected
+
+
+@pytest.mark.parametrize(
+    "finding", [None, "", "[]", '{"file": "notes on a scene", "plan": "other", "doubts": []}', "[" * 70_000]
+)
+def test_without_the_notes_of_this_plan_the_radiometry_is_checked_again(finding: str | None, tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", compress="deflate", height=400)
+    job, expected = shared(path, tmp_path, checked(), bands=[1], radiometry={"scale": 0.002}, outputs=("stats",))
+    digest = plan_digest(job)
+    if finding is None:
+        del job.saved[finding_name(digest)]
+    else:
+        keep_finding(job, digest, finding)
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    found, results = joining(job, media)
+    assert results == expected
+    assert found.context.doubts
+    assert media.filled_bytes > 0.9 * path.stat().st_size
+
+
+def plan_digest(job: Job) -> str:
+    return str(job.processor.pre_process(job.request, Files()).context.digest)
+
+
+@pytest.mark.parametrize("merge", ["first", "median"])
+def test_the_masks_that_are_counted_are_fetched_where_parts_are_joined(merge: str, tmp_path: Path) -> None:
+    scenes = overlapping(tmp_path, masked=True)
+    request = {"mosaic": {"scenes": scenes, "merge": merge}, "radiometry": {"scale": 0.002}}
+    job, expected = shared(None, tmp_path, checked(), outputs=("classes", "stats"), **request)
+    media = PartialFiles(tmp_path / "partial", head_bytes=2048)
+    media.saved = dict(job.saved)
+    _, found = joining(job, media)
+    masks, files = (sum(p.stat().st_size for p in tmp_path.glob(name)) for name in ("mask-*.tif", "?.tif"))
+    assert found == expected
+    assert masks * 0.9 < media.filled_bytes < masks + 0.2 * files
+
+
+def test_the_quicklook_is_made_where_parts_are_joined(tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", count=3, compress="deflate", height=400)
+    bands = [{"name": name, "mean": 0.1, "std": 0.05} for name in ("red", "green", "blue")]
+    model = make_model(**CUTS["halo"], reflectance=1.0, bands=bands)
+    request: dict[str, Any] = {"bands": [1, 2, 3], "radiometry": {"scale": 0.002}, "outputs": ("classes", "quicklook")}
+    job, expected = shared(path, tmp_path, model, **request)
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    _, found = joining(job, media)
+    assert found == expected
+    assert "quicklook.png" in found
 
 
 def test_a_scene_of_one_strip_is_not_shared(tmp_path: Path) -> None:

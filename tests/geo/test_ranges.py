@@ -24,9 +24,9 @@ UTM = "EPSG:32633"
 class PartialFiles(Files):
     """Media of which only ranges are there: sparse copies of the files, filled when asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, head_bytes: int = HEAD_BYTES) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder, self._head_bytes = folder, head_bytes
         folder.mkdir()
         self.filled_bytes = 0
 
@@ -36,7 +36,7 @@ class PartialFiles(Files):
             copy.touch()
             with copy.open("r+b") as file:
                 file.truncate(Path(reference).stat().st_size)
-            self._copy(reference, copy, 0, HEAD_BYTES)
+            self._copy(reference, copy, 0, self._head_bytes)
         return copy
 
     def is_partial(self, _reference: str) -> bool:

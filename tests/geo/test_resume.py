@@ -75,10 +75,11 @@ MODELS = {
 class Job:
     """A job of several attempts."""
 
-    def __init__(self, scene: Path, folder: Path, model: Model, **request: Any) -> None:
-        self.scene, self.folder = scene, folder
+    def __init__(self, scene: Path | None, folder: Path, model: Model, **request: Any) -> None:
+        """`scene` is None if the request names its files itself."""
+        self.folder = folder
         self.processor: Any = RasterSegmentation(model)
-        self.request = self.processor.request(scene=str(scene), **request)
+        self.request = self.processor.request(**({} if scene is None else {"scene": str(scene)}), **request)
         self.saved: dict[str, Path] = {}
         self.attempts = 0
         self.sent: list[int] = []

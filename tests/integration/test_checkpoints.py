@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import ObjectStoreUnavailable
+from penstock.errors import ObjectStoreUnavailable, ProcessorFailed
 from penstock.intake.media import upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.storage.journal import journal
@@ -69,6 +69,9 @@ class Dumb(LocalStore):
     def put_file(self, *_: Any, **__: Any) -> ObjectInfo:
         raise ObjectStoreUnavailable("it is away")
 
+    def put_bytes(self, *_: Any, **__: Any) -> ObjectInfo:
+        raise ObjectStoreUnavailable("it is away")
+
     def list(self, _: str) -> Iterator[ObjectInfo]:
         raise ObjectStoreUnavailable("it is away")
 
@@ -96,6 +99,15 @@ class TestStored:
         assert {name: path.read_text() for name, path in found.items()} == {"abc/1": "again", "abc/2": "abc/2"}
         assert news == [1, 1, 1, 1, 1, 0]
 
+    def test_a_kept_text_is_found_and_is_no_progress(self, stored: StoredCheckpoints, news: list[int]) -> None:
+        stored.keep("abc/finding", "what it found")
+        assert {name: path.read_text() for name, path in stored.found("abc/").items()} == {
+            "abc/finding": "what it found"
+        }
+        assert news == [0, 0]
+        with pytest.raises(ProcessorFailed, match="invalid checkpoint name"):
+            stored.keep("../abc/finding", "what it found")
+
     def test_another_jobs_are_not_found(self, stored: StoredCheckpoints, tmp_path: Path, news: list[int]) -> None:
         self.save(stored, "abc/1", "mine")
         other = StoredCheckpoints(stored.objects, JobKey("default", "b"), tmp_path / "others", news.append)
@@ -111,6 +123,7 @@ class TestStored:
         (tmp_path / "draft").touch()
         away = StoredCheckpoints(Dumb(tmp_path), KEY, tmp_path / "found", news.append)
         away.save("abc/1", tmp_path / "draft")
+        away.keep("abc/finding", "what it found")
         assert news == []
         forget_checkpoints(Dumb(tmp_path), KEY)
         with pytest.raises(ObjectStoreUnavailable):

@@ -317,7 +317,7 @@ class Divided(Echo):
     """Offers its echoes as units for other workers."""
 
     def pre_process(self, request: EchoRequest, media: Media) -> Prepared[dict[str, bytes] | None]:
-        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)))
+        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)), "what it found")
         return replace(super().pre_process(request, media), division=work)
 
 
@@ -358,4 +358,7 @@ def test_a_split_is_told_until_redis_answers(
         pipeline.run(claim)
         job = read(bench, key)
         assert (job.state, job.parts and (job.parts.number, job.parts.ended)) == (State.DELAYED, (3, 0))
+        [kept] = bench.keys(key.checkpoints)
+        assert kept.endswith("/d/finding")
+        assert bench.objects.get_bytes(kept, limit_bytes=100) == b"what it found"
         assert (store.lost, store.replies) == (0, 0)

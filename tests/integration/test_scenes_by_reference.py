@@ -284,6 +284,50 @@ def test_only_the_assets_of_an_item_are_fetched_for_a_processor(tmp_path: Path) 
             media.fetch(f"{at}/a.tif", by_range=False)
 
 
+def halves(folder: Path) -> dict[str, Any]:
+    """Write the halves of a scene, and return a collection of their items with relative addresses."""
+    folder.mkdir()
+    items = []
+    for at, columns in enumerate((slice(0, 50), slice(50, 100))):
+        place = NORTH_UP @ rasterio.Affine.translation(columns.start, 0)
+        write_scene(folder / f"half-{at}.tif", pattern(90, 100)[:, :, columns], transform=place)
+        items.append(item({"B02": {"href": f"half-{at}.tif", "raster:bands": [{"scale": 1}]}}) | {"id": f"half {at}"})
+    return {"type": "FeatureCollection", "features": items}
+
+
+BLUE = make_model(bands=[{"name": "blue", "synonyms": ["B02"], "mean": 0.0, "std": 1.0}])
+
+
+@pytest.mark.parametrize("way", ["search", "inline"])
+def test_the_answer_of_a_search_is_a_mosaic(way: str, pool: IOPool, tmp_path: Path) -> None:
+    found = halves(tmp_path / "data")
+    (tmp_path / "data" / "search").write_text(json.dumps(found))
+    with ServedFiles(tmp_path / "data").serve() as server:
+        address = f"http://127.0.0.1:{server.port}/search?bbox=1,2,3,4&limit=2"
+        inline = found | {"links": [{"rel": "self", "href": address}]}
+        request: dict[str, Any] = {"stac": inline if way == "inline" else address, "outputs": ["classes", "stats"]}
+        done = run(pool, job_media(request, tmp_path, server), request, tmp_path, BLUE)
+    np.testing.assert_array_equal(classes(done), pattern(90, 100)[0] % 5)
+    assert done.result.data is not None
+    assert [scene["columns"] for scene in done.result.data["mosaics"][0]["scenes"]] == [[0, 50], [50, 100]]
+
+
+def test_the_files_of_a_collection_keep_to_the_limits_and_the_guard(tmp_path: Path) -> None:
+    found = halves(tmp_path / "data")
+    away = "http://169.254.169.254/half-1.tif"
+    found["features"][1]["assets"]["B02"]["href"] = away
+    with ServedFiles(tmp_path / "data").serve() as server:
+        (tmp_path / "data" / "search").write_text(json.dumps(found))
+        at = f"http://127.0.0.1:{server.port}"
+        media = job_media({"stac": f"{at}/search?a=b"}, tmp_path, server, limit=4000)
+        with pytest.raises(MediaTooLarge, match=r"half-0.tif: .*4,000"):
+            media.fetch(f"{at}/half-0.tif", by_range=False)
+        with pytest.raises(MediaRefused):
+            media.fetch(away, by_range=False)
+        with pytest.raises(ProcessorFailed, match="no document of the job names"):
+            media.fetch(f"{at}/half-1.tif", by_range=False)
+
+
 def test_an_asset_on_a_host_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
     media = job_media({"stac": item({"a": {"href": "http://169.254.169.254/a.tif"}})}, tmp_path)
     with pytest.raises(MediaRefused):

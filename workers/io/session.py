@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
-from penstock.processors.base import Divisible, Output, Prompt
+from penstock.processors.base import MAX_FINDING_CHARS, Divisible, Output, Prompt
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
@@ -155,8 +155,10 @@ def _division(found: Any) -> Divisible | None:
     match found:
         case None:
             return None
-        case [str(digest), list(units)] if len(digest) <= _MAX_DIGEST and all(map(_is_unit, units)):
-            return Divisible(digest, tuple((number, prompts, left) for number, prompts, left in units))
+        case [str(digest), list(units), str(finding)] if (
+            len(digest) <= _MAX_DIGEST and len(finding) <= MAX_FINDING_CHARS and all(map(_is_unit, units))
+        ):
+            return Divisible(digest, tuple((number, prompts, left) for number, prompts, left in units), finding)
         case _:
             raise ProcessorFailed("the processor's process sent an invalid division of its work")
 

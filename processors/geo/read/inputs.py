@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,9 +19,11 @@ from penstock.processors.geo.read.radiometry import Radiometry, Source
 from penstock.processors.geo.read.raster import Scene, check_pixels
 from penstock.processors.geo.read.row_stream import stream_dtype
 from penstock.processors.geo.read.scene_area import SceneArea, find_area
+from penstock.processors.geo.read.stac_collection import with_items
 from penstock.processors.geo.request import SceneRequest
-from penstock.processors.geo.scene_request import Acquisition
+from penstock.processors.geo.scene_request import Acquisition, SingleScene
 from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.links import item_address
 from penstock.reports import Issue
 
 #: Files of a request at most, masks included: those of all dates are open together.
@@ -49,10 +51,14 @@ class Inputs:
     times: tuple[AcquisitionTime, ...] = ()
     #: Warnings in plain text, such as dates whose order is unknown.
     notes: tuple[str, ...] = ()
+    #: References or addresses of the scenes' STAC items.
+    items: tuple[str, ...] = ()
     #: Part of the scene whose results are wanted; None for the whole scene.
     area: SceneArea | None = None
     #: Part of the scene whose pixels are in the partial files; None if no file is partial, or nothing was fetched yet.
     filled: Box | None = None
+    #: The same of the masks.
+    filled_masks: Box | None = None
 
     @property
     def grid(self) -> Scene:
@@ -134,8 +140,9 @@ def read_inputs(
     large, lack bands, have incompatible grids or unknown radiometry, and for dates that are too few, too many or not in
     the order of time. With several files the error names the file.
     """
-    acquisitions = request.acquisitions()
-    _check_dates(len(acquisitions), dates)
+    requested = request.acquisitions()
+    _check_dates(len(requested), dates)
+    acquisitions = [with_items(one, media, _label(at, dates)) for at, one in enumerate(requested, 1)]
     # Of a scene with an area, only the area counts.
     opener = SceneOpener(request, media, needed, (limits or Limits()) if request.area is None else Limits())
     opened_dates = _open_dates(opener, acquisitions, dates)
@@ -159,6 +166,7 @@ def read_inputs(
         times=tuple(times),
         notes=check_order(times),
         area=area,
+        items=tuple(item for one in acquisitions for single in one.singles() if (item := _item_address(single))),
     )
     check_pixels(found.grid, limits or Limits(), what="The scene" if area is None else "The area")
     return found
@@ -187,11 +195,25 @@ def _open_dates(opener: SceneOpener, acquisitions: Sequence[Acquisition], dates:
 
 def _open_date(opener: SceneOpener, acquisition: Acquisition, date: int, dates: int) -> list[OpenedScene]:
     """Open the scenes of a date."""
-    label = f"Date {date}" if dates > 1 else ""
     singles = acquisition.singles()
-    several = len(singles) > 1
-    labels = [", ".join(filter(None, (label, f"Scene {at}" if several else ""))) for at in range(1, len(singles) + 1)]
+    names = [_scene_name(at, single) if len(singles) > 1 else "" for at, single in enumerate(singles, 1)]
+    labels = [", ".join(filter(None, (_label(date, dates), name))) for name in names]
     return [opener.open(single, date, label) for single, label in zip(singles, labels, strict=True)]
+
+
+def _label(date: int, dates: int) -> str:
+    return f"Date {date}" if dates > 1 else ""
+
+
+def _scene_name(at: int, single: SingleScene) -> str:
+    """Return the name of a scene of a mosaic in error messages."""
+    name = single.stac.get("id") if isinstance(single.stac, Mapping) else None
+    return f"Scene {at} ({name[:100]})" if isinstance(name, str) and name else f"Scene {at}"
+
+
+def _item_address(single: SingleScene) -> str | None:
+    """Return the reference of a scene's STAC item, or its link `self`; None without an item or an address."""
+    return item_address(single.stac) if isinstance(single.stac, Mapping) else single.stac
 
 
 def _choose(

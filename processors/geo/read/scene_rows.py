@@ -29,32 +29,36 @@ from penstock.processors.geo.tiling.plan import Box
 
 _SAME = Factor(1, 1)
 #: A box without pixels.
-_NOWHERE = Box(0, 0, 0, 0)
+NOWHERE = Box(0, 0, 0, 0)
 #: Rows of a mask that are counted together.
 _COUNTED_ROWS = 256
 Datasets = Mapping[InputFile, Any]
 
 
-def fill_files(inputs: Inputs, box: Box) -> Inputs:
-    """Fetch the pixels of a box of the scene, of those files and masks that are partial."""
-    any_partial = False
+def fill_files(inputs: Inputs, box: Box, masks: Box | None = None) -> Inputs:
+    """Fetch the pixels of a box of the scene, of those files that are partial, and of masks the box `masks`.
+
+    `masks` is `box` by default; `NOWHERE` fetches nothing.
+    """
+    any_partial, in_masks = False, box if masks is None else masks
     for date, member in ((each, member) for each in inputs.dates for member in each.members):
         for file in member.files():
             if file.partial is not None:
                 any_partial = True
                 used = [at for at, band in enumerate(member.bands) if band.file is file]
-                masks = [file.scene.mask_band] if file.scene.mask_band else []
-                bands = [member.bands[at].band.index for at in used] + masks
-                _fill(file.partial, _in_the_file(box, date, member, used[0]), bands)
+                flags = [file.scene.mask_band] if file.scene.mask_band else []
+                bands = [member.bands[at].band.index for at in used] + flags
+                if box != NOWHERE:
+                    _fill(file.partial, _in_the_file(box, date, member, used[0]), bands)
         mask = member.mask
         if mask is not None and mask.file.partial is not None:
             any_partial = True
-            _fill(mask.file.partial, _in_the_mask(box, date, member, mask), [1])
-    return replace(inputs, filled=box) if any_partial else inputs
+            _fill(mask.file.partial, _in_the_mask(in_masks, date, member, mask), [1])
+    return replace(inputs, filled=box, filled_masks=in_masks) if any_partial else inputs
 
 
 def _fill(file: PartialTiff, box: Box, bands: Sequence[int]) -> None:
-    if box != _NOWHERE:
+    if box != NOWHERE:
         file.fill(box, bands)
 
 
@@ -132,10 +136,10 @@ def _in_the_file(box: Box, date: DateScenes, member: Member, place: int) -> Box:
     factor, file = member.factors[place], member.bands[place].file.scene
     if date.merges_coarse(factor):
         coarser = _coarser(member.placement, factor)
-        return coarser.source(_coarse_box(box, date, factor)) or _NOWHERE
+        return coarser.source(_coarse_box(box, date, factor)) or NOWHERE
     within = member.placement.source(box)
     if within is None:
-        return _NOWHERE
+        return NOWHERE
     return within if factor.same else coarse_box(within, factor, file.height, file.width)
 
 
@@ -151,7 +155,7 @@ def _in_the_mask(box: Box, date: DateScenes, member: Member, mask: SceneMask) ->
         max(each.bottom for each in boxes), max(each.right for each in boxes),
     )  # fmt: skip
     within = member.placement.source(around)
-    return _NOWHERE if within is None else mask.in_the_file(within)
+    return NOWHERE if within is None else mask.in_the_file(within)
 
 
 def _coarse_box(box: Box, date: DateScenes, factor: Factor) -> Box:
@@ -254,8 +258,8 @@ def _clear(inputs: Inputs, date: DateScenes, member: Member, datasets: Datasets)
     if mask is None:
         return None
     filled = None
-    if mask.file.partial is not None and inputs.filled is not None:
-        filled = _in_the_mask(inputs.filled, date, member, mask)
+    if mask.file.partial is not None and inputs.filled_masks is not None:
+        filled = _in_the_mask(inputs.filled_masks, date, member, mask)
     rows = FileRows(datasets[mask.file], mask.file.scene, [1], [None], label=mask.file.label, filled=filled)
     return ClearRows(member.placement.place(MaskRows(rows, mask), 1), mask.table, member.placement.box)
 

@@ -80,7 +80,7 @@ def read_stac_item(source: Path | Mapping[str, Any]) -> StacItem:
 
     Raises `MediaUnreadable` for any other document, `MediaTooLarge` for a huge one.
     """
-    item = parse_json(read_text(source, _WHAT), _WHAT) if isinstance(source, Path) else source
+    item = read_document(source) if isinstance(source, Path) else source
     assets, properties = item.get("assets"), item.get("properties")
     if item.get("type") != "Feature" or not isinstance(assets, dict) or not isinstance(properties, dict):
         raise MediaUnreadable("The document is not a STAC item, i.e. a GeoJSON feature with `properties` and `assets`.")
@@ -91,6 +91,11 @@ def read_stac_item(source: Path | Mapping[str, Any]) -> StacItem:
     for key, asset in named.items():
         files.setdefault(file_name(asset["href"]), []).append(bands[key])
     return StacItem(files, parse_time(properties.get("datetime")), item, named, bands)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a STAC item or a collection of items."""
+    return parse_json(read_text(path, _WHAT), _WHAT)
 
 
 def _bands(key: str, asset: Mapping[str, Any], *, applied: bool) -> Iterator[AssetBand]:

@@ -292,7 +292,7 @@ def _check_body(
         raise MediaUnreadable("the server sent an encoded body although none was requested")
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit_bytes:
-        raise MediaTooLarge
+        raise MediaTooLarge.beyond(limit_bytes)
 
 
 def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, limit_bytes: int) -> Fetched:
@@ -308,7 +308,7 @@ def _copy(answer: httpcore.Response, file: BinaryIO, limit_bytes: int) -> int:
     for chunk in answer.iter_stream():
         size += len(chunk)
         if size > limit_bytes:
-            raise MediaTooLarge
+            raise MediaTooLarge.beyond(limit_bytes)
         file.write(chunk)
     return size
 
