@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from shlex import split
+from typing import Any
 
 import pytest
 
 from penstock import Engine
-from penstock.cli.demo import write_scene
+from penstock.cli.params import assign_files, assign_texts, means_texts, parse_params
 from penstock.errors import ConfigError
+from penstock.local.sample_files import FILES, write_file
 from penstock.local.sample_models import KINDS, write_sample
 from tests.support.command_line import Shell
 
@@ -18,22 +22,29 @@ from tests.support.command_line import Shell
 @pytest.mark.breadth
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_written_and_runs_its_dummy_request(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "models.toml").write_text(record := write_sample(kind, tmp_path / "tiny"))
+def test_each_kind_is_written_and_runs_as_its_hint_says(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models.toml").write_text(record := write_sample(kind, tmp_path / "tiny"))
     assert "random" in tomllib.loads(record)["models"]["tiny"]["title"]
-    assert sum(path.stat().st_size for path in (tmp_path / "tiny").rglob("*")) < 5_000_000
-    with Engine(catalogue=[tmp_path / "models.toml"]) as engine:
-        engine.warm_up("tiny")
+    assert sum(path.stat().st_size for path in Path("tiny").rglob("*")) < 5_000_000
+    words = split(KINDS[kind].arguments)
+    if words and Path(words[0]).suffix in FILES:
+        write_file(Path(words[0]), size_px=128 if words[0].endswith(".tif") else None)
+    with Engine(catalogue=["models.toml"]) as engine:
+        _, entry = engine.installation.servable("tiny")
+        result = engine.run("tiny", input=_input(entry.input_schema, words), out="out")
+    assert result.data or result.artifacts
 
 
-@pytest.mark.breadth
-@pytest.mark.timeout(300)
-def test_a_random_raster_model_maps_the_sample_scene(tmp_path: Path) -> None:
-    write_scene(tmp_path / "scene.tif", size_px=128)
-    (tmp_path / "models.toml").write_text(write_sample("raster-segmentation", tmp_path / "tiny"))
-    with Engine(catalogue=[tmp_path / "models.toml"]) as engine:
-        engine.run("tiny", scene=str(tmp_path / "scene.tif"), out=tmp_path / "out")
-    assert (tmp_path / "out" / "classes.tif").is_file()
+def _input(schema: Mapping[str, Any], words: list[str]) -> dict[str, Any]:
+    """Return the input of `penstock run`'s arguments."""
+    at = words.index("--param") if "--param" in words else len(words)
+    arguments, document = words[:at], parse_params(words[at + 1 :], schema)
+    if means_texts(arguments, schema, lambda word: Path(word).is_file()):
+        return document | assign_texts(arguments, schema)
+    return document | assign_files(arguments, schema, taken=document)
 
 
 @pytest.mark.parametrize("name", ["My Model", "a b", 'a"b', "Grüße"])

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from penstock.cli.display import err, out, table
 from penstock.cli.progress import following, transfer
+from penstock.cli.sample_file import write_sample_file
 from penstock.client import Client, Job
 from penstock.config import DEFAULT_TENANT, Settings
 from penstock.errors import ConfigError
@@ -64,7 +65,7 @@ def run_demo(scene: Path | None, folder: Path, *, keep: bool = False) -> int:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         if scene is None:
             scene = data / "sample.tif"
-            write_scene(scene)
+            write_sample_file(scene)
             out.print("scene   a synthetic one, written by `penstock sample`")
         receiver = stack.enter_context(_receiving())
         client = stack.enter_context(running(data / "service", allowed=[receiver.address]))
@@ -93,20 +94,6 @@ def _keep(job: Job) -> None:
     out.print("        open this address in a browser; Ctrl-C ends the service")
     with suppress(KeyboardInterrupt):
         signal.pause()
-
-
-def write_scene(path: Path, *, size_px: int = 1024) -> None:
-    """Write the synthetic scene; `ConfigError` if libraries are missing or the file cannot be written."""
-    try:
-        from penstock.processors.geo.sample import write_sample
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"this needs {error.name}: pip install '.[geo]' in a clone of the repository") from error
-    try:
-        if not path.parent.is_dir():
-            raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
-        write_sample(path, size_px=size_px)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _run(client: Client, scene: Path, receiver: Receiver) -> Job:
