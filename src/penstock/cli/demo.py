@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.cli.display import err, out, table
@@ -32,6 +33,8 @@ from penstock.storage.objects.opening import open_store, tenant_webhook_secret
 from penstock.webhooks import verify
 
 MODEL, FIELD = "csmask", "scene"
+#: The same model for ONNX Runtime.
+ONNX_CATALOGUE = "package:penstock/catalogue/csmask-onnx.toml"
 RESULT = (
     "classes.tif", "classes.tif.aux.xml", "classes.qml", "preview.png", "stats.json", "manifest.json", "job.json",
     "webhook.json",
@@ -121,7 +124,7 @@ def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
     """
     port = _free_port()
     data.mkdir(parents=True, exist_ok=True)
-    (data / "penstock.toml").touch()
+    (data / "penstock.toml").write_text(_configuration())
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_CONFIG": str(data / "penstock.toml"), "PENSTOCK_ALLOWED_HOSTS": json.dumps(list(allowed))}
     command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
@@ -141,6 +144,14 @@ def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
     finally:
         _end(process)
         telling.join()
+
+
+def _configuration() -> str:
+    """Return the settings of the demo's service: without torch, ONNX Runtime computes its model."""
+    if find_spec("torch") is not None or find_spec("onnxruntime") is None:
+        return ""
+    out.print("model   by ONNX Runtime, as torch is not installed")
+    return f'models = ["{ONNX_CATALOGUE}"]\n'
 
 
 def _tell(process: subprocess.Popen[str], ready: Future[bool]) -> None:
