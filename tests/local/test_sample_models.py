@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from penstock import Engine
+from penstock.cli.main import app
 from penstock.cli.params import assign_files, assign_texts, means_texts, parse_params
 from penstock.errors import ConfigError
 from penstock.local.sample_files import FILES, write_file
 from penstock.local.sample_models import KINDS, write_sample
 from tests.support.command_line import Shell
+from tests.support.doc_pages import blocks
 
 
 @pytest.mark.breadth
@@ -74,3 +76,32 @@ async def test_the_command_lists_kinds_and_refuses_others(tmp_path: Path) -> Non
     (tmp_path / "there").mkdir()
     taken = await penstock("sample-model", "text-generation", "--out", "there")
     assert (taken.code, "there exists" in taken.err) == (2, True)
+
+
+PAGE = "try-a-model.md"
+
+
+def test_the_page_has_the_lines_of_every_kind() -> None:
+    lines = [line for block in blocks(PAGE) if block.language == "bash" for line in block.code.splitlines()]
+    for kind, made in KINDS.items():
+        assert f"penstock sample-model {kind} > {kind}.toml" in lines
+        assert f"penstock run my-{kind} --catalogue {kind}.toml {made.arguments}" in lines
+
+
+@pytest.mark.breadth
+@pytest.mark.timeout(300)
+def test_the_lines_of_pages_and_embeddings_run_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(PAGE):
+        if block.title:
+            Path(block.title).write_text(block.code)
+    Path("text-generation.toml").write_text(write_sample("text-generation", tmp_path / "my-text-generation"))
+    lines = [line for block in blocks(PAGE) if block.language == "bash" for line in block.code.splitlines()]
+    wanted = [line for line in lines if any(word in line for word in ("rows.npy", "page.png", "prompt_embeds"))]
+    ran = dict.fromkeys(line for line in wanted if "my-tensor" not in line)
+    for line in ran:
+        app(split(line)[1:], standalone_mode=False)
+    assert len(ran) == 5
+    assert "Annual Report" in capsys.readouterr().out

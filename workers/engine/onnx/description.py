@@ -86,8 +86,8 @@ def sizes_freed(graph: Any, description: Description) -> Any:
     """Return the graph after removing the heights and widths that it declares, if the description says so."""
     if not description.any_size:
         return graph
-    specs = (*description.inputs.items(), *description.outputs.items())
-    last = {spec.name or name for name, spec in specs if spec.layout == "NHWC"}
+    last = {spec.name or name for name, spec in description.inputs.items() if spec.layout == "NHWC"}
+    last |= {spec.name or name for name, spec in description.outputs.items() if spec.layout == "NHWC"}
     for node in (*graph.input, *graph.output):
         sides = node.type.tensor_type.shape.dim
         if len(sides) == 4:
