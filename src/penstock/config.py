@@ -196,7 +196,7 @@ class Settings(BaseSettings):
     durability: Literal["manifest", "redis"] = "manifest"
     #: Buckets whose objects jobs may name as `s3://bucket/key`, besides the buckets of the drop rules.
     s3_input_buckets: tuple[str, ...] = ()
-    #: Files of further catalogues, read after the shipped one.
+    #: Files of further catalogues, read after the shipped one. `package:MODULE/FILE` lies in an installed package.
     models: tuple[Path, ...] = ()
     #: Folder for models fetched from the hub and from S3; None = `~/.cache/penstock/models`.
     model_cache: Path | None = None

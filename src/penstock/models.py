@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol, TypeVar
@@ -287,6 +288,7 @@ NamedT = TypeVar("NamedT", bound=Named)
 def read_catalogue(*paths: Path) -> Catalogue:
     """Read the shipped catalogue and then the given files; a later record replaces an earlier one of the same name.
 
+    `package:MODULE/FILE` is a file inside an installed package.
     A relative path as `source` starts at its catalogue's folder. An invalid record, or one that claims another model's
     alias, is listed in `wrong`. Raises `ConfigError` for a file that cannot be read or is not TOML, or for a record
     with an invalid name.
@@ -295,7 +297,7 @@ def read_catalogue(*paths: Path) -> Catalogue:
     shipped = files("penstock") / "catalogue" / "models.toml"
     for read in _parse("the shipped catalogue", shipped.read_text()):
         records[read.name] = read
-    for path in paths:
+    for path in map(_located, paths):
         for read in _parse(str(path), _text(path)):
             records.pop(read.name, None)  # keeps the order: names that are read later come later
             records[read.name] = read.in_folder(path.parent)
@@ -403,6 +405,18 @@ class _Read:
         """Return the record as invalid because of its aliases."""
         said = f"{self.where}: aliases: {why}" if self.wrong is None else self.wrong
         return replace(self, model=self.model.model_copy(update={"aliases": ()}), wrong=said)
+
+
+def _located(path: Path) -> Path:
+    """Return the path of a catalogue's file; raise `ConfigError` for a package that is not installed."""
+    scheme, _, rest = str(path).partition(":")
+    if scheme != "package":
+        return path
+    module, _, file = rest.partition("/")
+    spec = find_spec(module) if module.isidentifier() else None
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"cannot read the catalogue {path}: the package {module!r} is not installed")
+    return Path(spec.origin).parent / file
 
 
 def _text(path: Path) -> str:

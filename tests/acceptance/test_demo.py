@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from penstock.processors.geo.sample import write_sample
+
 pytestmark = pytest.mark.slow
+#: Python runs a module of this name at its start.
+WITHOUT_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+
+class WithoutTorch(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == "torch" else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTorch
+"""
 
 
 @pytest.mark.breadth
@@ -24,3 +39,15 @@ def test_a_failed_demo_leaves_the_job_with_its_error(tmp_path: Path) -> None:
     job = json.loads((tmp_path / "demo-output" / "job.json").read_text())
     assert (job["status"], job["error"]["code"]) == ("failed", "media_unreadable")
     assert job["error"]["detail"] in done.stderr
+
+
+@pytest.mark.breadth
+def test_without_torch_onnx_runtime_computes_the_demo(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    write_sample(tmp_path / "scene.tif", size_px=256)
+    command = [sys.executable, "-m", "penstock.cli", "demo", "--scene", "scene.tif"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "by ONNX Runtime" in done.stdout
+    assert (tmp_path / "demo-output" / "classes.tif").stat().st_size > 0

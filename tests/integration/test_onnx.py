@@ -266,3 +266,40 @@ def test_a_device_that_is_not_there_is_said(tmp_path: Path) -> None:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(ModelUnavailable, match="pip install onnxruntime-gpu"):
             load(path, device="cuda")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_any_size_lifts_the_sizes_that_the_file_declares(tmp_path: Path, layout: str) -> None:
+    path = _sized(tmp_path / "net.onnx", layout)
+    names = {
+        "inputs": {"pixels": {"name": "in", "layout": layout}},
+        "outputs": {"logits": {"name": "out", "layout": layout}},
+    }
+    image = an_image(6, 20, 30)
+    with closing(load(path, options={"onnx": names})) as runner, pytest.raises(InvalidInput, match="16, 16"):
+        answer(runner, image)
+    with closing(load(path, options={"onnx": {**names, "any_size": True}})) as runner:
+        (output,) = answer(runner, image)
+    np.testing.assert_allclose(output.data["logits"], theirs(path, image), atol=1e-4)
+
+
+def _sized(path: Path, layout: str) -> Path:
+    """Save a convolution of 3 x 3 px whose file declares 16 x 16 px."""
+    weight = np.random.default_rng(2).normal(size=(5, 6, 3, 3)).astype(np.float32)
+    if layout == "NCHW":
+        nodes = [helper.make_node("Conv", ["in", "w"], ["out"], pads=[1, 1, 1, 1])]
+        return save(path, nodes, [value("in", ("n", 6, 16, 16))], [value("out", ("n", 5, 16, 16))], {"w": weight})
+    nodes = [
+        helper.make_node("Transpose", ["in"], ["x"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1]),
+        helper.make_node("Transpose", ["y"], ["out"], perm=[0, 2, 3, 1]),
+    ]
+    return save(path, nodes, [value("in", ("n", 16, 16, 6))], [value("out", ("n", 16, 16, 5))], {"w": weight})
+
+
+def test_any_size_needs_weights_in_one_file_and_images(tmp_path: Path) -> None:
+    external(tmp_path, "weights.bin")
+    with pytest.raises(ModelUnavailable, match=r"any_size needs all weights in model\.onnx"):
+        load(tmp_path, options={"onnx": {"any_size": True}})
+    with pytest.raises(ModelUnavailable, match="rows are no images"):
+        load(conv(tmp_path / "net.onnx"), options={"onnx": {"any_size": True, "rows": True}})

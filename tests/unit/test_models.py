@@ -185,3 +185,18 @@ def test_an_unknown_model_suggests_the_nearest_name_or_alias() -> None:
 @dataclass(frozen=True)
 class Named:
     aliases: tuple[str, ...]
+
+
+def test_a_catalogue_may_lie_in_a_package() -> None:
+    assert read_catalogue(Path("package:penstock/catalogue/csmask-onnx.toml"))["csmask"].runner == "onnx"
+
+
+@pytest.mark.parametrize("name", ["package:", "package:/a.toml", "package:no_such/a.toml", "package:a.b/c.toml"])
+def test_a_catalogue_in_a_package_that_is_not_installed_stops_the_start(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not installed"):
+        read_catalogue(Path(name))
+
+
+def test_a_catalogue_that_a_package_lacks_stops_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the catalogue .*none\.toml: No such file"):
+        read_catalogue(Path("package:penstock/catalogue/none.toml"))

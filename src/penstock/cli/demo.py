@@ -19,10 +19,12 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.cli.display import err, out, table
 from penstock.cli.progress import following, transfer
+from penstock.cli.sample_file import write_sample_file
 from penstock.client import Client, Job
 from penstock.config import DEFAULT_TENANT, Settings
 from penstock.errors import ConfigError
@@ -31,6 +33,8 @@ from penstock.storage.objects.opening import open_store, tenant_webhook_secret
 from penstock.webhooks import verify
 
 MODEL, FIELD = "csmask", "scene"
+#: The same model for ONNX Runtime.
+ONNX_CATALOGUE = "package:penstock/catalogue/csmask-onnx.toml"
 RESULT = (
     "classes.tif", "classes.tif.aux.xml", "classes.qml", "preview.png", "stats.json", "manifest.json", "job.json",
     "webhook.json",
@@ -64,7 +68,7 @@ def run_demo(scene: Path | None, folder: Path, *, keep: bool = False) -> int:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         if scene is None:
             scene = data / "sample.tif"
-            write_scene(scene)
+            write_sample_file(scene)
             out.print("scene   a synthetic one, written by `penstock sample`")
         receiver = stack.enter_context(_receiving())
         client = stack.enter_context(running(data / "service", allowed=[receiver.address]))
@@ -95,20 +99,6 @@ def _keep(job: Job) -> None:
         signal.pause()
 
 
-def write_scene(path: Path, *, size_px: int = 1024) -> None:
-    """Write the synthetic scene; `ConfigError` if libraries are missing or the file cannot be written."""
-    try:
-        from penstock.processors.geo.sample import write_sample
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"this needs {error.name}: pip install '.[geo]' in a clone of the repository") from error
-    try:
-        if not path.parent.is_dir():
-            raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
-        write_sample(path, size_px=size_px)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
-
-
 def _run(client: Client, scene: Path, receiver: Receiver) -> Job:
     with transfer(err, "sending") as on_bytes:
         hook = f"http://{receiver.address}/webhook"
@@ -134,7 +124,7 @@ def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
     """
     port = _free_port()
     data.mkdir(parents=True, exist_ok=True)
-    (data / "penstock.toml").touch()
+    (data / "penstock.toml").write_text(_configuration())
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_CONFIG": str(data / "penstock.toml"), "PENSTOCK_ALLOWED_HOSTS": json.dumps(list(allowed))}
     command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
@@ -154,6 +144,14 @@ def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
     finally:
         _end(process)
         telling.join()
+
+
+def _configuration() -> str:
+    """Return the settings of the demo's service: without torch, ONNX Runtime computes its model."""
+    if find_spec("torch") is not None or find_spec("onnxruntime") is None:
+        return ""
+    out.print("model   by ONNX Runtime, as torch is not installed")
+    return f'models = ["{ONNX_CATALOGUE}"]\n'
 
 
 def _tell(process: subprocess.Popen[str], ready: Future[bool]) -> None:

@@ -57,13 +57,14 @@ from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
+from penstock.cli.sample_file import sample
 from penstock.cli.sample_model import sample_model
 from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import PenstockError
 from penstock.jobs import Status
 
 if TYPE_CHECKING:
@@ -318,21 +319,7 @@ def list_jobs(
     out.print(fitted(out, columns, rows, omit=("webhooks", "progress")), soft_wrap=False)
 
 
-@app.command()
-def sample(
-    path: Annotated[Path, typer.Argument(help="GeoTIFF to write.", dir_okay=False)],
-    size_px: Annotated[int, typer.Option("--size", min=64, max=20_000, help="Width and height in pixels.")] = 1024,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-) -> None:
-    """Write a six-band scene for trying things out. It is synthetic, and tagged as such."""
-    from penstock.cli.demo import write_scene
-
-    if path.exists() and not force:
-        raise ConfigError(f"{path} exists: choose another name, or replace it with --force")
-    write_scene(path, size_px=size_px)
-    out.print(f"{path}: a synthetic scene of {size_px} x {size_px} px, six bands of reflectance x 10000")
-
-
+app.command()(sample)
 app.command()(up)
 app.command()(api)
 app.command()(worker)

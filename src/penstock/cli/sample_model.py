@@ -23,6 +23,7 @@ def sample_model(
     """
     from difflib import get_close_matches
 
+    from penstock.local.sample_files import FILES
     from penstock.local.sample_models import KINDS, write_sample
 
     if kind == "list":
@@ -45,4 +46,7 @@ def sample_model(
     err.print(
         f"{folder}: a random {kind} model, whose answers mean nothing. Add the record above to models.toml, then:"
     )
+    file = KINDS[kind].arguments.partition(" ")[0]
+    if Path(file).suffix in FILES:
+        err.print(f"penstock sample {file}")
     err.print(f"penstock run {folder.name} --catalogue models.toml {KINDS[kind].arguments}")

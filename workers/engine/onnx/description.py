@@ -6,6 +6,7 @@
     outputs.probability = { name = "conv2d_19", layout = "NHWC" }
     outputs.classes = { name = "logits", reduce = "argmax", resize = true }
     rows = true                                                   # tables: the first axis of a prompt is the batch
+    any_size = true                                               # images of other sizes than the file declares
     threads = 4                                                   # of one forward pass; default: every core
 
 A name that is the same on both sides may be left out; without `outputs` all outputs are returned.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -52,12 +53,16 @@ class Description(Record):
     inputs: Mapping[str, InputSpec] = Field(default_factory=dict)
     outputs: Mapping[str, OutputSpec] = Field(default_factory=dict)
     rows: bool = False
+    #: Ignore the height and width that the file declares: a network of convolutions computes images of any size, and
+    #: some exporters write down that of their example.
+    any_size: bool = False
     threads: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _of_tables_or_images(self) -> Self:
         layouts = [spec.layout for spec in self.inputs.values()] + [spec.layout for spec in self.outputs.values()]
-        if self.rows and ("NHWC" in layouts or any(spec.resize for spec in self.outputs.values())):
+        sized = self.any_size or any(spec.resize for spec in self.outputs.values())
+        if self.rows and ("NHWC" in layouts or sized):
             raise ValueError("rows are no images: they have no layout and no size")
         return self
 
@@ -75,3 +80,18 @@ def read_description(model: Model) -> Description:
     except ValidationError as error:
         wrong = wrong_fields(error, under=("onnx",))
         raise ModelUnavailable(f"model {model.name!r}: wrong options: {wrong}") from error
+
+
+def sizes_freed(graph: Any, description: Description) -> Any:
+    """Return the graph after removing the heights and widths that it declares, if the description says so."""
+    if not description.any_size:
+        return graph
+    last = {spec.name or name for name, spec in description.inputs.items() if spec.layout == "NHWC"}
+    last |= {spec.name or name for name, spec in description.outputs.items() if spec.layout == "NHWC"}
+    for node in (*graph.input, *graph.output):
+        sides = node.type.tensor_type.shape.dim
+        if len(sides) == 4:
+            for axis in (1, 2) if node.name in last else (2, 3):
+                sides[axis].Clear()
+    del graph.value_info[:]
+    return graph

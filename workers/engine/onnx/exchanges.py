@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.models import Model
 from penstock.processors.exchange import Exchange
-from penstock.workers.engine.onnx.description import Description, InputSpec, read_description
+from penstock.workers.engine.onnx.description import Description, InputSpec, read_description, sizes_freed
 from penstock.workers.engine.weights import locate
 
 #: Size of a file, at most, that is read for the names of its inputs and outputs: weights inside are read, too.
@@ -25,7 +25,7 @@ def exchange_of(model: Model) -> Exchange | None:
     path = path / description.file if path.is_dir() else path
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:
         return None
-    graph = onnx.load(path, load_external_data=False).graph
+    graph = sizes_freed(onnx.load(path, load_external_data=False).graph, description)
     weights = {tensor.name for tensor in graph.initializer}
     return Exchange(
         prompt=dict(_inputs(description, [node for node in graph.input if node.name not in weights])),

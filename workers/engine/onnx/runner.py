@@ -12,16 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.onnx.description import Description, InputSpec, Layout, OutputSpec, read_description
+from penstock.workers.engine.onnx.description import (
+    Description,
+    InputSpec,
+    Layout,
+    OutputSpec,
+    read_description,
+    sizes_freed,
+)
 from penstock.workers.engine.onnx.graph import check_graph, find_file
 from penstock.workers.engine.onnx.reduction import reduced, resized
 from penstock.workers.engine.onnx.session import onnx_errors, open_session
@@ -146,8 +155,9 @@ def load_onnx(model: Model) -> Runner:
     """Load a network from its ONNX file; raise `ModelUnavailable`."""
     description = read_description(model)
     path = find_file(model, description.file)
-    size_bytes, _ = check_graph(model, path)
-    session = open_session(model, path, threads=description.threads)
+    size_bytes, outside = check_graph(model, path)
+    content = _freed(model, description, path, outside=outside) if description.any_size else None
+    session = open_session(model, path, threads=description.threads, content=content)
     inputs, dynamic = _inputs(model, description, session.get_inputs())
     outputs = _outputs(model, description, session.get_outputs())
     largest = model.max_batch if dynamic and not description.rows else 1
@@ -157,6 +167,15 @@ def load_onnx(model: Model) -> Runner:
 def check_onnx(model: Model) -> None:
     """Check the file that `load_onnx` would load, without making a session; raise `ModelUnavailable`."""
     check_graph(model, find_file(model, read_description(model).file))
+
+
+def _freed(model: Model, description: Description, path: Path, *, outside: bool) -> bytes:
+    """Return a file's content without its declared sizes; raise `ModelUnavailable` if its weights lie elsewhere."""
+    if outside:
+        raise ModelUnavailable(f"model {model.name!r}: any_size needs all weights in {path.name}, without other files")
+    made = onnx.load(path)
+    sizes_freed(made.graph, description)
+    return bytes(made.SerializeToString())
 
 
 def _inputs(model: Model, description: Description, nodes: Sequence[Any]) -> tuple[dict[str, Port], bool]:

@@ -20,8 +20,11 @@ _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation", "out o
 _MAX_SAID = 300
 
 
-def open_session(model: Model, path: Path, *, threads: int = 0) -> Any:
-    """Return a session for a checked ONNX file; raise `ModelUnavailable` with onnxruntime's error."""
+def open_session(model: Model, path: Path, *, threads: int = 0, content: bytes | None = None) -> Any:
+    """Return a session for a checked ONNX file, or for other `content` in its place.
+
+    Raises `ModelUnavailable` with onnxruntime's error.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
@@ -32,7 +35,7 @@ def open_session(model: Model, path: Path, *, threads: int = 0) -> Any:
     options.enable_cpu_mem_arena = False
     providers = _providers(model)
     try:
-        session = ort.InferenceSession(str(path), options, providers=providers)
+        session = ort.InferenceSession(str(path) if content is None else content, options, providers=providers)
     except Exception as error:  # onnxruntime's errors have no common base
         raise ModelUnavailable(
             f"onnxruntime cannot load {path.name} of model {model.name!r}: {_said(error)}"

@@ -1,0 +1,222 @@
+"""Networks of sample models in the formats of the libraries transformers and diffusers, with random weights.
+
+Each function writes a directory as the library saves it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+#: Sizes with attention heads of 32 numbers, the narrowest that vLLM computes.
+_WIDE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+_SIDE = {"height": 32, "width": 32}
+_LABELS = {0: "one", 1: "two", 2: "three", 3: "four"}
+_NORMAL = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+#: Seconds that the Whisper hears at a time, and its special tokens after the 256 bytes. Tokens of times follow them.
+_WINDOW_S = 2
+_WHISPER = (
+    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>",
+    "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>",
+)  # fmt: skip
+
+
+def library(name: str) -> Any:
+    """Return a library that is imported here only; without the bars that it draws while it saves."""
+    found: Any = import_module(name)
+    if name != "torch":
+        found.utils.logging.disable_progress_bar()
+    return found
+
+
+def _json(folder: Path, name: str, data: Mapping[str, Any]) -> None:
+    (folder / name).write_text(json.dumps(data))
+
+
+def _pictures(folder: Path, kind: str = "ViTImageProcessor", **fields: Any) -> None:
+    _json(folder, "preprocessor_config.json", {"image_processor_type": kind, "size": _SIDE, **_NORMAL, **fields})
+
+
+def _tokenizer(folder: Path, *special: str, words: Sequence[str] = ()) -> None:
+    """Write a tokenizer of bytes with special tokens from 256 on, then further tokens; the first one ends a text."""
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.add_tokens(list(words))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ends = {"eos_token": special[0], "pad_token": special[0], "tokenizer_class": "PreTrainedTokenizerFast"}
+    _json(folder, "tokenizer_config.json", ends)
+
+
+def text_generation(folder: Path) -> None:
+    """Write a Llama that vLLM loads too: its heads are as wide as vLLM's attention needs them."""
+    transformers = library("transformers")
+
+    config = transformers.LlamaConfig(
+        **_WIDE, head_dim=32, vocab_size=257, eos_token_id=256, bos_token_id=None, max_position_embeddings=256,
+        initializer_range=0.5,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    _tokenizer(folder, "<end>")
+    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+
+
+def text_embedding(folder: Path) -> None:
+    """Write a BERT that vLLM loads too."""
+    transformers = library("transformers")
+
+    config = transformers.BertConfig(**_WIDE, vocab_size=257, max_position_embeddings=256, initializer_range=0.5)
+    transformers.BertModel(config).save_pretrained(folder)
+    _tokenizer(folder, "<end>")
+
+
+def speech_recognition(folder: Path) -> None:
+    """Write a Whisper that hears `_WINDOW_S` at a time."""
+    transformers = library("transformers")
+
+    ids = {name: 256 + number for number, name in enumerate(_WHISPER)}
+    end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
+    steps = 50 * _WINDOW_S
+    layers = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = transformers.WhisperConfig(
+        **layers, d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=80, init_std=0.6,
+        vocab_size=256 + len(ids) + steps + 1, max_source_positions=steps, max_target_positions=24, pad_token_id=end,
+        bos_token_id=end, eos_token_id=end, decoder_start_token_id=start, suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )  # fmt: skip
+    network = transformers.WhisperForConditionalGeneration(config)
+    network.generation_config = transformers.GenerationConfig(
+        no_timestamps_token_id=ids["<|notimestamps|>"], is_multilingual=True, max_length=24,
+        lang_to_id={name: ids[name] for name in ("<|en|>", "<|de|>")}, max_initial_timestamp_index=50,
+        task_to_id={name: ids[f"<|{name}|>"] for name in ("transcribe", "translate")}, decoder_start_token_id=start,
+        eos_token_id=end, pad_token_id=end, begin_suppress_tokens=[32, end], alignment_heads=[[1, 0], [0, 1]],
+    )  # fmt: skip
+    network.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(chunk_length=_WINDOW_S).save_pretrained(folder)
+    _tokenizer(folder, *_WHISPER, words=[f"<|{step * 0.02:.2f}|>" for step in range(steps + 1)])
+
+
+def vit(network: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        transformers = library("transformers")
+
+        config = transformers.ViTConfig(**_TINY, image_size=32, patch_size=8, id2label=_LABELS, initializer_range=0.5)
+        getattr(transformers, network)(config).save_pretrained(folder)
+        _pictures(folder)
+
+    return write
+
+
+def segformer(channels: int, labels: Mapping[int, str] = _LABELS) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        transformers = library("transformers")
+
+        config = transformers.SegformerConfig(
+            hidden_sizes=[8, 16, 16, 16], depths=[1] * 4, num_attention_heads=[1, 2, 2, 2], decoder_hidden_size=16,
+            num_channels=channels, id2label=dict(labels), initializer_range=0.5,
+        )  # fmt: skip
+        transformers.SegformerForSemanticSegmentation(config).save_pretrained(folder)
+        _pictures(folder, "SegformerImageProcessor", size={"height": 64, "width": 64})
+
+    return write
+
+
+def object_detection(folder: Path) -> None:
+    transformers = library("transformers")
+
+    config = transformers.YolosConfig(
+        **_TINY, image_size=[96, 128], patch_size=16, num_detection_tokens=8, id2label=_LABELS, initializer_range=0.3
+    )
+    transformers.YolosForObjectDetection(config).save_pretrained(folder)
+    _pictures(folder, "YolosImageProcessor", size={"shortest_edge": 96, "longest_edge": 128})
+
+
+def instance_segmentation(folder: Path) -> None:
+    transformers = library("transformers")
+
+    swin = transformers.SwinConfig(
+        image_size=64, embed_dim=8, depths=[1] * 4, num_heads=[1, 1, 2, 2], window_size=4,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    config = transformers.Mask2FormerConfig(
+        backbone_config=swin, encoder_layers=1, decoder_layers=2, encoder_feedforward_dim=16, num_attention_heads=2,
+        num_queries=10, id2label=_LABELS, feature_size=32, mask_feature_size=32, hidden_dim=32, dim_feedforward=16,
+    )  # fmt: skip
+    transformers.Mask2FormerForUniversalSegmentation(config).save_pretrained(folder)
+    _pictures(folder, "Mask2FormerImageProcessor", size={"shortest_edge": 96, "longest_edge": 128})
+
+
+def depth_estimation(folder: Path) -> None:
+    transformers = library("transformers")
+
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    backbone = transformers.Dinov2Config(
+        **{**_TINY, "num_hidden_layers": 4}, image_size=56, patch_size=14, out_features=stages,
+        reshape_hidden_states=False,
+    )  # fmt: skip
+    config = transformers.DepthAnythingConfig(
+        backbone_config=backbone, patch_size=14, reassemble_hidden_size=16, neck_hidden_sizes=[8] * 4,
+        fusion_hidden_size=8, head_hidden_size=8,
+    )  # fmt: skip
+    transformers.DepthAnythingForDepthEstimation(config).save_pretrained(folder)
+    size = {"height": 56, "width": 56}
+    _pictures(folder, "DPTImageProcessor", size=size, keep_aspect_ratio=True, ensure_multiple_of=14)
+
+
+def audio_classification(folder: Path) -> None:
+    transformers = library("transformers")
+
+    config = transformers.Wav2Vec2Config(
+        **_TINY, conv_dim=(8,) * 7, num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=2, id2label=_LABELS,
+        classifier_proj_size=8, vocab_size=10,
+    )  # fmt: skip
+    transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(folder)
+    transformers.Wav2Vec2ForSequenceClassification(config).save_pretrained(folder)
+
+
+def image_text_to_text(folder: Path) -> None:
+    transformers = library("transformers")
+
+    vision = {**_TINY, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8}
+    text = {**_TINY, "vocab_size": 300, "max_position_embeddings": 1024, "eos_token_id": 256, "bos_token_id": None}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**vision), text_config=transformers.LlamaConfig(**text),
+        image_token_index=257,
+    )  # fmt: skip
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    _tokenizer(folder, "<end>", "<image>")
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{% for part in message.content %}{% if part.type == 'image' %}<image>\n"
+        "{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}"
+    )
+    _pictures(folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size=_SIDE)
+
+
+def image_generation(folder: Path) -> None:
+    diffusers = library("diffusers")
+
+    unet = diffusers.UNet2DModel(
+        sample_size=16, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4, attention_head_dim=4,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    diffusers.DDPMPipeline(unet, diffusers.DDPMScheduler()).save_pretrained(folder)
+
+
+def zero_shot(folder: Path) -> None:
+    transformers = library("transformers")
+    text = {**_TINY, "vocab_size": 257, "max_position_embeddings": 77, "eos_token_id": 256, "bos_token_id": None}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={**_TINY, "image_size": 32, "patch_size": 8}, projection_dim=8
+    )
+    transformers.CLIPModel(config).save_pretrained(folder)
+    _tokenizer(folder, "<end>")
+    _pictures(folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size=_SIDE)
