@@ -18,6 +18,8 @@ CATALOGUE = Path("package:penstock/catalogue/csmask-onnx.toml")
 DATA = Path(__file__).parents[3] / "shared" / "data" / "geo"
 #: Probabilities may differ by this much, and classes where two are this close.
 CLOSE = 1e-5
+#: Share of pixels whose classes may differ where two are close. It was 0 on every scene and machine that was tried.
+MOST_CLOSE = 1e-5
 pytestmark = pytest.mark.slow
 
 
@@ -57,14 +59,14 @@ def compared(engines: tuple[Engine, Engine], folder: Path, scene: Path, **reques
     return int(known.sum()), int((classes != others).sum())
 
 
-@pytest.mark.parametrize("size_px", [256, 1024])
+@pytest.mark.parametrize("size_px", [256, pytest.param(1024, marks=pytest.mark.breadth)])
 def test_the_synthetic_scene_has_the_same_classes(
     size_px: int, engines: tuple[Engine, Engine], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     write_sample(tmp_path / "scene.tif", size_px=size_px)
     pixels, differing = compared(engines, tmp_path, tmp_path / "scene.tif")
     record_property("figures", f"csmask, {size_px} px: {differing} of {pixels} classes differ between torch and ONNX")
-    assert differing == 0
+    assert differing <= MOST_CLOSE * pixels
 
 
 @pytest.mark.breadth
@@ -88,4 +90,4 @@ def test_real_scenes_have_the_same_classes(
 ) -> None:
     pixels, differing = compared(engines, tmp_path, DATA / f"{name}.tif", **request_fields)
     record_property("figures", f"csmask, {name}: {differing} of {pixels} classes differ between torch and ONNX")
-    assert differing == 0
+    assert differing <= MOST_CLOSE * pixels
