@@ -316,8 +316,7 @@ class RemoteSession:
         self._prompts = prompts
         self._limits = limits
         self._sink = sink
-        #: Not resolved now: a process may have put a link in its place, which leads out of its room.
-        self._folder = folder
+        self._folder = folder.resolve()
         self._say = say
 
     @property
