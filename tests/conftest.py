@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import signal
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from zlib import crc32
 
 import pytest
@@ -91,13 +93,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.write_line(value)
 
 
+@contextmanager
+def same_logs() -> Iterator[None]:
+    """Undo what was set up for all logs of the process meanwhile, such as an `Engine` that has them at errors only.
+
+    Else later tests would write to a standard error that pytest has closed.
+    """
+    configured, before, root = structlog.is_configured(), structlog.get_config(), logging.getLogger()
+    handlers = list(root.handlers)
+    yield
+    if configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
+    # Handlers of pytest's come and go by themselves; they are of other types.
+    root.handlers[:] = [each for each in root.handlers if each in handlers or type(each) is not logging.StreamHandler]
+
+
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """Undo what a test set up for all logs of the process, such as an `Engine` that has them at errors only."""
-    before = structlog.is_configured()
-    yield
-    if not before:
-        structlog.reset_defaults()
+    """Undo what a test set up for all logs."""
+    with same_logs():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def logs_as_before_the_module() -> Iterator[None]:
+    """Undo what fixtures of a module set up for all logs."""
+    with same_logs():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
