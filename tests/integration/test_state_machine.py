@@ -163,7 +163,7 @@ class Jobs(RuleBasedStateMachine):
             return
         end = job.end("canceled")
         if job.state == "running":
-            job.cancel = True
+            job.cancel, job.cancel_stored = True, job.cancel_stored or (job.durable and before > 1)
         elif before == 99 or not job.durable:
             job.finish(end)
         else:
@@ -367,7 +367,9 @@ class Jobs(RuleBasedStateMachine):
             elif job.stored is not None:
                 job.finish(job.stored)
             else:
-                self.jobs[name] = Expected(durable=True, body=job.body, manifest=True)
+                again = self.jobs[name] = Expected(durable=True, body=job.body, manifest=True)
+                if job.cancel_stored:  # it does not run again
+                    again.finish(again.end("canceled"))
 
     # -- what must always be true
 

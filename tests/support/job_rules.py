@@ -36,6 +36,8 @@ class Expected:
     fence: int = 0
     ended_by: int = 0
     cancel: bool = False
+    #: The cancel.json of a running job exists.
+    cancel_stored: bool = False
     checkpoints: int = 0
     text: str | None = None
     #: Stored: the request.json exists.
