@@ -95,8 +95,10 @@ def test_the_last_file_with_the_record_is_the_one_that_counts(tmp_path: Path) ->
     first.write_text('[models.a]\ntitle = "A"\n')
     last.write_text('[models.b]\ntitle = "B"\n')
     assert file_of("a", [first, last]) == first
-    with pytest.raises(ConfigError, match="the shipped catalogue"):
+    with pytest.raises(ConfigError, match="comes with a package"):
         file_of("csmask", [first, last])
+    with pytest.raises(ConfigError, match="comes with a package"):
+        file_of("csmask", [first, Path("package:penstock/catalogue/csmask-onnx.toml")])
 
 
 def test_a_record_is_written_with_the_rights_of_its_file(tmp_path: Path) -> None:

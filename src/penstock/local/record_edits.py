@@ -16,13 +16,13 @@ from penstock.errors import ConfigError
 def file_of(name: str, paths: Sequence[Path]) -> Path:
     """Return the last of the files that has a record of this name: the one that counts.
 
-    Raises `ConfigError` if only the shipped catalogue has it, which is not changed.
+    Raises `ConfigError` if only a catalogue has it that comes with a package: it is not changed.
     """
     for path in reversed(paths):
-        if name in _read(path).get("models", {}):
+        if not str(path).startswith("package:") and name in _read(path).get("models", {}):
             return path
     raise ConfigError(
-        f"{name} is in the shipped catalogue, which is not changed: copy its record into your models.toml"
+        f"{name} is in a catalogue that comes with a package and stays as it is: copy its record into your models.toml"
     )
 
 

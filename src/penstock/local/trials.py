@@ -132,8 +132,9 @@ def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes:
 def _watch(process: subprocess.Popen[bytes], order: str, memory_bytes: int, on_gpu: bool) -> int | None:
     """Wait for the end of a process; kill it above the memory, and return its bytes then."""
     assert process.stdin is not None  # noqa: S101  (it is a pipe)
-    process.stdin.write(order.encode())
-    process.stdin.close()
+    with suppress(BrokenPipeError):  # it has ended, and says why
+        process.stdin.write(order.encode())
+        process.stdin.close()
     seen = psutil.Process(process.pid)
     while True:
         try:
