@@ -114,9 +114,9 @@ class Services:
         """The function that returns an object's public URI; None for the local store, whose paths are private."""
         return None if self.store_is_local else self.objects.uri
 
-    def view(self, job: Job) -> JobView:
-        """Return the public view of a job."""
-        return job_view(job, base_url=self.settings.base_url, uri=self.uri)
+    def view(self, job: Job, *, whole: bool = False) -> JobView:
+        """Return the public view of a job; the `whole` one has the provenance."""
+        return job_view(job, base_url=self.settings.base_url, uri=self.uri, whole=whole)
 
 
 async def _services(request: Request) -> Services:

@@ -133,7 +133,7 @@ async def read_job(
     response.headers["Cache-Control"] = "no-cache"
     if if_none_match and _matches(if_none_match, etag):
         return Response(status_code=304, headers=dict(response.headers))
-    return api.view(job)
+    return api.view(job, whole=True)
 
 
 @router.get("", responses=problems(422), openapi_extra=FILTERS)

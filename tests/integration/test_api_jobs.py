@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,6 +182,18 @@ async def test_reading_waits_for_the_end(service: Service) -> None:
     waiting = asyncio.create_task(service.http.get(job["links"]["self"], params={"wait": 20}))
     await service.succeed(claim)
     assert (await waiting).json()["status"] == "succeeded"
+
+
+async def test_only_the_answer_about_one_job_has_the_provenance_also_of_a_newer_release(service: Service) -> None:
+    job = await service.submit()
+    made = {"model": None, "machine": "cpu-x", "software": {"torch": "2"}, "inputs": [], "defaults": {}, "later": [1]}
+    outcome = Outcome(State.SUCCEEDED, text="hi", provenance=json.dumps(made))
+    await service.end(await service.claim(), outcome)
+    found = (await service.http.get(f"/v1/jobs/{job['id']}")).json()["provenance"]
+    assert {name: found[name] for name in made} == made
+    assert (found["parts"], found["resumed"], found["copied_from"]) == (0, 0, None)
+    [listed] = (await service.http.get("/v1/jobs")).json()["jobs"]
+    assert (listed["status"], listed["provenance"]) == ("succeeded", None)
 
 
 async def test_an_unchanged_job_is_answered_304(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,6 +110,9 @@ def test_a_second_identical_job_has_the_same_bytes_and_no_forward_pass(caching: 
     assert caching.contents(second) == caching.contents(first) == b"hihi"
     assert [replace(a, key="") for a in second.artifacts] == [replace(a, key="") for a in first.artifacts]
     assert second.artifacts != first.artifacts
+    made, copied = (json.loads(job.provenance or "") for job in (first, second))
+    assert made["inputs"][0].pop("reference") != copied["inputs"][0].pop("reference")
+    assert copied == made | {"copied_from": "a"}
 
 
 @pytest.mark.parametrize(
