@@ -33,6 +33,7 @@ from penstock.models import Model, linked_documents, media_by_range, media_refer
 from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.request_defaults import defaults_of
 from penstock.storage.journal import journal
+from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import Ended, Flow, Journal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
@@ -47,7 +48,7 @@ from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import JobMedia
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
-from penstock.workers.provenance import Course, ModelFacts, copied, provenance
+from penstock.workers.provenance import Course, copied, environment, provenance
 from penstock.workers.result_cache import ResultCache, fingerprint_of
 from penstock.workers.rooms import ARTIFACTS, Rooms
 from penstock.workers.served_models import RunnableModel, ServedModels
@@ -76,7 +77,7 @@ class Pipeline:
     #: Scratch folders of attempts.
     rooms: Rooms
     waits: StoreWaits
-    facts: ModelFacts = field(default_factory=ModelFacts)
+    environments: Environments = field(default_factory=Environments)
 
     @property
     def journal(self) -> Journal:
@@ -196,10 +197,9 @@ class Pipeline:
         inputs, defaults = media.inputs(places, digests.finish(attempt.check)), defaults_of(schema, request)
         if made.copied is not None:
             return copied(made.copied[1], inputs, defaults, made.copied[0])
-        course = Course(attempt.claim.parts, made.resumed)
-        return provenance(
-            self.facts.of(runnable.model), {**made.software, **loaded_software()}, inputs, defaults, course
-        )  # fmt: skip
+        described = environment(runnable.facts, {**made.software, **loaded_software()})
+        name = self.environments.keep(self.waits.store(attempt), attempt.claim.key.tenant, described)
+        return provenance(name, inputs, defaults, Course(attempt.claim.parts, made.resumed))
 
     def _known(self, attempt: Attempt, runnable: RunnableModel, media: JobMedia, folder: Path) -> Processed | None:
         """Return the result of an earlier, equal job, if the model has a cache and such a job exists.
@@ -228,7 +228,9 @@ class Pipeline:
         )  # fmt: skip
         # An attempt that joins parts needs few rows, or none. The cache needs the bytes of whole files.
         joins = attempt.claim.parts > 0 and not runnable.model.cache
-        media = JobMedia(get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins, digests=digests)
+        media = JobMedia(
+            get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins, digests=digests
+        )
         by_range = media_by_range(runnable.schema, request)
         for place, reference in media_references(runnable.schema, request):
             attempt.check()

@@ -1,4 +1,4 @@
-"""The provenance of a result: the model, software, machine and inputs that made it. Pure, except for `ModelFacts`.
+"""The provenance of a result: the model, software, machine and inputs that made it. Pure, except for `facts_of`.
 
 It lets somebody compute the result again and, where the bytes differ, tells which of these differed. It is a JSON
 object that a succeeded job keeps, small because every job has one: the request itself is stored with the job.
@@ -6,6 +6,7 @@ object that a succeeded job keeps, small because every job has one: the request 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -25,6 +26,8 @@ from penstock.workers.engine.sources import sha256_of
 MAX_INPUTS = 100
 #: Bytes of weights without hashes in their record that a process hashes by itself, once.
 MAX_HASHED_BYTES = 256 << 20
+#: Files and folders of such weights. A folder with more is no folder of weights: it may be a whole disk.
+MAX_HASHED_FILES = 1000
 #: Machine of a model that a server computes.
 SERVER = "server"
 #: Fields of a record that cannot change a result. `source` is a local path here, which differs between machines.
@@ -79,14 +82,23 @@ class Course:
         return {name: value for name, value in row.items() if value}
 
 
+#: One attempt that computed everything.
+ALONE = Course()
+
+
+def environment(made_by: Mapping[str, Any], software: Mapping[str, str]) -> dict[str, Any]:
+    """Return the description of what computes: the facts about a model and its machine, and the software."""
+    return {**made_by, "software": dict(sorted(software.items()))}
+
+
 def provenance(
-    made_by: Mapping[str, Any], software: Mapping[str, str], inputs: Sequence[Input], defaults: Mapping[str, Any],
-    course: Course,
+    environment: str | None, inputs: Sequence[Input], defaults: Mapping[str, Any], course: Course = ALONE
 ) -> str:  # fmt: skip
-    """Return the provenance of a result as JSON. `made_by` are the facts about the model and its machine."""
+    """Return the provenance of a result as JSON, without what is empty. `environment` is the digest of one."""
     listed, others = inputs[:MAX_INPUTS], inputs[MAX_INPUTS:]
-    found: dict[str, Any] = {**made_by, "software": dict(sorted(software.items()))}
-    found["inputs"] = [each.to_json() for each in listed]
+    found: dict[str, Any] = {
+        "environment": environment, "inputs": [each.to_json() for each in listed], "defaults": dict(defaults),
+    }  # fmt: skip
     if others:
         rows = [each.to_json() for each in others]
         found["other_inputs"] = {
@@ -94,36 +106,20 @@ def provenance(
             "size_bytes": sum(each.size_bytes for each in others),
             "sha256": digest(rows).hex(),
         }
-    found["defaults"] = dict(defaults)
-    return dump(found | course.to_json())
+    return dump({name: value for name, value in found.items() if value} | course.to_json())
 
 
-def copied(
-    found: Mapping[str, Any], inputs: Sequence[Input], defaults: Mapping[str, Any], job_id: str
-) -> str:  # fmt: skip
+def copied(found: Mapping[str, Any], inputs: Sequence[Input], defaults: Mapping[str, Any], job_id: str) -> str:
     """Return the provenance of a result that the cache returned: that of the earlier job `job_id`, with own inputs."""
-    facts = {name: found[name] for name in ("model", "machine") if name in found}
     course = Course(found.get("parts", 0), found.get("resumed", 0), found.get("copied_from", job_id))
-    return provenance(facts, found.get("software", {}), inputs, defaults, course)
-
-
-class ModelFacts:
-    """The facts about each model that do not change while a process runs it, computed once."""
-
-    def __init__(self) -> None:
-        #: Facts by the model's name, with the model of which they are.
-        self._known: dict[str, tuple[Model, dict[str, Any]]] = {}
-
-    def of(self, model: Model) -> dict[str, Any]:
-        """Return `model` and `machine` of a result; the first call hashes weights without hashes in their record."""
-        known = self._known.get(model.name)
-        if known is None or known[0] is not model:
-            self._known[model.name] = known = model, facts_of(model)
-        return known[1]
+    return provenance(found.get("environment"), inputs, defaults, course)
 
 
 def facts_of(model: Model) -> dict[str, Any]:
-    """Return `model` and `machine` of a result. The model's `source` is a local path."""
+    """Return `model` and `machine` of a result. The model's `source` is a local path.
+
+    They do not change while a process serves the model. Hashes weights without hashes in their record.
+    """
     served = Runners.installed().is_served(model)
     about = {
         "name": model.name, "revision": model.revision, "record_sha256": record_sha256(model),
@@ -140,9 +136,10 @@ def record_sha256(model: Model) -> str:
 
 
 def weights_sha256(model: Model) -> str | None:
-    """Return the digest of a model's weights; None for large ones whose record has no hashes.
+    """Return the digest of a model's weights; None for large ones, or many files, whose record has no hashes.
 
-    For a folder it is the digest of its files' names and hashes: those of the record, else of all files.
+    For a folder it is the digest of its files' names and hashes: those of the record, else of all files. Looks at
+    `MAX_HASHED_FILES` files at most, whatever the folder holds.
     """
     if model.sha256 is not None:
         return model.sha256
@@ -152,14 +149,31 @@ def weights_sha256(model: Model) -> str | None:
         return None  # as a path it would be the current folder
     root = Path(model.source)
     try:
-        files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
-        if not files or sum(path.stat().st_size for path in files) > MAX_HASHED_BYTES:
-            return None
         if root.is_file():
-            return sha256_of(root)
-        return digest("files", {str(path.relative_to(root)): sha256_of(path) for path in files}).hex()
+            return sha256_of(root) if root.stat().st_size <= MAX_HASHED_BYTES else None
+        found = _few_files(root)
+        return digest("files", {name: sha256_of(root / name) for name in found}).hex() if found else None
     except OSError:
         return None
+
+
+def _few_files(root: Path) -> list[str] | None:
+    """Return the paths of the files below a folder, sorted; None where they are more or larger than is hashed."""
+    found: list[str] = []
+    size = entries = 0
+    folders = [root]
+    while folders:
+        with os.scandir(folders.pop()) as rows:
+            for row in rows:
+                entries += 1
+                if row.is_dir(follow_symlinks=False):
+                    folders.append(Path(row.path))
+                elif row.is_file():
+                    size += row.stat().st_size
+                    found.append(str(Path(row.path).relative_to(root)))
+                if entries > MAX_HASHED_FILES or size > MAX_HASHED_BYTES:
+                    return None
+    return sorted(found)
 
 
 def _name_of(value: object) -> str:

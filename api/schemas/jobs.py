@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
@@ -337,8 +337,8 @@ class ReadyView(Outgoing):
     job_store: str | None
 
 
-def job_view(job: Job, *, base_url: str, uri: UriOf, whole: bool = False) -> JobView:
-    """Return the public view of a job; the `whole` one has the provenance."""
+def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, Any] | None = None) -> JobView:
+    """Return the public view of a job, with its provenance where this is given."""
     here, wanted = f"{base_url}/v1/jobs/{job.key.id}", job.submission
     return JobView(
         id=job.key.id,
@@ -366,7 +366,7 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, whole: bool = False) -> Job
         artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
         error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
         metrics=_metrics(job),
-        provenance=ProvenanceView.model_validate_json(job.provenance) if whole and job.provenance else None,
+        provenance=None if provenance is None else ProvenanceView.model_validate(provenance),
         attempts=[_attempt_view(each) for each in job.attempts],
         metadata=dict(wanted.metadata),
         delivery=job.delivery,

@@ -71,22 +71,27 @@ class OtherInputsView(Kept):
 class ProvenanceView(Kept):
     """The model, software, machine and inputs that made a result."""
 
-    model: MadeByModelView | None = Field(
-        default=None, description="Null where the result cache returned the result of a job without provenance."
+    environment: str | None = Field(
+        default=None,
+        description="Digest of `model`, `machine` and `software`: two results with the same one were computed alike. "
+        "Null where the result cache returned the result of a job without provenance, as are the three.",
     )
+    #: The model; null where its description is no longer stored.
+    model: MadeByModelView | None = None
     machine: str | None = Field(
         default=None,
         description="The kind of machine, such as `cpu-avx2` or `cuda-nvidia-h100`; `server` for a model that a "
         "server computes. Results of two kinds may differ in their last bits.",
     )
     #: Versions of Penstock, of Python and of the libraries that the worker had loaded, by name.
-    software: dict[str, str]
+    software: dict[str, str] = Field(default_factory=dict)
     #: The files, at most 100.
-    inputs: list[InputView]
+    inputs: list[InputView] = Field(default_factory=list)
     #: The inputs after the first 100; null without such.
     other_inputs: OtherInputsView | None = None
     defaults: dict[str, Any] = Field(
-        description="The fields that `input` left out, by JSON pointer, with the values that counted: at most 200."
+        default_factory=dict,
+        description="The fields that `input` left out, by JSON pointer, with the values that counted: at most 200.",
     )
     #: The number of parts that several workers computed; 0 for a job that one worker computed.
     parts: int = 0

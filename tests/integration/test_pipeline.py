@@ -22,6 +22,7 @@ from penstock.jobs import Job, JobKey, Progress, State, Status
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
 from penstock.storage.journal import journal
+from penstock.storage.journal.environments import Environments
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
 from penstock.workers.engine.base import Check
@@ -102,9 +103,11 @@ def test_a_result_carries_what_made_it_in_both_stores(bench: Bench, durability: 
     assert bench.slots.work("default") == 1
     job = read(bench, key)
     found = json.loads(job.provenance or "")
-    assert (found["model"]["name"], found["model"]["runner"]) == ("echo", "fake")
-    assert {"penstock", "python", "numpy"} <= set(found["software"])
-    assert found["machine"].startswith("cpu-")
+    made = Environments().read(bench.objects, key.tenant, found["environment"])
+    assert made is not None
+    assert (made["model"]["name"], made["model"]["runner"]) == ("echo", "fake")
+    assert {"penstock", "python", "numpy"} <= set(made["software"])
+    assert made["machine"].startswith("cpu-")
     hashed = sha256(b"hi").hexdigest()
     assert found["inputs"] == [{"place": "/text", "reference": "media://up/in.txt", "size_bytes": 2, "sha256": hashed}]
     assert found["defaults"] == {"/save": False, "/chance": False, "/when": None}

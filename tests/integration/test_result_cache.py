@@ -220,7 +220,9 @@ def test_a_text_that_looks_like_a_reference_is_not_taken_for_its_medium(tmp_path
     file = tmp_path / "media.txt"
     file.write_text("hi")
     schema = {"properties": {"media": {"format": "media"}, "note": {"type": "string"}}}
-    serving = RunnableModel(Model(name="m", title="M", runner="fake", processor="p", source="-", revision="1"), schema)
+    serving = RunnableModel(
+        Model(name="m", title="M", runner="fake", processor="p", source="-", revision="1"), schema, {}
+    )
 
     def mark(reference: str, note: str) -> str:
         asked = {"media": reference, "note": note}

@@ -21,8 +21,8 @@ from penstock.workers.provenance import (
     MAX_INPUTS,
     Course,
     Input,
-    ModelFacts,
     copied,
+    environment,
     facts_of,
     provenance,
     record_sha256,
@@ -39,17 +39,20 @@ def model(**changes: Any) -> Model:
 
 
 def test_a_result_names_its_model_software_machine_and_inputs() -> None:
-    found = json.loads(provenance(facts_of(model()), {"torch": "2", "numpy": "1"}, [ONE], {"/n": 1}, Course()))
-    assert found == {
+    assert environment(facts_of(model()), {"torch": "2", "numpy": "1"}) == {
         "model": {
             "name": "m", "revision": "1", "record_sha256": record_sha256(model()), "runner": "torch",
             "dtype": "float32", "processor": "none",
         },
         "machine": machine_kind(model()),
         "software": {"numpy": "1", "torch": "2"},
+    }  # fmt: skip
+    assert json.loads(provenance("e", [ONE], {"/n": 1})) == {
+        "environment": "e",
         "inputs": [{"place": "/scene", "reference": "media://up/a.tif", "size_bytes": 3, "sha256": "0" * 64}],
         "defaults": {"/n": 1},
-    }  # fmt: skip
+    }
+    assert json.loads(provenance(None, [], {})) == {}
 
 
 def test_a_partial_file_has_a_strong_etag_and_a_web_address_no_query() -> None:
@@ -61,7 +64,7 @@ def test_a_partial_file_has_a_strong_etag_and_a_web_address_no_query() -> None:
 
 def test_many_inputs_are_kept_as_one_digest() -> None:
     many = [replace(ONE, size_bytes=number) for number in range(MAX_INPUTS + 2)]
-    others = [json.loads(provenance({}, {}, rows, {}, Course())) for rows in (many, [*many[:-1], ONE])]
+    others = [json.loads(provenance("e", rows, {})) for rows in (many, [*many[:-1], ONE])]
     assert len(others[0]["inputs"]) == MAX_INPUTS
     assert others[0]["other_inputs"]["number"] == 2
     assert others[0]["other_inputs"]["size_bytes"] == 2 * MAX_INPUTS + 1
@@ -69,7 +72,7 @@ def test_many_inputs_are_kept_as_one_digest() -> None:
 
 
 def test_a_copied_result_has_the_makers_of_the_first_job_and_inputs_of_its_own() -> None:
-    first = json.loads(provenance({"machine": "cpu-x"}, {"torch": "2"}, [ONE], {"/n": 1}, Course(parts=2, resumed=5)))
+    first = json.loads(provenance("e", [ONE], {"/n": 1}, Course(parts=2, resumed=5)))
     mine = replace(ONE, reference="media://mine/a.tif")
     second = json.loads(copied(first, [mine], {"/n": 1}, "first"))
     assert second == first | {"inputs": [mine.to_json()], "copied_from": "first"}
@@ -112,10 +115,21 @@ def test_large_weights_without_hashes_have_no_digest(tmp_path: Path) -> None:
     assert weights_sha256(model(source=str(tmp_path))) is None
 
 
-def test_the_facts_of_a_model_are_computed_once() -> None:
-    facts, first, second = ModelFacts(), model(), model(revision="2")
-    assert facts.of(first) is facts.of(first)
-    assert facts.of(second)["model"]["revision"] == "2"
+def test_of_a_folder_with_many_files_little_is_read(tmp_path: Path) -> None:
+    """A model without weights of its own may name a repository, or a disk, as its source."""
+    (tmp_path / "inside").mkdir()
+    for number in range(module.MAX_HASHED_FILES + 1):
+        (tmp_path / "inside" / str(number)).touch()
+    unread = tmp_path / "inside" / "fifo"
+    os.mkfifo(unread)  # opening it would wait for ever
+    assert weights_sha256(model(source=str(tmp_path))) is None
+
+
+def test_links_between_folders_end(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"weights")
+    before = weights_sha256(model(source=str(tmp_path)))
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert weights_sha256(model(source=str(tmp_path))) == before
 
 
 def test_the_software_is_what_the_process_has_loaded() -> None:
