@@ -24,7 +24,8 @@ from penstock.errors import (
     ProcessorFailed,
 )
 from penstock.intake.guard import GuardedClient
-from penstock.intake.media import LocalMedia, fetch_for_job
+from penstock.intake.local_media import LocalMedia
+from penstock.intake.media import fetch_for_job
 from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State

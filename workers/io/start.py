@@ -1,0 +1,23 @@
+"""The start of a fork server: `python -m penstock.workers.io.start <descriptor> <log descriptor>`, by `forks.py`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+#: Packages that structlog imports for colours where they are there: 5 MB, and each fork copies what is imported.
+_UNUSED: dict[str, Any] = {"rich": None}
+
+
+def main(descriptor: int, log_descriptor: int) -> None:
+    """Import the fork server without what only terminals need, and run it; processors may import that later."""
+    sys.modules |= _UNUSED
+    from penstock.workers.io import server
+
+    for name in _UNUSED:
+        del sys.modules[name]
+    server.main(descriptor, log_descriptor)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
