@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from penstock.workers.io import kernel
+
 #: Numbers of the system calls, the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
@@ -40,11 +42,12 @@ class _PathRule(ctypes.Structure):
     _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
 
 
+@cache
 def version() -> int:
     """Return the kernel's version of Landlock; 0 without it."""
     if sys.platform != "linux":
         return 0
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
+    return max(0, int(kernel.libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
 def restrict(reads: Iterable[Path], writes: Iterable[Path], *, execute: bool = False) -> None:
@@ -70,11 +73,6 @@ def restrict(reads: Iterable[Path], writes: Iterable[Path], *, execute: bool = F
         os.close(ruleset)
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _allow(ruleset: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -89,7 +87,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
 
 
 def _call(number: int, *args: object) -> int:
-    result = int(_libc().syscall(number, *args))
+    result = int(kernel.libc().syscall(number, *args))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock ({os.strerror(ctypes.get_errno())})")
     return result
