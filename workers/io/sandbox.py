@@ -38,15 +38,12 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CAPABILITY_VERSION_3 = 0x20080522
 _PAGE_BYTES = resource.getpagesize()
 #: Descriptions of the machine that libraries read.
-_MACHINE = tuple(
-    Path(path)
-    for path in (
-        "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
-        "/proc/filesystems", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease", "/sys/devices/system",
-        "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
-    )
+_MACHINE = (
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
+    "/proc/filesystems", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease", "/sys/devices/system",
+    "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
 )  # fmt: skip
-_DEVICES = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 #: Variables that a processor's libraries may need. All others are removed and so cannot leak.
 _ENVIRONMENT = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
@@ -82,8 +79,8 @@ class Confinement:
     #: Bytes of one file that it writes.
     file_bytes: int
     #: Files and folders that it may read, and folders that it may change.
-    reads: tuple[Path, ...]
-    writes: tuple[Path, ...]
+    reads: tuple[Path | str, ...]
+    writes: tuple[Path | str, ...]
     #: The parts of `PARTS` that there are.
     parts: frozenset[str]
     #: True if it may start processes.
@@ -161,11 +158,11 @@ def hide() -> None:
     _set_dumpable(False)
 
 
-def _own_entries() -> list[Path]:
+def _own_entries() -> list[str]:
     """Return what a process reads about itself and the machine in /proc and /sys."""
     # Open for ever: if the kernel dropped the folder from its caches, its next one would be another file.
     os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
-    return [Path("/proc/self"), *_MACHINE]
+    return ["/proc/self", *_MACHINE]
 
 
 def adopt() -> None:
