@@ -35,6 +35,7 @@ _AHEAD_BYTES = 8192
 TICK_S = 0.1
 
 _PREFIX = struct.Struct("<BIQ")
+_JSON = json.JSONEncoder(ensure_ascii=False)
 #: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
 _INLINE, _SHARED, _DESCRIPTOR, _WANTED, _GRANTED = range(5)
 
@@ -288,7 +289,7 @@ class Channel:
 
 def _dump(header: Mapping[str, Any]) -> bytes:
     try:
-        text = json.dumps(header, ensure_ascii=False).encode()
+        text = _JSON.encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProcessorFailed(f"the processor's data is neither arrays nor JSON: {error}") from error
     if len(text) > MAX_HEADER_BYTES:
