@@ -6,8 +6,8 @@ Requests are sent at fixed times, whatever happened to earlier ones, over as man
 closes its connection when it has waited for its patience; only responses before count. The load comes from a process of
 its own, and the worker is stopped, so that only the API is measured. The most that the API takes is measured first,
 with 16 connections that send one request after another. The processor time of a refusal is the API's, without that of
-the accepted jobs at the cost that they have without overload. Fixed rates follow, since multiples of the most grow with it:
-by default three and ten times of the 294/s that the API took before it had a door.
+the accepted jobs at the cost that they have without overload. Fixed rates follow, since multiples of the most grow with
+it: by default three and ten times of the 294/s that the API took before it had a door.
 """
 
 from __future__ import annotations
