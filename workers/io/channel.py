@@ -94,7 +94,7 @@ class Channel:
         self._memory = memory or Memory(0)
         self._patient = patient
         self._sending = threading.Lock()
-        #: What was read ahead, and the descriptor that came with it.
+        #: Bytes that were read ahead, and the descriptor that came with them.
         self._there = bytearray()
         self._descriptor: int | None = None
         end.setblocking(patient)
