@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import FetchFailed, InputError, InvalidInput, ProcessorFailed
-from penstock.intake.media import LocalMedia
-from penstock.intake.partial import PartialFile, Range
+from penstock.intake.local_media import LocalMedia
 from penstock.processors.links import asset_links, collection_items
 from penstock.workers.input_digests import InputDigests
 from penstock.workers.provenance import Input
+
+if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local_media`
+    from penstock.intake.partial import PartialFile, Range
 
 #: Files that a job's documents may name.
 MAX_FETCHED = 1000

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from penstock.documents import issues
 from penstock.errors import InvalidInput, ProcessorFailed
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
 from penstock.processors.registry import Registry

@@ -21,7 +21,7 @@ import structlog
 from penstock import __version__
 from penstock.digests import digest
 from penstock.errors import InputError, JobGone, JobStoreError, ObjectNotFound, ObjectStoreUnavailable, UnknownJob
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Claim, Job, JobKey, State
 from penstock.models import media_references
 from penstock.processors.base import Result

@@ -24,7 +24,7 @@ import structlog
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from penstock.errors import JobStoreError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
+from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
@@ -232,25 +232,53 @@ class JobStore:
 
     def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none."""
-        return self.run_all([command])[0]
+        with redis_errors(command.script):
+            return command.parse(self._script(command.script)(args=[command.argument]))
 
-    def run_all(self, commands: Sequence[Command[T]]) -> list[T]:
-        """Run commands one after the other and return their replies."""
-        replies = [self._reply(command) for command in commands]
-        return [command.parse(reply) for command, reply in zip(commands, replies, strict=True)]
+    def run_each(self, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
+        """Run commands in one message, one after the other; return their parsed replies, or their errors.
+
+        Raises `JobStoreError` when there is no answer.
+        """
+        with redis_errors(), self.client.pipeline(transaction=False) as line:
+            for command in commands:
+                self._script(command.script)(args=[command.argument], client=line)
+            replies = line.execute(raise_on_error=False)
+        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
     def close(self) -> None:
         """Close the connections."""
         self.client.close()
 
-    def _reply(self, command: Command[Any]) -> Any:
-        with redis_errors(command.script):
-            return self._script(command.script)(args=[command.argument])
-
     def _script(self, name: str) -> Any:
         if name not in self._scripts:
             self._scripts[name] = self.client.register_script(source(name))
         return self._scripts[name]
+
+
+def run_each(store: Runs, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
+    """Run commands as `JobStore.run_each`, in one message where the store can."""
+    if isinstance(store, JobStore):
+        return store.run_each(commands)
+    return [_run(store, command) for command in commands]
+
+
+def _run(store: Runs, command: Command[Any]) -> Any:
+    try:
+        return store.run(command)
+    except JobStoreError:
+        raise
+    except PenstockError as error:
+        return error
+
+
+def _parsed(command: Command[Any], reply: Any) -> Any:
+    if isinstance(reply, redis.RedisError):
+        return translated(reply, command.script)
+    try:
+        return command.parse(reply)
+    except PenstockError as error:
+        return error
 
 
 #: Seconds that an API call of a client which has not waited yet may take.

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.intake.media import LocalMedia, upload_key
+from penstock.intake.local_media import LocalMedia
+from penstock.intake.media import upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.models import Model
 from penstock.storage.journal import journal

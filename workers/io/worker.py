@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
-from penstock.intake.media import LocalMedia, safe_name
+from penstock.intake.local_media import LocalMedia, safe_name
 from penstock.listening import hear_prints, listening
 from penstock.models import Model
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
