@@ -1,4 +1,4 @@
-"""Digests of a job's media: SHA-256 of each whole file, computed beside the job's other work.
+"""Inputs of a result, and their digests: SHA-256 of each whole file, computed beside the job's other work.
 
 A file is hashed while its bytes are still in memory: a small one at once, a larger one in a thread, since hashing
 does not hold the interpreter. Partial files have none.
@@ -10,7 +10,10 @@ import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 #: Bytes of a file that is hashed at once.
 SMALL_BYTES = 256 << 10
@@ -18,6 +21,32 @@ SMALL_BYTES = 256 << 10
 _CHUNK_BYTES = 4 << 20
 #: Seconds between two checks while a digest is waited for.
 _CHECK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A medium of a job."""
+
+    #: JSON pointer into the request; None for a file that a document of the request names.
+    place: str | None
+    #: The reference, for addresses on the web without the query, which may be a signature.
+    reference: str
+    size_bytes: int
+    #: Digest of the whole file; None where only ranges were read.
+    sha256: str | None
+    #: Strong etag of the source; None for a file with a digest, and where the source has none.
+    etag: str | None = None
+
+    @classmethod
+    def of(cls, place: str | None, reference: str, size_bytes: int, sha256: str | None, etag: str | None) -> Input:
+        """Return the input of a reference; a weak etag says nothing about bytes and is left out."""
+        strong = None if sha256 or etag is None or etag.startswith("W/") else etag
+        return cls(place, _without_query(reference), size_bytes, sha256, strong)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the input without the fields that are None."""
+        row = {name: getattr(self, name) for name in ("place", "reference", "size_bytes", "sha256", "etag")}
+        return {name: value for name, value in row.items() if value is not None}
 
 
 class InputDigests:
@@ -67,3 +96,8 @@ class InputDigests:
                     return None
                 digest.update(chunk)
         return digest.hexdigest()
+
+
+def _without_query(reference: str) -> str:
+    scheme, host, path, _, _ = urlsplit(reference)
+    return urlunsplit((scheme, host, path, "", "")) if scheme in ("http", "https") else reference

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import FetchFailed, InputError, InvalidInput, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
 from penstock.processors.links import asset_links, collection_items
-from penstock.workers.input_digests import InputDigests
-from penstock.workers.provenance import Input
+from penstock.workers.input_digests import Input, InputDigests
 
 if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local_media`
     from penstock.intake.partial import PartialFile, Range

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from penstock.digests import digest
 from penstock.models import Model
@@ -21,6 +20,7 @@ from penstock.storage.redis.fields import dump
 from penstock.workers.engine.kinds import machine_kind
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
+from penstock.workers.input_digests import Input
 
 #: Inputs that are listed one by one; of the others only their number, their bytes and one digest are kept.
 MAX_INPUTS = 100
@@ -37,32 +37,6 @@ _NOT_COMPUTED = frozenset(
         "execution_timeout_s", "queue_ttl_s", "max_attempts", "licence", "citation", "links",
     }
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A medium of a job."""
-
-    #: JSON pointer into the request; None for a file that a document of the request names.
-    place: str | None
-    #: The reference, for addresses on the web without the query, which may be a signature.
-    reference: str
-    size_bytes: int
-    #: Digest of the whole file; None where only ranges were read.
-    sha256: str | None
-    #: Strong etag of the source; None for a file with a digest, and where the source has none.
-    etag: str | None = None
-
-    @classmethod
-    def of(cls, place: str | None, reference: str, size_bytes: int, sha256: str | None, etag: str | None) -> Input:
-        """Return the input of a reference; a weak etag says nothing about bytes and is left out."""
-        strong = None if sha256 or etag is None or etag.startswith("W/") else etag
-        return cls(place, _without_query(reference), size_bytes, sha256, strong)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the input without the fields that are None."""
-        row = {name: getattr(self, name) for name in ("place", "reference", "size_bytes", "sha256", "etag")}
-        return {name: value for name, value in row.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +158,3 @@ def _name_of(value: object) -> str:
 def _version_of(processor: str) -> str:
     found = {point.dist.version for point in entry_points(group=GROUP, name=processor) if point.dist is not None}
     return " ".join(sorted(found))
-
-
-def _without_query(reference: str) -> str:
-    scheme, host, path, _, _ = urlsplit(reference)
-    return urlunsplit((scheme, host, path, "", "")) if scheme in ("http", "https") else reference

@@ -16,11 +16,10 @@ from penstock.errors import Canceled
 from penstock.models import Model
 from penstock.workers import provenance as module
 from penstock.workers.engine.kinds import machine_kind
-from penstock.workers.input_digests import SMALL_BYTES, InputDigests
+from penstock.workers.input_digests import SMALL_BYTES, Input, InputDigests
 from penstock.workers.provenance import (
     MAX_INPUTS,
     Course,
-    Input,
     copied,
     environment,
     facts_of,
