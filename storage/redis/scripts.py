@@ -28,10 +28,12 @@ from penstock.errors import JobStoreError, RedisFailed, RedisFull, RedisRefused,
 from penstock.jobs import JobKey
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
+from penstock.storage.redis.calls import Calls
 from penstock.storage.redis.changes import Changes, Watch
 from penstock.storage.redis.lane import Lane
 
 T = TypeVar("T")
+U = TypeVar("U")
 #: An argument of a script.
 Arg = str | int | bool | None | Sequence["Arg"] | Mapping[str, "Arg"]
 #: Errors that end by themselves: no connection, a restart, a failover, or a busy server.
@@ -215,7 +217,7 @@ class JobStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self._scripts: dict[str, Any] = {}
+        self._calls = Calls(client)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10, tries: int = 4) -> JobStore:
@@ -232,25 +234,44 @@ class JobStore:
 
     def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none."""
-        return self.run_all([command])[0]
+        (reply,) = self._replies([command])
+        return command.parse(_checked(command, reply))
 
-    def run_all(self, commands: Sequence[Command[T]]) -> list[T]:
-        """Run commands one after the other and return their replies."""
-        replies = [self._reply(command) for command in commands]
-        return [command.parse(reply) for command, reply in zip(commands, replies, strict=True)]
+    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
+        """Run two commands in one message, the second after the first, also where that fails; return the first's reply.
+
+        `keep` gets the reply of the second, before an error of the first is raised. An error of the second is logged.
+        """
+        reply, other = self._replies([first, second])
+        try:
+            found = second.parse(_checked(second, other))
+        except JobStoreError as error:
+            log.warning("command.failed", script=second.script, detail=error.detail)
+        else:
+            keep(found)
+        return first.parse(_checked(first, reply))
 
     def close(self) -> None:
         """Close the connections."""
+        self._calls.close()
         self.client.close()
 
-    def _reply(self, command: Command[Any]) -> Any:
-        with redis_errors(command.script):
-            return self._script(command.script)(args=[command.argument])
+    def _replies(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Return the reply or the error of each command."""
+        calls = [("EVALSHA", digest(command.script), 0, command.argument) for command in commands]
+        with redis_errors(commands[0].script):
+            replies = self._calls.call(*calls)
+            if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
+                loads = [("SCRIPT LOAD", source(command.script)) for command in commands]
+                replies = self._calls.call(*loads, *calls)[len(loads) :]
+        return replies
 
-    def _script(self, name: str) -> Any:
-        if name not in self._scripts:
-            self._scripts[name] = self.client.register_script(source(name))
-        return self._scripts[name]
+
+def _checked(command: Command[Any], reply: Any) -> Any:
+    """Return a reply; raise the error that it is."""
+    if isinstance(reply, redis.RedisError):
+        raise translated(reply, command.script) from reply
+    return reply
 
 
 #: Seconds that an API call of a client which has not waited yet may take.

@@ -15,7 +15,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,9 @@ TICK_S = 0.1
 _PREFIX = struct.Struct("<BIQ")
 #: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
 _INLINE, _SHARED, _DESCRIPTOR, _WANTED, _GRANTED = range(5)
+#: The first line of a header where nothing in the shared memory has changed.
+_UNCHANGED: Mapping[str, Any] = {"returned": (), "dropped": (), "lent": None}
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 #: Called repeatedly while waiting for a message; raises to end the wait.
 Tick = Callable[[], None]
@@ -90,7 +93,10 @@ class Channel:
         self._memory = memory or Memory(0)
         self._patient = patient
         self._sending = threading.Lock()
-        end.settimeout(None if patient else TICK_S)
+        self._arrivals, self._room = select.poll(), select.poll()
+        self._arrivals.register(end, select.POLLIN)
+        self._room.register(end, select.POLLOUT)
+        end.setblocking(patient)
 
     def send(
         self, kind: str, values: Mapping[str, Value] | None = None, /, *, tick: Tick = _forever,
@@ -115,16 +121,16 @@ class Channel:
         try:
             prefix, descriptor = self._answer_wants(tick)
             body, header_bytes, body_bytes = self._checked(prefix, descriptor)
-            memory_line, _, text = self._read(header_bytes, tick).partition(b"\n")
-            memory, header = json.loads(memory_line), json.loads(text)
+            lines, buffer = bytearray(header_bytes), bytearray(body_bytes if body == _INLINE else 0)
+            self._fill([lines, buffer], tick)
+            memory_line, _, text = lines.partition(b"\n")
+            memory, header = json.loads(memory_line) if memory_line else _UNCHANGED, json.loads(text)
             self._memory.lent.take_back(memory["returned"])
             self._memory.borrowed.forget(memory["dropped"])
             if body == _DESCRIPTOR:
                 message, descriptor = Message(header, {}, descriptor), None
                 return message
-            if body == _INLINE:
-                buffer = self._read(body_bytes, tick)
-            else:
+            if body == _SHARED:
                 buffer = self._memory.borrowed.borrow(int(memory["lent"]), descriptor, body_bytes)
             return Message(header, {**header["plain"], **unpack(header["arrays"], buffer, body_bytes)})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -182,22 +188,25 @@ class Channel:
             self._write(_PREFIX.pack(_GRANTED, 0, number), [], granted, tick)
 
     def _memory_header(self, loan: Loan | None) -> bytes:
-        """Return the header's first line: the changes in the shared memory."""
-        changes = {"returned": self._memory.borrowed.returned(), "dropped": self._memory.lent.dropped()}
-        return json.dumps({**changes, "lent": loan.number if loan else None}).encode()
+        """Return the header's first line: the changes in the shared memory, nothing where there are none."""
+        returned, dropped = self._memory.borrowed.returned(), self._memory.lent.dropped()
+        if not (returned or dropped or loan):
+            return b""
+        return json.dumps({"returned": returned, "dropped": dropped, "lent": loan.number if loan else None}).encode()
 
     def _write(self, prefix: bytes, parts: list[Buffer], descriptor: int | None, tick: Tick) -> None:
-        descriptors = [] if descriptor is None else [descriptor]
+        """Send all parts, with one call of the system where the socket has room."""
+        left = memoryview(b"".join((prefix, *parts)))
+        extra = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
         with self._sending:
-            sent = self._with_ticks(tick, socket.send_fds, self._socket, [prefix], descriptors)
-            for part in [prefix[sent:], *parts]:
-                left = memoryview(part)
-                while left:
-                    left = left[self._with_ticks(tick, self._socket.send, left) :]
+            while left:
+                left = left[self._with_ticks(tick, self._room, self._socket.sendmsg, [left], extra) :]
+                extra = []
 
     def _read_prefix(self, tick: Tick) -> tuple[bytes, int | None]:
         args = self._socket, _PREFIX.size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        begin, descriptors, *_ = self._with_ticks(tick, socket.recv_fds, *args)
+        self._await_arrival(tick)
+        begin, descriptors, *_ = self._with_ticks(tick, self._arrivals, socket.recv_fds, *args)
         if not begin:
             raise Disconnected
         descriptor = descriptors[0] if descriptors else None
@@ -219,28 +228,42 @@ class Channel:
 
     def _read(self, count: int, tick: Tick) -> bytearray:
         buffer = bytearray(count)
-        left = memoryview(buffer)
-        while left:
-            got = self._with_ticks(tick, self._socket.recv_into, left)
-            if not got:
-                raise Disconnected
-            left = left[got:]
+        self._fill([buffer], tick)
         return buffer
 
-    def _with_ticks(self, tick: Tick, act: Callable[..., Any], *args: Any) -> Any:
+    def _fill(self, buffers: Sequence[bytearray], tick: Tick) -> None:
+        """Read into buffers until all are full."""
+        left = [memoryview(buffer) for buffer in buffers if buffer]
+        while left:
+            got = self._with_ticks(tick, self._arrivals, self._socket.recvmsg_into, left)[0]
+            if not got:
+                raise Disconnected
+            while left and got >= len(left[0]):
+                got -= len(left.pop(0))
+            if got:
+                left[0] = left[0][got:]
+
+    def _await_arrival(self, tick: Tick) -> None:
+        """Wait until something can be read, before a try that would fail; a patient socket waits by itself."""
+        while not self._patient and self._socket.fileno() >= 0:
+            tick()
+            if self._arrivals.poll(TICK_S * 1000):
+                return
+
+    def _with_ticks(self, tick: Tick, waiting: select.poll, act: Callable[..., Any], *args: Any) -> Any:
         while True:
             tick()
             try:
                 return act(*args)
-            except TimeoutError:
-                continue
+            except BlockingIOError:
+                waiting.poll(TICK_S * 1000)
             except OSError as error:
                 raise Disconnected from error
 
 
 def _dump(header: Mapping[str, Any]) -> bytes:
     try:
-        text = json.dumps(header, ensure_ascii=False).encode()
+        text = _ENCODER.encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProcessorFailed(f"the processor's data is neither arrays nor JSON: {error}") from error
     if len(text) > MAX_HEADER_BYTES:
