@@ -318,10 +318,12 @@ class Heartbeat:
 
     @contextmanager
     def watching(self, attempt: Attempt) -> Iterator[None]:
-        """Renew the attempt's lease while the block runs."""
+        """Renew the attempt's lease while the block runs. An attempt that begins after `drain` is stopped at once."""
         name = (attempt.claim.key, attempt.claim.fence)
         with self._lock:
             self._attempts[name] = attempt
+        if self._draining.is_set():
+            attempt.stop(Drained())
         try:
             yield
         finally:

@@ -301,8 +301,8 @@ class Pipeline:
                     raise Drained
 
     def _try(self, end: Flow[Ended], attempt: Attempt) -> Ended | PenstockError:
-        # After a long attempt there may be much to delete, and a job that is claimed before would wait for that.
-        quick = attempt.age_s < QUICK_S and not attempt.has_saved
+        # What follows the last command delays the job that is claimed with it, whose lease nobody renews meanwhile.
+        quick = attempt.age_s < QUICK_S and not attempt.has_saved and attempt.fingerprint is None
         try:
             return Journal(self.store, self.objects, attempt.run_last if quick else None).run(end)
         except JobGone:

@@ -32,6 +32,9 @@ LISTEN_S = 2.0
 #: Seconds of one wait for a ring: a worker that drains waits for it.
 RING_S = 0.5
 
+#: Seconds for which the end of a job waits for a claim of another slot, before it becomes a message of its own.
+CLAIM_S = 0.25
+
 #: Waits for a ring for a slot (its name, seconds); returns the queue with a job for it, or None.
 Listen = Callable[[str, float], str | None]
 #: Runs a job; its second argument runs the job's last command.
@@ -43,12 +46,17 @@ log = structlog.get_logger(__name__)
 
 
 class NextClaim:
-    """A claim of a slot: its queue, its nonce, and the claimed jobs (None = not tried)."""
+    """A claim of a slot: its queue, its nonce, the claimed jobs, and the time for which Redis lets the slot listen.
+
+    The jobs are None until Redis has replied. Then Redis may have made the claim: the same nonce asks for the same jobs.
+    """
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.nonce = uuid.uuid4().hex
         self.claims: tuple[Claim, ...] | None = None
+        #: Monotonic time at which the slot's time to listen ends, never later than in Redis.
+        self.listens_until_s = 0.0
 
 
 class Slots:
@@ -126,7 +134,7 @@ class Slots:
                     wanted = NextClaim(wanted.queue)
                     done, claims = done + len(claims), self._run_all(claims, wanted)
                 if claims is not None:  # else the same claim again: Redis may have made it, and its reply was lost
-                    rung = self._wait_for_ring() if done else None
+                    rung = self._wait_for_ring(wanted.listens_until_s) if done else None
                     wanted = None if rung is None else NextClaim(rung)
             return done
         finally:
@@ -219,6 +227,11 @@ class Slots:
         try:
             for claim in claims:
                 self._run(claim, partial(self._run_and_claim, following))
+        except BaseException:
+            with self._claiming:  # this slot ends, and the leases of its next jobs expire by themselves
+                self._running -= len(following.claims or ())
+                following.claims = None
+            raise
         finally:
             with self._claiming:
                 self._running -= len(claims)
@@ -231,27 +244,32 @@ class Slots:
         return following.claims
 
     def _run_and_claim(self, following: NextClaim, last: Command[Any]) -> Any:
-        """Run the last command of a job, and claim the slot's next job in the same message."""
-        if self._run_both is not None:
-            with self._claiming:
+        """Run the last command of a job, and claim the slot's next job in the same message.
+
+        Only the command where another slot's claim takes long: the end of a job must not wait for that.
+        """
+        if self._run_both is not None and self._claiming.acquire(timeout=CLAIM_S):
+            try:
                 if following.claims is None and not self._claims_nothing():
                     # The job ends before the claim: this slot runs nothing else then.
                     command = self._command(following, dry=self._running == 1, listens=True)
                     return self._run_both(last, command, partial(self._keep, following))
+            finally:
+                self._claiming.release()
         return self._store.run(last)
 
     def _keep(self, following: NextClaim, claims: tuple[Claim, ...]) -> None:
         following.claims = claims
         self._count(claims)
 
-    def _wait_for_ring(self) -> str | None:
-        """Wait until this slot is rung for; return the queue with a job, None after `LISTEN_S` or when draining."""
+    def _wait_for_ring(self, until_s: float) -> str | None:
+        """Wait until this slot is rung for; return the queue with a job, None from `until_s` on or when draining."""
         if self._listen is None:
             return None
-        slot, ends = self._slot(), time.monotonic() + LISTEN_S
+        slot = self._slot()
         self._listening.add(slot)
         try:
-            while not self._draining.is_set() and time.monotonic() < ends:
+            while not self._draining.is_set() and time.monotonic() < until_s:
                 if (queue := self._listen(slot, RING_S)) is not None:
                     return queue
             return self._store.run(bells.stop_listening(slot, self._settings.queues))
@@ -300,6 +318,7 @@ class Slots:
             return ()
 
     def _command(self, wanted: NextClaim, *, dry: bool, listens: bool) -> Command[tuple[Claim, ...]]:
+        wanted.listens_until_s = time.monotonic() + LISTEN_S
         return records.claim(
             wanted.queue,
             slot=self._slot(),

@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """A command after which a flow needs neither store."""
+    """A command after which neither its flow nor the flow's caller needs a store, whatever the reply."""
 
     command: Command[Any]
 
@@ -361,9 +361,11 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
 
 
 def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
-    if reply.proposal is not None:
-        stored = yield from _store_and_end(claim.key, reply.proposal, last=True)
-        return Ended("ok", stored.shows(claim))
+    if (proposal := reply.proposal) is not None:
+        stored = yield from _objects(lambda objects: manifests.put_outcome(objects, claim.key, proposal))
+        commit, shown = records.commit_end(claim.key, stored.text), stored.shows(claim)
+        yield Last(commit) if shown else commit
+        return Ended("ok", shown)
     if reply.value == "ok":
         return Ended("ok", succeeded)
     # An earlier try of this attempt may have stored the outcome, whichever process committed it.
@@ -376,10 +378,9 @@ def _store_and_commit(key: JobKey, proposal: str) -> Flow[Job]:
     return (yield from _redis(records.commit(key, stored.text)))
 
 
-def _store_and_end(key: JobKey, proposal: str, *, last: bool = False) -> Flow[StoredOutcome]:
+def _store_and_end(key: JobKey, proposal: str) -> Flow[StoredOutcome]:
     stored = yield from _objects(lambda objects: manifests.put_outcome(objects, key, proposal))
-    commit = records.commit_end(key, stored.text)
-    yield Last(commit) if last else commit
+    yield from _redis(records.commit_end(key, stored.text))
     return stored
 
 

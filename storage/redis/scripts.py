@@ -244,11 +244,11 @@ class JobStore:
         """
         reply, other = self._replies([first, second])
         try:
-            found = second.parse(_checked(second, other))
+            keep(second.parse(_checked(second, other)))
         except JobStoreError as error:
             log.warning("command.failed", script=second.script, detail=error.detail)
-        else:
-            keep(found)
+        except Exception:  # whatever it is: the first command has run
+            log.exception("command.failed", script=second.script)
         return first.parse(_checked(first, reply))
 
     def close(self) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from penstock.errors import JobGone, RedisUnavailable, UnknownJob
+from penstock.errors import JobGone, UnknownJob
 from penstock.jobs import Claim, JobKey, State
 from penstock.storage.redis import records
 from penstock.storage.redis.records import Command, JobStore
+from penstock.storage.redis.scripts import digest, source
 from penstock.workers.slots import Slots
+from tests.chaos.proxy import Proxy
 from tests.support.bare_store import claim, read, submit
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.valkey import ValkeyProcess
@@ -21,20 +25,26 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Noting:
-    """Runs pairs of commands on a store, notes their scripts, and loses the replies to the first pairs."""
+#: Seconds after which a test gives up.
+PATIENCE_S = 60.0
 
-    def __init__(self, store: JobStore, *, lost: int = 0) -> None:
-        self.store, self.lost = store, lost
+
+class Noting:
+    """Runs pairs of commands on a store and notes their scripts; the first pair's reply waits for `passes`."""
+
+    def __init__(self, store: JobStore) -> None:
+        self.store = store
         self.pairs: list[tuple[str, str]] = []
+        self.entered, self.passes = threading.Event(), threading.Event()
+        self.passes.set()
 
     def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
         self.pairs.append((first.script, second.script))
-        if self.lost:
-            self.lost -= 1
-            self.store.run_both(first, second, lambda _: None)
-            raise RedisUnavailable
-        return self.store.run_both(first, second, keep)
+        reply = self.store.run_both(first, second, keep)
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.passes.wait(PATIENCE_S)
+        return reply
 
 
 @pytest.fixture
@@ -43,9 +53,13 @@ def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-def slots_of(bench: Bench, noting: Noting, run: Callable[..., None] | None = None) -> Slots:
+def slots_of(bench: Bench, noting: Noting, run: Callable[..., None] | None = None, **options: Any) -> Slots:
     run = run or bench.pipeline.run
-    return Slots(bench.settings, bench.store, bench.pipeline.served, run, run_both=noting.run_both)
+    return Slots(bench.settings, bench.store, bench.pipeline.served, run, run_both=noting.run_both, **options)
+
+
+def proxy_url(proxy: Proxy) -> str:
+    return f"redis://127.0.0.1:{proxy.port}/0"
 
 
 def submit_texts(bench: Bench, *names: str) -> list[JobKey]:
@@ -63,11 +77,98 @@ def test_the_end_of_a_job_and_the_next_claim_are_one_message(bench: Bench) -> No
     assert noting.pairs == [("commit", "claim")] * 3
 
 
-def test_a_job_whose_claim_had_a_lost_reply_runs_once_and_at_once(bench: Bench) -> None:
-    keys, noting = submit_texts(bench, "a", "b"), Noting(bench.store, lost=1)
+@pytest.mark.parametrize("lost", [1, 4], ids=["sent again at once", "given up"])
+def test_a_job_whose_claim_had_a_lost_reply_runs_once_and_at_once(
+    valkey: ValkeyProcess, tmp_path: Path, lost: int
+) -> None:
+    with Proxy(valkey.port) as proxy, open_bench(proxy_url(proxy), tmp_path, durability="manifest") as bench:
+        keys, noting = submit_texts(bench, "a", "b"), Noting(bench.store)
+        bench.store.client.script_load(source("commit"))
+        bench.store.client.script_load(source("claim"))
+        proxy.lose_replies(digest("commit").encode(), lost)
+        assert slots_of(bench, noting).work("default") == 2
+        assert proxy.lost == {digest("commit").encode(): lost}
+        found = [bench.store.run(records.read(key)) for key in keys]
+    assert [(job.state, job.attempt, job.crashes) for job in found] == [(State.SUCCEEDED, 1, 0)] * 2
+
+
+@pytest.mark.parametrize("deed", ["bad", "bug"])
+def test_an_end_after_which_files_are_deleted_is_a_message_of_its_own(bench: Bench, deed: str) -> None:
+    keys = [bench.submit(deed, {"text": bench.upload(deed, upload_id=deed)}), *submit_texts(bench, "good")]
+    noting = Noting(bench.store)
     assert slots_of(bench, noting).work("default") == 2
-    found = [bench.store.run(records.read(key)) for key in keys]
-    assert [(job.state, job.attempt) for job in found] == [(State.SUCCEEDED, 1)] * 2
+    assert states(bench, keys) == [State.FAILED, State.SUCCEEDED]
+    assert noting.pairs == [("commit", "claim")]
+
+
+def test_the_end_of_a_job_does_not_wait_for_a_claim_that_hangs(bench: Bench) -> None:
+    first, second = submit_texts(bench, "a", "b")
+    noting, ready, ended = Noting(bench.store), threading.Barrier(2), threading.Event()
+    noting.passes.clear()
+
+    def run(claimed: Claim, last: Any) -> None:
+        ready.wait(PATIENCE_S)  # both slots have claimed
+        if claimed.key == second:
+            assert noting.entered.wait(PATIENCE_S)
+        bench.pipeline.run(claimed, last)
+        if claimed.key == second:
+            ended.set()
+
+    slots = slots_of(bench, noting, run)
+    threads = [threading.Thread(target=slots.work, args=("default",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert ended.wait(PATIENCE_S)
+        assert states(bench, [first, second]) == [State.SUCCEEDED] * 2
+    finally:
+        noting.passes.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_slot_that_fails_after_its_claim_does_not_keep_the_worker(bench: Bench) -> None:
+    submit_texts(bench, "a", "b")
+
+    def run(claimed: Claim, last: Any) -> None:
+        bench.pipeline.run(claimed, last)
+        raise ZeroDivisionError
+
+    slots = slots_of(bench, Noting(bench.store), run)
+    with pytest.raises(ZeroDivisionError):
+        slots.work("default")
+    slots.drain()
+    slots.start()
+    joining = threading.Thread(target=slots.join, daemon=True)
+    joining.start()
+    joining.join(PATIENCE_S)
+    assert not joining.is_alive()
+
+
+def test_a_slot_listens_no_longer_than_redis_lets_it(bench: Bench) -> None:
+    submit_texts(bench, "a")
+    listened: list[str] = []
+
+    def run(claimed: Claim, last: Any) -> None:
+        bench.pipeline.run(claimed, last)
+        wait_until_nobody_listens(bench)
+
+    def listen(slot: str, _: float) -> None:
+        listened.append(slot)
+
+    assert slots_of(bench, Noting(bench.store), run, listen=listen).work("default") == 1
+    assert listened == []
+
+
+def wait_until_nobody_listens(bench: Bench) -> None:
+    client, ends_s = bench.store.client, time.monotonic() + PATIENCE_S
+    assert client.zcard("penstock:queue:default:listening") == 1
+    while True:
+        seconds, microseconds = client.time()
+        if not client.zcount("penstock:queue:default:listening", int(seconds * 1e6) + microseconds, "+inf"):
+            return
+        assert time.monotonic() < ends_s
+        threading.Event().wait(0.02)  # the clock of Redis tells nobody
 
 
 def test_a_draining_worker_ends_its_job_and_claims_nothing(bench: Bench) -> None:
