@@ -46,9 +46,10 @@ log = structlog.get_logger(__name__)
 
 
 class NextClaim:
-    """A claim of a slot: its queue, its nonce, the claimed jobs, and the time for which Redis lets the slot listen.
+    """A claim of a slot: its queue, its nonce, the claimed jobs, and the end of the slot's time to listen.
 
-    The jobs are None until Redis has replied. Then Redis may have made the claim: the same nonce asks for the same jobs.
+    The jobs are None until a reply of Redis has arrived. Redis may have claimed them before: the same nonce gets the
+    same jobs.
     """
 
     def __init__(self, queue: str) -> None:
