@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,7 @@ class NextClaim:
         self.queue = queue
         self.nonce = uuid.uuid4().hex
         self.claims: tuple[Claim, ...] | None = None
+        self.was_sent = False
         #: Monotonic time at which the slot's time to listen ends, never later than in Redis.
         self.listens_until_s = 0.0
 
@@ -253,7 +254,8 @@ class Slots:
             try:
                 if following.claims is None and not self._claims_nothing():
                     # The job ends before the claim: this slot runs nothing else then.
-                    command = self._command(following, dry=self._running == 1, listens=True)
+                    models = self._served.claimable()
+                    command = self._command(following, dry=self._running == 1, listens=True, models=models)
                     return self._run_both(last, command, partial(self._keep, following))
             finally:
                 self._claiming.release()
@@ -288,9 +290,14 @@ class Slots:
         Claim none beside a job on its last chance: if that job crashes the worker, it harms no other.
         """
         with self._claiming:
-            if self._claims_nothing():
+            last = self._claims_nothing()
+            if last and not wanted.was_sent:
                 return None
-            claims = self._claim_one(wanted, dry=self._running == 0, listens=listens)
+            # The jobs of a claim without a reply are this slot's: the same claim without models gets no others.
+            models = [] if last else self._served.claimable()
+            claims = self._claim_one(wanted, dry=self._running == 0, listens=listens and not last, models=models)
+            if last and not claims:
+                return None
             self._count(claims)
         self._pass_on(wanted.queue, claims)
         return claims
@@ -310,16 +317,18 @@ class Slots:
         limit = self._settings.max_worker_jobs
         return self._alone or self._draining.is_set() or 0 < limit <= self._claimed or self._store_away()
 
-    def _claim_one(self, wanted: NextClaim, *, dry: bool, listens: bool) -> tuple[Claim, ...]:
+    def _claim_one(self, wanted: NextClaim, *, dry: bool, listens: bool, models: Collection[str]) -> tuple[Claim, ...]:
         try:
-            return self._store.run(self._command(wanted, dry=dry, listens=listens))
+            return self._store.run(self._command(wanted, dry=dry, listens=listens, models=models))
         except JobStoreError:
             log.warning("claim.failed", queue=wanted.queue)
             self._busy_s = time.monotonic()  # jobs may wait
             return ()
 
-    def _command(self, wanted: NextClaim, *, dry: bool, listens: bool) -> Command[tuple[Claim, ...]]:
-        wanted.listens_until_s = time.monotonic() + LISTEN_S
+    def _command(
+        self, wanted: NextClaim, *, dry: bool, listens: bool, models: Collection[str]
+    ) -> Command[tuple[Claim, ...]]:
+        wanted.was_sent, wanted.listens_until_s = True, time.monotonic() + LISTEN_S
         return records.claim(
             wanted.queue,
             slot=self._slot(),
@@ -328,7 +337,7 @@ class Slots:
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
-            models=self._served.claimable(),
+            models=models,
             dry=dry,
             running_caps=self._settings.running_caps,
             listens=self._settings.queues if self._listen is not None else (),

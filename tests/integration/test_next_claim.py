@@ -92,6 +92,23 @@ def test_a_job_whose_claim_had_a_lost_reply_runs_once_and_at_once(
     assert [(job.state, job.attempt, job.crashes) for job in found] == [(State.SUCCEEDED, 1, 0)] * 2
 
 
+def test_a_worker_that_drains_gives_a_job_back_whose_claim_had_no_reply(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    with Proxy(valkey.port) as proxy, open_bench(proxy_url(proxy), tmp_path, durability="manifest") as bench:
+        keys, noting = submit_texts(bench, "a", "b", "c"), Noting(bench.store)
+
+        def run(claimed: Claim, last: Any) -> None:
+            bench.pipeline.run(claimed, last)
+            slots.drain()
+            bench.pipeline.heartbeat.drain()
+
+        proxy.lose_replies(digest("commit").encode(), 4)
+        slots = slots_of(bench, noting, run)
+        slots.work("default")
+        found = [bench.store.run(records.read(key)) for key in keys]
+    assert [job.state for job in found] == [State.SUCCEEDED, State.QUEUED, State.QUEUED]
+    assert [(job.attempt, job.crashes) for job in found] == [(1, 0), (1, 0), (0, 0)]
+
+
 @pytest.mark.parametrize("deed", ["bad", "bug"])
 def test_an_end_after_which_files_are_deleted_is_a_message_of_its_own(bench: Bench, deed: str) -> None:
     keys = [bench.submit(deed, {"text": bench.upload(deed, upload_id=deed)}), *submit_texts(bench, "good")]
