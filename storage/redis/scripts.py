@@ -24,7 +24,7 @@ import structlog
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from penstock.errors import JobStoreError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
+from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
@@ -251,6 +251,14 @@ class JobStore:
             log.exception("command.failed", script=second.script)
         return first.parse(_checked(first, reply))
 
+    def run_each(self, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
+        """Run commands in one message, one after the other; return their parsed replies, or their errors.
+
+        Raises `JobStoreError` when there is no answer.
+        """
+        replies = self._replies(commands) if commands else []
+        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
     def close(self) -> None:
         """Close the connections."""
         self._calls.close()
@@ -272,6 +280,31 @@ def _checked(command: Command[Any], reply: Any) -> Any:
     if isinstance(reply, redis.RedisError):
         raise translated(reply, command.script) from reply
     return reply
+
+
+def run_each(store: Runs, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
+    """Run commands as `JobStore.run_each`, in one message where the store can."""
+    if isinstance(store, JobStore):
+        return store.run_each(commands)
+    return [_run(store, command) for command in commands]
+
+
+def _run(store: Runs, command: Command[Any]) -> Any:
+    try:
+        return store.run(command)
+    except JobStoreError:
+        raise
+    except PenstockError as error:
+        return error
+
+
+def _parsed(command: Command[Any], reply: Any) -> Any:
+    if isinstance(reply, redis.RedisError):
+        return translated(reply, command.script)
+    try:
+        return command.parse(reply)
+    except PenstockError as error:
+        return error
 
 
 #: Seconds that an API call of a client which has not waited yet may take.

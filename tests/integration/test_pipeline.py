@@ -22,6 +22,7 @@ from penstock.jobs import Claim, Job, JobKey, Progress, State, Status
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
 from penstock.storage.journal import journal
+from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import RunLast
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
@@ -96,6 +97,32 @@ def test_a_job_ends_with_its_text_and_its_artifact(bench: Bench) -> None:
     assert job.metrics["input_bytes"] == 3
     assert job.metrics["batches"] * job.metrics["batch_size"] == 3
     assert bench.scratch() == []
+
+
+def test_a_result_carries_what_made_it_in_both_stores(bench: Bench, durability: str) -> None:
+    key = bench.submit("a", {"text": bench.upload("hi"), "times": 2})
+    assert bench.slots.work("default") == 1
+    job = read(bench, key)
+    found = json.loads(job.provenance or "")
+    made = Environments().read(bench.objects, key.tenant, found["environment"])
+    assert made is not None
+    assert (made["model"]["name"], made["model"]["runner"]) == ("echo", "fake")
+    assert {"penstock", "python", "numpy"} <= set(made["software"])
+    assert made["machine"].startswith("cpu-")
+    hashed = sha256(b"hi").hexdigest()
+    assert found["inputs"] == [{"place": "/text", "reference": "media://up/in.txt", "size_bytes": 2, "sha256": hashed}]
+    assert found["defaults"] == {"/save": False, "/chance": False, "/when": None}
+    assert not {"parts", "resumed", "copied_from"} & set(found)
+    if durability == "manifest":
+        bench.store.client.flushdb()
+        assert bench.journal.run(journal.read(key)).provenance == job.provenance
+
+
+@pytest.mark.parametrize("text", ["bad", "bug"])
+def test_a_job_without_a_result_has_no_provenance(bench: Bench, text: str) -> None:
+    key = bench.submit("a", {"text": bench.upload(text)})
+    assert bench.slots.work("default") == 1
+    assert read(bench, key).provenance is None
 
 
 @pytest.mark.parametrize(

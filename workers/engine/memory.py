@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import psutil
-
 from penstock.models import Model
 
 #: Share of a CUDA device's memory for the weights of models; the rest is for the activations of their batches.
@@ -26,6 +24,8 @@ def budget_bytes(sharers: int = 1) -> int:
         if torch.cuda.is_available():
             total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
             return int(CUDA_SHARE * total_bytes) // sharers
+    import psutil  # here, since IO processes import this module
+
     return int(HOST_SHARE * psutil.virtual_memory().total) // sharers
 
 

@@ -1,0 +1,69 @@
+"""Digests of a job's media: SHA-256 of each whole file, computed beside the job's other work.
+
+A file is hashed while its bytes are still in memory: a small one at once, a larger one in a thread, since hashing
+does not hold the interpreter. Partial files have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+#: Bytes of a file that is hashed at once.
+SMALL_BYTES = 256 << 10
+#: Bytes hashed between two looks at the end of the attempt.
+_CHUNK_BYTES = 4 << 20
+#: Seconds between two checks while a digest is waited for.
+_CHECK_S = 0.2
+
+
+class InputDigests:
+    """Digests of files, by reference. For one attempt and its thread."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+        self._awaited: dict[str, Future[str | None]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = threading.Event()
+
+    def begin(self, reference: str, path: Path) -> None:
+        """Begin to hash a whole file."""
+        if path.stat().st_size <= SMALL_BYTES:
+            self._found[reference] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            self.begin_large(reference, path)
+
+    def begin_large(self, reference: str, path: Path) -> None:
+        """Begin to hash a file in a thread, whatever its size."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="digests")
+        self._awaited[reference] = self._pool.submit(self._hash, path)
+
+    def finish(self, check: Callable[[], None]) -> dict[str, str]:
+        """Return the digests of the files, each in 64 hexadecimal digits; raise the errors of `check` meanwhile."""
+        for reference, future in self._awaited.items():
+            while not wait([future], _CHECK_S).done:
+                check()
+            if (found := future.result()) is not None:
+                self._found[reference] = found
+        self._awaited.clear()
+        return dict(self._found)
+
+    def close(self) -> None:
+        """Stop, and close the files."""
+        self._closed.set()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _hash(self, path: Path) -> str | None:
+        """Return a file's digest; None if the attempt ended before."""
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                if self._closed.is_set():
+                    return None
+                digest.update(chunk)
+        return digest.hexdigest()
