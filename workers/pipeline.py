@@ -34,7 +34,7 @@ from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.request_defaults import defaults_of
 from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
-from penstock.storage.journal.journal import Ended, Flow, Journal
+from penstock.storage.journal.journal import Ended, Flow, Journal, RunLast
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
 from penstock.storage.redis.parts import Division, split
@@ -58,6 +58,8 @@ from penstock.workers.store_waits import StoreWaits
 
 #: Seconds between two tries to report an attempt's outcome to Redis. The artifacts are stored by then.
 COMPLETE_RETRY_S = 1.0
+#: Seconds of an attempt whose last command may go with the next claim of its slot.
+QUICK_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -96,9 +98,10 @@ class Pipeline:
         """The cache of results of earlier jobs."""
         return ResultCache(self.journal, self.settings.retention_s)
 
-    def run(self, claim: Claim) -> None:
-        """Run one attempt to its end. Never raises."""
+    def run(self, claim: Claim, run_last: RunLast | None = None) -> None:
+        """Run one attempt to its end. Never raises. `run_last` runs the last command of a short one [as any other]."""
         attempt = Attempt(claim, on_news=self.heartbeat.hasten)
+        attempt.run_last = run_last
         ids = claim.log_ids
         with (
             self.heartbeat.watching(attempt),
@@ -322,7 +325,7 @@ class Pipeline:
         with self.waits.wait(attempt) as wait:
             while True:
                 lost = attempt.lost
-                ended = self._try(end())
+                ended = self._try(end(), attempt)
                 if isinstance(ended, Ended):
                     return ended
                 pause_s = wait.failed(ended) if isinstance(ended, ObjectStoreUnavailable) else COMPLETE_RETRY_S
@@ -331,9 +334,11 @@ class Pipeline:
                 if self.heartbeat.wait_for_drain(pause_s):
                     raise Drained
 
-    def _try(self, end: Flow[Ended]) -> Ended | PenstockError:
+    def _try(self, end: Flow[Ended], attempt: Attempt) -> Ended | PenstockError:
+        # What follows the last command delays the job that is claimed with it, whose lease nobody renews meanwhile.
+        quick = attempt.age_s < QUICK_S and not attempt.has_saved and attempt.fingerprint is None
         try:
-            return self.journal.run(end)
+            return Journal(self.store, self.objects, attempt.run_last if quick else None).run(end)
         except JobGone:
             return Ended("fenced", visible=False)
         except PenstockError as error:

@@ -47,8 +47,8 @@ class Work:
     folder: Path
     #: The tenant whose job it is. Processes never see data of two tenants.
     tenant: str = ""
-    #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files.
-    #: None = `folder` alone.
+    #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files. Its
+    #: path is absolute and without links, and `folder` is below it. None = `folder` alone.
     room: Path | None = None
     #: Descriptor of the memory for the lines that the processor logs or prints in an IO process; None = nobody reads
     #: them.

@@ -28,10 +28,12 @@ from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull
 from penstock.jobs import JobKey
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
+from penstock.storage.redis.calls import Calls
 from penstock.storage.redis.changes import Changes, Watch
 from penstock.storage.redis.lane import Lane
 
 T = TypeVar("T")
+U = TypeVar("U")
 #: An argument of a script.
 Arg = str | int | bool | None | Sequence["Arg"] | Mapping[str, "Arg"]
 #: Errors that end by themselves: no connection, a restart, a failover, or a busy server.
@@ -215,7 +217,7 @@ class JobStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self._scripts: dict[str, Any] = {}
+        self._calls = Calls(client)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10, tries: int = 4) -> JobStore:
@@ -232,28 +234,52 @@ class JobStore:
 
     def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none."""
-        with redis_errors(command.script):
-            return command.parse(self._script(command.script)(args=[command.argument]))
+        (reply,) = self._replies([command])
+        return command.parse(_checked(command, reply))
+
+    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
+        """Run two commands in one message, the second after the first, also where that fails; return the first's reply.
+
+        `keep` gets the reply of the second, before an error of the first is raised. An error of the second is logged.
+        """
+        reply, other = self._replies([first, second])
+        try:
+            keep(second.parse(_checked(second, other)))
+        except JobStoreError as error:
+            log.warning("command.failed", script=second.script, detail=error.detail)
+        except Exception:  # whatever it is: the first command has run
+            log.exception("command.failed", script=second.script)
+        return first.parse(_checked(first, reply))
 
     def run_each(self, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
         """Run commands in one message, one after the other; return their parsed replies, or their errors.
 
         Raises `JobStoreError` when there is no answer.
         """
-        with redis_errors(), self.client.pipeline(transaction=False) as line:
-            for command in commands:
-                self._script(command.script)(args=[command.argument], client=line)
-            replies = line.execute(raise_on_error=False)
+        replies = self._replies(commands) if commands else []
         return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
     def close(self) -> None:
         """Close the connections."""
+        self._calls.close()
         self.client.close()
 
-    def _script(self, name: str) -> Any:
-        if name not in self._scripts:
-            self._scripts[name] = self.client.register_script(source(name))
-        return self._scripts[name]
+    def _replies(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Return the reply or the error of each command."""
+        calls = [("EVALSHA", digest(command.script), 0, command.argument) for command in commands]
+        with redis_errors(commands[0].script):
+            replies = self._calls.call(*calls)
+            if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
+                loads = [("SCRIPT LOAD", source(command.script)) for command in commands]
+                replies = self._calls.call(*loads, *calls)[len(loads) :]
+        return replies
+
+
+def _checked(command: Command[Any], reply: Any) -> Any:
+    """Return a reply; raise the error that it is."""
+    if isinstance(reply, redis.RedisError):
+        raise translated(reply, command.script) from reply
+    return reply
 
 
 def run_each(store: Runs, commands: Sequence[Command[T]]) -> list[T | PenstockError]:

@@ -18,11 +18,12 @@ import pytest
 
 from penstock import log
 from penstock.errors import RedisUnavailable
-from penstock.jobs import Job, JobKey, Progress, State, Status
+from penstock.jobs import Claim, Job, JobKey, Progress, State, Status
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
 from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
+from penstock.storage.journal.journal import RunLast
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
 from penstock.workers.engine.base import Check
@@ -193,6 +194,20 @@ def test_a_drain_gives_the_job_back_to_begin_its_attempt_again(bench: Bench) -> 
     job = read(bench, key)
     assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 1, 0)
     assert bench.slots.work("default") == 0
+
+
+def test_a_job_that_begins_after_the_drain_is_given_back_too(bench: Bench) -> None:
+    key = bench.submit("late", {"text": bench.upload("hello")})
+
+    def run(claimed: Claim, last: RunLast) -> None:
+        slots.drain()
+        bench.pipeline.heartbeat.drain()  # between the claim and the attempt
+        bench.pipeline.run(claimed, last)
+
+    slots = Slots(bench.settings, bench.store, bench.pipeline.served, run)
+    slots.work("default")
+    job = read(bench, key)
+    assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 1, 0)
 
 
 def test_a_result_is_told_when_redis_is_back(bench: Bench, valkey: ValkeyProcess) -> None:

@@ -317,7 +317,8 @@ class RemoteSession:
         self._prompts = prompts
         self._limits = limits
         self._sink = sink
-        self._folder = folder.resolve()
+        #: Not resolved now: a process may have put a link in its place, which leads out of its room.
+        self._folder = folder
         self._say = say
 
     @property
