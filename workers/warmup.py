@@ -22,7 +22,7 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Check, Engine
 from penstock.workers.outcomes import to_penstock_error
-from penstock.workers.processing import Processing
+from penstock.workers.processing import Processing, Work
 
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
@@ -86,7 +86,7 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
     check = _until(time.monotonic() + model.execution_timeout_s, check)
     try:
         load_s = engine.load(model, check=check)
-        work = replace(processing.dummy(_with_small_limits(model), folder), model=model)
+        work = dummy_of(model, processing, folder)
         begun = time.monotonic()
         largest = LargestPrompt()
         with processing.open(work, check=check, say=lambda _: None) as session:
@@ -97,6 +97,11 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
         return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), batch)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def dummy_of(model: Model, processing: Processing, folder: Path) -> Work:
+    """Return a model's dummy request, small on a CPU; creates `folder`. Raises the processor's errors."""
+    return replace(processing.dummy(_with_small_limits(model), folder), model=model)
 
 
 def _with_small_limits(model: Model) -> Model:
@@ -131,7 +136,7 @@ class LargestPrompt:
         try:
             for prompt in prompts:
                 if self.prompt is None or prompt.cost > self.prompt.cost:
-                    self.prompt = _copy(prompt)
+                    self.prompt = copied(prompt)
                 yield prompt
         finally:
             close = getattr(prompts, "close", None)
@@ -139,7 +144,7 @@ class LargestPrompt:
                 close()
 
 
-def _copy(prompt: Prompt) -> Prompt:
-    """Copy the arrays: their memory may be reused once the prompts were answered."""
+def copied(prompt: Prompt) -> Prompt:
+    """Return a copy of a prompt with its arrays: their memory may be reused once the prompt was answered."""
     copies = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in prompt.data.items()}
     return replace(prompt, data=copies)
