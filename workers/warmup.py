@@ -1,7 +1,7 @@
 """Warm-up: a model's dummy request runs through pre_process, engine and post_process before jobs are claimed.
 
 The warm-up loads the weights, compiles what needs compiling, finds the largest batch that fits on the device, and
-finds faults of a model before a job does.
+finds faults of a model before a job does. With `measure_batch` it also finds the smallest batch that is about as fast.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from penstock.workers.processing import Processing, Work
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
 
+#: Share of the time of loading and warming up after which no further batch is measured.
+MEASURE_SHARE = 0.2
+
 log = structlog.get_logger(__name__)
 
 
@@ -40,6 +43,8 @@ class WarmUpReport:
     warm_up_s: float
     #: Number of the dummy's prompts that fit in one batch.
     largest_batch: int
+    #: Number of them in the batches from now on: fewer where `measure_batch` found that more are not faster.
+    batch: int
 
 
 def warm_up(
@@ -93,8 +98,12 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
             prompts = largest.watch(session.prompts)
             with closing(engine.run(model, prompts, check=check, cost=session.cost)) as outputs:
                 session.finish(outputs)
-        batch = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
-        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), batch)
+        most = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
+        batch = most
+        if model.measure_batch and most > 1 and largest.prompt is not None:
+            within_s = MEASURE_SHARE * (load_s + time.monotonic() - begun)
+            batch = engine.measure(model, largest.prompt, most, within_s=within_s, check=check)
+        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most, batch)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -82,6 +82,8 @@ def _warm_up(engine: Engine, found: ModelFinding) -> ModelFinding:
     except Exception as error:  # the check looks for faults of processors, too
         return replace(found, problems=(f"its dummy request failed: {type(error).__name__}: {error}",))
     note = f"loaded in {warmth.load_s:.1f} s, warmed up in {warmth.warm_up_s:.2f} s"
+    if warmth.batch < warmth.largest_batch:
+        note += f", batches of {warmth.batch} (of {warmth.largest_batch} that fit)"
     return replace(found, notes=(*found.notes, note), warm_up_s=warmth.warm_up_s)
 
 
