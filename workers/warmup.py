@@ -27,8 +27,8 @@ from penstock.workers.processing import Processing, Work
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
 
-#: Share of the time of loading and warming up after which no further batch is measured.
-MEASURE_SHARE = 0.2
+#: No batch is measured after this share of the time of loading and warming up, or after this many seconds if longer.
+MEASURE_SHARE, MEASURE_S = 0.2, 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +101,7 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
         most = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
         batch = most
         if model.measure_batch and most > 1 and largest.prompt is not None:
-            within_s = MEASURE_SHARE * (load_s + time.monotonic() - begun)
+            within_s = max(MEASURE_S, MEASURE_SHARE * (load_s + time.monotonic() - begun))
             batch = engine.measure(model, largest.prompt, most, within_s=within_s, check=check)
         return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most, batch)
     finally:

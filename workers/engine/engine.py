@@ -182,24 +182,26 @@ class BatchingEngine:
         check, ends_s = self._guarded(check), time.monotonic() + within_s
         with self._using(model, check) as resident:
             steps, cost = search(most), resident.fitted(prompt).cost
-            size, best_cost = next(steps), resident.best_cost
+            size, before = next(steps), resident.best_cost
             try:
+                resident.best_cost = inf
                 while True:
-                    resident.best_cost = size * cost
-                    late = time.monotonic() >= ends_s
-                    size = steps.send(None if late else self._rate(resident, [prompt] * (most // size * size), check))
+                    size = steps.send(self._rate(resident, [prompt] * size, ends_s, check))
             except StopIteration as end:
                 chosen: int = end.value
-                best_cost = best_cost if chosen == most else chosen * cost
+                before = inf if chosen == most else chosen * cost
                 return chosen
             finally:
-                resident.best_cost = best_cost
+                resident.best_cost = before
 
-    def _rate(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
-        """Return the higher rate of two runs of prompts; None if the device served other jobs meanwhile."""
-        seconds = [self._run_at_once(resident, prompts, check) for _ in range(2)]
-        alone = [took_s for took_s in seconds if took_s is not None]
-        return len(prompts) / min(alone) if alone else None
+    def _rate(self, resident: Resident, prompts: Sequence[Prompt], ends_s: float, check: Check) -> float | None:
+        """Return the rate of a batch, the higher of two tries; None after `ends_s`, or if other jobs disturbed both."""
+        rates = [
+            len(prompts) / took_s
+            for _ in range(2)
+            if time.monotonic() < ends_s and (took_s := self._run_at_once(resident, prompts, check)) is not None
+        ]
+        return max(rates, default=None)
 
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop the scheduler and free the device; runs that have not ended raise `Drained`.
@@ -294,14 +296,14 @@ class BatchingEngine:
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
         """Submit prompts together, so that they share a batch; drop the outputs.
 
-        Return the seconds without admission; None if the device served other jobs meanwhile.
+        Return the seconds without admission; None if other jobs had runs before, or batches meanwhile.
         """
         own: list[int] = []
         run = self._open(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))
         try:
             items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
-                before, begun_s = self._batches, time.monotonic()
+                alone, before, begun_s = self._runs == [run], self._batches, time.monotonic()
                 for item in items:
                     run.add(item)
                 run.no_more_prompts()
@@ -310,7 +312,7 @@ class BatchingEngine:
                 pass
             took_s = time.monotonic() - begun_s
             with self._lock:
-                return took_s if self._batches - before == len(own) else None
+                return took_s if alone and self._batches - before == len(own) else None
         finally:
             with self._lock:
                 self._remove(run)
