@@ -32,7 +32,9 @@ def vllm_command(folder: Path) -> Any:
     """Have this process and its children find the double as `vllm`; yields the file with the words of its starts."""
     folder.mkdir(parents=True, exist_ok=True)
     command, started = folder / "vllm", folder / "started"
-    command.write_text(f"#!{sys.executable}\nfrom tests.support.vllm_command import serve\nserve()\n")
+    command.write_text(
+        f'#!{sys.executable}\nfrom tests.support.vllm_command import serve\nif __name__ == "__main__":\n    serve()\n'
+    )
     command.chmod(0o755)
     started.touch()
     with pytest.MonkeyPatch.context() as patch:
@@ -69,7 +71,7 @@ def _compute() -> None:
 
 
 def _answer(connection: Connection, dead: threading.Event) -> None:
-    if connection.asked != LONG:
+    if connection.path.endswith("/embeddings") or connection.asked != LONG:
         echo(connection)
         return
     connection.begin()

@@ -19,7 +19,7 @@ pytest.importorskip("vllm", reason="needs an environment with vLLM: make test-vl
 import httpx
 import psutil
 
-from penstock.errors import InvalidInput, InvalidRequest, ModelServerFailed
+from penstock.errors import InvalidInput, ModelServerFailed
 from penstock.local.library import Engine
 from tests.support.polling import wait_for
 from tests.support.stack import running
@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PROMPTS = [f"Once upon a time, number {number}" for number in range(8)]
 TOKENS = 48
-#: More tokens than are made until a job is canceled.
-LONG = 1900
-ENGINE = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True, "gpu_memory_utilization": 0.1}
+#: Tokens of a text during which other jobs begin, and of one that is not ended before its job is.
+MANY, LONG = 600, 16000
+ENGINE = {"dtype": "float32", "max_model_len": 16384, "enforce_eager": True, "gpu_memory_utilization": 0.1}
 RECORDS = """
 [models.llama]
 title = "Llama in vLLM"
@@ -47,7 +47,9 @@ pass = ["ignore_eos"]
 adapters = {{ pirate = "pirate" }}
 
 [models.llama.options.engine]
-max_model_len = 2048
+tool_call_parser = "hermes"
+enable_auto_tool_choice = true
+max_model_len = 16384
 enforce_eager = true
 gpu_memory_utilization = 0.1
 """
@@ -124,9 +126,9 @@ def test_greedy_texts_and_counts_equal_vllms_own(
 
 def test_prompts_of_several_jobs_share_vllms_batches(engine: Engine) -> None:
     before = metric("iteration_tokens_total_count")
-    run_all(engine, *map(asked, PROMPTS))
+    run_all(engine, *(asked(text, max_tokens=MANY) for text in PROMPTS))
     steps = metric("iteration_tokens_total_count") - before
-    assert TOKENS <= steps < len(PROMPTS) * TOKENS / 2
+    assert MANY <= steps < len(PROMPTS) * MANY / 2
 
 
 def test_a_text_is_streamed_and_a_canceled_job_ends_in_the_engine(engine: Engine) -> None:
@@ -164,9 +166,9 @@ def test_json_schema_log_probabilities_several_answers_and_calls_come_whole(engi
 
 
 def test_what_does_not_fit_is_refused_in_words(engine: Engine) -> None:
-    with pytest.raises(InvalidInput, match="maximum context length is 2048 tokens"):
-        engine.run("llama", input=asked("a" * 3000))
-    with pytest.raises(InvalidRequest, match="adapter"):
+    with pytest.raises(InvalidInput, match="maximum context length is 16384 tokens"):
+        engine.run("llama", input=asked("a" * 17000))
+    with pytest.raises(InvalidInput, match="/input/adapter: must be 'pirate'"):
         engine.run("llama", input=asked("a", adapter="parrot"))
     assert engine.run("llama", input=asked("a")).text
 
@@ -175,8 +177,7 @@ def test_an_engine_that_is_killed_fails_its_requests_and_is_started_for_the_next
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(engine.run, "llama", input=asked("a", max_tokens=LONG))
         wait_for(lambda: metric("num_requests_running") == 1, "the request does not begin")
-        [core] = [child for child in psutil.Process().children(recursive=True) if "EngineCore" in named(child)]
-        core.kill()
+        core_of(psutil.Process()).kill()
         with pytest.raises(ModelServerFailed, match="vLLM"):
             job.result()
     assert engine.run("llama", input=asked("a")).text
@@ -188,17 +189,19 @@ def test_no_job_is_lost_with_the_engine(engine: Engine, catalogue: Path, tmp_pat
     config = f'models = ["{catalogue}"]\nqueues = ["default", "llama"]\nslots = 8\n'
     with running(tmp_path / "up", config=config) as stack, stack.client() as client:
         wait_for(lambda: client.model("llama").ready, "the model does not become ready", timeout_s=START_S)
-        jobs = [client.submit("llama", asked(text, max_tokens=LONG)) for text in PROMPTS[:4]]
-        [core] = [
-            child
-            for child in psutil.Process(stack.pid("worker")).children(recursive=True)
-            if "EngineCore" in named(child)
-        ]
-        wait_for(lambda: all(job.refresh().state == "running" for job in jobs), "the jobs do not begin")
-        core.kill()
-        results = [job.wait(START_S) for job in jobs]
-    for result in results:
-        assert result.data["usage"]["completion_tokens"] == LONG
+        jobs = [client.submit("llama", asked(text, max_tokens=10 * MANY)).id for text in PROMPTS[:4]]
+        wait_for(lambda: {client.job(job).status for job in jobs} == {"running"}, "the jobs do not begin")
+        core_of(psutil.Process(stack.pid("worker"))).kill()
+        ended = [client.wait(job) for job in jobs]
+    assert [job.status for job in ended] == ["succeeded"] * len(jobs)
+    assert max(job.attempt for job in ended) == 2
+    assert {job.data["usage"]["completion_tokens"] for job in ended if job.data} == {10 * MANY}
+
+
+def core_of(process: psutil.Process) -> psutil.Process:
+    """Return the process of vLLM's engine below a process."""
+    [core] = [child for child in process.children(recursive=True) if "EngineCore" in named(child)]
+    return core
 
 
 def named(process: psutil.Process) -> str:

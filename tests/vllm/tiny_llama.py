@@ -33,7 +33,7 @@ def write(folder: Path) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(vocabulary), hidden_size=HIDDEN, intermediate_size=128, num_hidden_layers=LAYERS,
-        num_attention_heads=2, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048, bos_token_id=0,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, bos_token_id=0,
         eos_token_id=1,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
