@@ -65,8 +65,9 @@ class Stack:
 
 @contextmanager
 def running(
-    data: Path, *, config: str = "", api_key: str | None = None, options: Sequence[str] = (), **variables: str
-) -> Iterator[Stack]:
+    data: Path, *, config: str = "", api_key: str | None = None, options: Sequence[str] = (), start_s: float = 120,
+    **variables: str,
+) -> Iterator[Stack]:  # fmt: skip
     """Start everything on a free port; gives the stack when jobs are accepted, ends it with SIGTERM.
 
     `options` are further words of the command, `variables` go into the environment. A service that asks for keys is
@@ -83,7 +84,7 @@ def running(
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     stack = Stack(data, port, process, log, api_key)
     try:
-        wait_for(lambda: _has_models(stack), f"the service did not become ready: {log}")
+        wait_for(lambda: _has_models(stack), f"the service did not become ready: {log}", timeout_s=start_s)
         yield stack
     finally:
         process.send_signal(signal.SIGTERM)

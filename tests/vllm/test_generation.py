@@ -57,6 +57,7 @@ TOOL = {
     "type": "function",
     "function": {
         "name": "add",
+        "strict": True,
         "parameters": {"type": "object", "properties": {"sign": {"enum": ["+", "-"]}}, "required": ["sign"]},
     },
 }
@@ -187,7 +188,7 @@ def test_no_job_is_lost_with_the_engine(engine: Engine, catalogue: Path, tmp_pat
     engine.close()
     assert not [child for child in psutil.Process().children(recursive=True) if "vllm" in named(child).lower()]
     config = f'models = ["{catalogue}"]\nqueues = ["default", "llama"]\nslots = 8\n'
-    with running(tmp_path / "up", config=config) as stack, stack.client() as client:
+    with running(tmp_path / "up", config=config, start_s=START_S) as stack, stack.client() as client:
         wait_for(lambda: client.model("llama").ready, "the model does not become ready", timeout_s=START_S)
         jobs = [client.submit("llama", asked(text, max_tokens=10 * MANY)).id for text in PROMPTS[:4]]
         wait_for(lambda: {client.job(job).status for job in jobs} == {"running"}, "the jobs do not begin")

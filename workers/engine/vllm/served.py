@@ -36,7 +36,7 @@ END_S = 20.0
 _KEPT_BYTES = 64 * 1024
 #: Bytes of a socket's path, at most: the system's limit is 108.
 _PATH_BYTES = 100
-#: Where folders are if paths of the folder for temporary files are longer. Only this user may enter them.
+#: Parent of the folder where paths below the folder for temporary files are longer.
 _SHORT = "/tmp"  # noqa: S108
 #: Beginnings of names of variables that the server does not get: settings and credentials of the worker.
 _KEPT_BACK = ("PENSTOCK_", "AWS_")
