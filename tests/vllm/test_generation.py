@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ pytest.importorskip("vllm", reason="needs an environment with vLLM: make test-vl
 import httpx
 import psutil
 
-from penstock.errors import InvalidInput, ModelServerFailed
+from penstock.errors import InvalidInput, ModelServerFailed, ModelUnavailable
 from penstock.local.library import Engine
+from penstock.models import Model
+from penstock.workers.engine.runners import Runners
 from tests.support.polling import wait_for
 from tests.support.stack import running
 from tests.vllm.conftest import ENVIRONMENT, START_S, own_answers
@@ -218,3 +222,27 @@ def metric(name: str) -> float:
     with httpx.Client(transport=httpx.HTTPTransport(uds=words[words.index("--uds") + 1])) as client:
         text = client.get("http://vllm/metrics", timeout=60).text
     return float(re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"engine": {"max_modellen": 1}}, r"vLLM has no engine argument 'max_modellen' \(did you mean max_model_len"),
+        ({"engine": {"max_model_len": 10**9}}, r"vLLM rejects model 'llama': .*max_model_len"),
+        ({"source": "bert"}, r"vLLM rejects model 'llama': .*does not support `--runner generate`"),
+    ],
+    ids=str,
+)
+def test_the_check_asks_vllm_without_reading_weights(
+    tiny: Path, tmp_path: Path, change: dict[str, Any], said: str | None
+) -> None:
+    shutil.copytree(tiny, tmp_path / "llama", ignore=shutil.ignore_patterns("model.safetensors"))
+    shutil.copytree(tmp_path / "llama", tmp_path / "bert")
+    (tmp_path / "bert" / "config.json").write_text(json.dumps({"architectures": ["BertModel"], "model_type": "bert"}))
+    model = Model(
+        name="llama", title="Llama", runner="vllm", processor="openai-chat", revision="1",
+        source=str(tmp_path / change.get("source", "llama")), options={"engine": change.get("engine", {})},
+    )  # fmt: skip
+    with nullcontext() if said is None else pytest.raises(ModelUnavailable, match=said):
+        Runners.installed().check(model)
