@@ -224,13 +224,14 @@ def metric(name: str) -> float:
     return float(re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.MULTILINE)[0])
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({}, None),
         ({"engine": {"max_modellen": 1}}, r"vLLM has no engine argument 'max_modellen' \(did you mean max_model_len"),
         ({"engine": {"max_model_len": 10**9}}, r"vLLM rejects model 'llama': .*max_model_len"),
-        ({"source": "bert"}, r"vLLM rejects model 'llama': .*does not support `--runner generate`"),
+        ({"source": "bert"}, r"vLLM rejects model 'llama': .*do not support `--runner generate`"),
     ],
     ids=str,
 )
