@@ -19,7 +19,7 @@ CHAT_ARGUMENTS = frozenset(
     {
         "chat_template", "chat_template_content_format", "default_chat_template_kwargs", "enable_auto_tool_choice",
         "enable_prompt_tokens_details", "exclude_tools_when_tool_choice_none", "return_tokens_as_token_ids",
-        "tool_call_parser", "tool_parser_plugin", "trust_request_chat_template",
+        "tool_call_parser", "tool_parser_plugin", "tool_strict_level", "trust_request_chat_template",
     }
 )  # fmt: skip
 #: Arguments that the record sets elsewhere, and the names that it has there.
