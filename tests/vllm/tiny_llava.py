@@ -16,6 +16,7 @@ HEAD = 32
 def write(folder: Path) -> None:
     """Write the model's directory with a processor as vLLM loads it."""
     import transformers
+    from safetensors.torch import load_file, save_file
 
     from tests.support.multimodal import END, IMAGE, a_llava
 
@@ -25,6 +26,10 @@ def write(folder: Path) -> None:
         pad_token_id=257, initializer_range=0.2,
     )  # fmt: skip
     a_llava(folder, text_config=text)
+    # The library saves other names than it did when the published checkpoints were made, which vLLM reads.
+    weights = load_file(folder / "model.safetensors")
+    tower = {name: name.replace("vision_tower.", "vision_tower.vision_model.") for name in weights}
+    save_file({tower[name]: value for name, value in weights.items()}, folder / "model.safetensors")
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     processor = {

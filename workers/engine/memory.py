@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import psutil
-
 from penstock.models import Model
 
 #: Share of a CUDA device's memory for the weights of models; the rest is for the activations of their batches.
@@ -31,6 +29,8 @@ def device_memory() -> tuple[float, int]:
 
         if torch.cuda.is_available():
             return CUDA_SHARE, torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    import psutil  # here, since IO processes import this module
+
     return HOST_SHARE, psutil.virtual_memory().total
 
 
