@@ -45,8 +45,8 @@ _VARIABLES = {
     "HF_HUB_OFFLINE": "1", "VLLM_CONFIGURE_LOGGING": "1", "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
 _REASON = re.compile(r"(?:\w*(?:Error|Exception)|\berror): .+")
-#: An error of vLLM whose reason is another one above it.
-_ABOVE = "See root cause above"
+#: Words in errors of vLLM whose reason is another one above them.
+_ABOVE = "root cause"
 
 log = structlog.get_logger(__name__)
 
