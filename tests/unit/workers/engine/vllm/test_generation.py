@@ -124,8 +124,7 @@ def test_an_engine_argument_that_is_not_known_is_refused_with_the_nearest(source
     ("text", "reason"),
     [
         (
-            "(Worker pid=1) [core.py:1] ValueError: No memory\nException: See stack trace for root cause.\n"
-            "RuntimeError: It failed. See root cause above. {}\n",
+            "(Worker pid=1) ValueError: No memory\nException: See for root cause.\nError: See root cause above. {}\n",
             "ValueError: No memory",
         ),
         ("usage: vllm\nvllm: error: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),
