@@ -1,4 +1,4 @@
-"""How a model's outputs in its record's number type differ from those in float32, for `penstock models check`."""
+"""The difference between a model's outputs in its record's number type and in float32, for `penstock models check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How outputs in another number type are compared with those in float32."""
+"""Comparison of outputs in another number type with those in float32."""
 
 from __future__ import annotations
 
