@@ -14,6 +14,7 @@ from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
+from penstock.workers.engine.transformers.general import check_general
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
 from penstock.workers.engine.transformers.photos import (
@@ -62,7 +63,9 @@ def import_network(model: Model) -> None:
 def check_transformers(model: Model) -> None:
     """Check the files that `load_transformers` would load, without reading weights; raise `ModelUnavailable`."""
     with naming(model):
-        _directory(model)
+        directory = _directory(model)
+        if directory.task is Task.IMAGE_TEXT_TO_TEXT:
+            check_general(read_config(model))
 
 
 def _directory(model: Model) -> HubDirectory:

@@ -1,0 +1,420 @@
+"""Hub directories of tiny networks with random weights, for each model type of images and text.
+
+A type's own default configuration is made small by the names of its fields; `KINDS` says the rest: the tokens, the
+chat template and the preparation of images.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+
+from tests.support.hub import save
+
+END = "<end>"
+#: Ids of special tokens follow those of the bytes.
+FIRST = 256
+VOCABULARY = 320
+
+#: Small values by the names of fields, in a type's configuration and all configurations inside it.
+_SMALL: Mapping[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCABULARY, "max_position_embeddings": 2048,
+    "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": FIRST, "pad_token_id": FIRST,
+    "embed_dim": 32, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "image_size": 32, "patch_size": 8,
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "d_ff": 48, "d_kv": 8, "num_layers": 2,
+    "num_decoder_layers": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "n_routed_experts": 4, "moe_num_experts": 4, "moe_topk": 2,
+    "max_window_layers": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+}  # fmt: skip
+#: Fields that follow from others.
+_DERIVED = ("layer_types", "transformers_version", "architectures", "dtype", "torch_dtype", "mlp_layer_types")
+
+
+def template(image: str) -> str:
+    """Return a chat template that writes `image` for each image."""
+    return (
+        "{% for message in messages %}{{ message.role|upper }}: {% if message.content is string %}{{ message.content }}"
+        "{% else %}{% for part in message.content %}{% if part.type == 'image' %}" + image + "{% else %}{{ part.text }}"
+        "{% endif %}{% endfor %}{% endif %}\n{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model type: what its directory has beside the small configuration."""
+
+    #: Special tokens in order; the end token comes first of all.
+    tokens: tuple[str, ...] = ()
+    #: Names of tokens as the type's own tokenizer has them.
+    named: Mapping[str, str] = field(default_factory=dict)
+    #: Text of an image in the chat template; None: no template.
+    image: str | None = "<image>"
+    #: Changes of the configuration: texts that are special tokens become their ids.
+    config: Mapping[str, Any] = field(default_factory=dict)
+    #: `preprocessor_config.json` and `processor_config.json`.
+    images: Mapping[str, Any] = field(default_factory=dict)
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    #: The most images that one message may have, and if it may have none.
+    most: int = 2
+    text_only: bool = True
+
+
+def write_kind(model_type: str, folder: Path) -> Path:
+    """Save a directory of a model type with random weights."""
+    kind = KINDS[model_type]
+    torch.manual_seed(7)
+    cls = transformers.CONFIG_MAPPING[model_type]
+    ids = {token: FIRST + number for number, token in enumerate((END, *kind.tokens))}
+    data = _merged(_small(cls().to_dict()), _numbered(kind.config, ids))
+    config = cls(**{name: value for name, value in data.items() if name != "model_type"})
+    network = transformers.AutoModelForImageTextToText.from_config(config)
+    if network.can_generate():
+        network.generation_config = transformers.GenerationConfig(eos_token_id=FIRST, pad_token_id=FIRST)
+    save(network.float(), folder)
+    _write_tokens(folder, list(ids), kind)
+    if kind.images:
+        (folder / "preprocessor_config.json").write_text(json.dumps(kind.images))
+    if kind.processor:
+        (folder / "processor_config.json").write_text(json.dumps(kind.processor))
+    if kind.image is not None:
+        (folder / "chat_template.jinja").write_text(template(kind.image))
+    return folder
+
+
+def _write_tokens(folder: Path, special: list[str], kind: Kind) -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": END, "pad_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "extra_special_tokens": dict(kind.named)}))
+
+
+def _small(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with small values."""
+    made: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in _DERIVED:
+            continue
+        if isinstance(value, dict) and name.endswith("config"):
+            made[name] = _small(value)
+        elif name == "mrope_section":
+            made[name] = [1, 1, 2]
+        elif name in _SMALL and value is not None and not isinstance(value, dict):
+            made[name] = [_SMALL[name]] * len(value) if isinstance(value, list) else _SMALL[name]
+        elif isinstance(value, dict):
+            made[name] = {key: [1, 1, 2] if key == "mrope_section" else inner for key, inner in value.items()}
+        else:
+            made[name] = value
+    return made
+
+
+def _numbered(data: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            made[name] = _numbered(value, ids)
+        else:
+            made[name] = ids.get(value, value) if isinstance(value, str) else value
+    return made
+
+
+def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(data)
+    for name, value in changes.items():
+        inner = made.get(name)
+        made[name] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return made
+
+
+_QWEN_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+_QWEN_IDS = {
+    "image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>",
+}  # fmt: skip
+_QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+_QWEN_SIZES = {
+    "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 8, "merge_size": 2, "temporal_patch_size": 2,
+    "min_pixels": 16 * 16, "max_pixels": 16 * 16 * 12,
+}  # fmt: skip
+
+_IMAGE = ("<image>",)
+_IMAGE_INDEX = {"image_token_index": "<image>"}
+_GLM_TOKENS = (
+    "<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>",
+)  # fmt: skip
+_GLM_IDS = {
+    "image_token_id": "<|image|>", "video_token_id": "<|video|>", "image_start_token_id": "<|begin_of_image|>",
+    "image_end_token_id": "<|end_of_image|>", "video_start_token_id": "<|begin_of_video|>",
+    "video_end_token_id": "<|end_of_video|>",
+}  # fmt: skip
+_SQUARE = {"height": 32, "width": 32}
+_CLIP = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE}
+_SIGLIP = {"image_processor_type": "SiglipImageProcessor", "size": _SQUARE}
+_BLIP = {"image_processor_type": "BlipImageProcessor", "size": _SQUARE}
+_LLAVA = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+_IDEFICS_TOKENS = (
+    "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)),
+)  # fmt: skip
+_PINPOINTS = [[32, 64], [64, 32], [64, 64]]
+
+
+def _a_qwen(processor: str, **config: Any) -> Kind:
+    vision = {"out_hidden_size": 32, **config.pop("vision_config", {})}
+    return Kind(
+        tokens=_QWEN_TOKENS, image=_QWEN_IMAGE, config={**_QWEN_IDS, "vision_config": vision, **config},
+        images=_QWEN_SIZES, processor={"processor_class": processor},
+    )  # fmt: skip
+
+
+def _a_glm(processor: str, images: str, **config: Any) -> Kind:
+    vision = {"out_hidden_size": 32, **config.pop("vision_config", {})}
+    return Kind(
+        tokens=_GLM_TOKENS, image="<|begin_of_image|><|image|><|end_of_image|>",
+        config={**_GLM_IDS, "vision_config": vision, **config},
+        images={
+            "image_processor_type": images, "patch_size": 8, "merge_size": 2, "temporal_patch_size": 2,
+            "size": {"shortest_edge": 16 * 16 * 2, "longest_edge": 16 * 16 * 24},
+        },
+        processor={"processor_class": processor},
+    )  # fmt: skip
+
+
+def _an_internvl(processor: str, **config: Any) -> Kind:
+    return Kind(
+        tokens=("<IMG_CONTEXT>", "<img>", "</img>", "<video>"),
+        named={
+            "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+        image="<IMG_CONTEXT>",
+        config={"image_token_id": "<IMG_CONTEXT>", "image_seq_length": 4, **config},
+        images={
+            "image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE, "crop_to_patches": True,
+            "min_patches": 1, "max_patches": 4,
+        },
+        processor={"processor_class": processor, "image_seq_length": 4},
+    )  # fmt: skip
+
+
+KINDS: Mapping[str, Kind] = {
+    "aria": Kind(
+        tokens=_IMAGE,
+        named={"image_token": "<image>"},
+        config={**_IMAGE_INDEX, "projector_patch_to_query_dict": {"16": 4}, "text_config": {"moe_num_shared_experts": 1}},
+        images={"image_processor_type": "AriaImageProcessor", "max_image_size": 490, "min_image_size": 32},
+        processor={"processor_class": "AriaProcessor", "size_conversion": {"490": 4}},
+    ),
+    "aya_vision": Kind(
+        tokens=(
+            "<image>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_PATCH|>", "<|IMG_LINE_BREAK|>", "TILE",
+            "TILE_GLOBAL", "TILE_1", "TILE_2", "TILE_3", "TILE_4",
+        ),
+        config={"image_token_index": "<|IMG_PATCH|>", "downsample_factor": 2, "text_config": {"logit_scale": 1.0}},
+        images={
+            "image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE, "crop_to_patches": True,
+            "min_patches": 1, "max_patches": 4,
+        },
+        processor={
+            "processor_class": "AyaVisionProcessor", "patch_size": 8, "img_size": 32, "downsample_factor": 2,
+        },
+    ),
+    "blip": Kind(
+        tokens=("[CLS]", "[SEP]"),
+        image=None, images=_BLIP, processor={"processor_class": "BlipProcessor"}, most=1, text_only=False,
+        config={"text_config": {
+            "bos_token_id": "[CLS]", "sep_token_id": "[SEP]", "eos_token_id": "[SEP]", "encoder_hidden_size": 32,
+        }},
+    ),
+    "blip-2": Kind(
+        tokens=_IMAGE, image=None, images=_BLIP, most=1,
+        processor={"processor_class": "Blip2Processor", "num_query_tokens": 4},
+        config={**_IMAGE_INDEX, "num_query_tokens": 4, "qformer_config": {"encoder_hidden_size": 32}, "text_config": {
+            "ffn_dim": 48, "word_embed_proj_dim": 32,
+        }},
+    ),
+    "chameleon": Kind(
+        tokens=("<image>", "<racm3:break>", "<eoss>"), named={
+            "image_token": "<image>", "boi_token": "<racm3:break>", "eoi_token": "<eoss>",
+        },
+        images={
+            "image_processor_type": "ChameleonImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE,
+        },
+        processor={"processor_class": "ChameleonProcessor", "image_seq_length": 4},
+    ),
+    "florence2": Kind(
+        tokens=_IMAGE, named={"image_token": "<image>"}, image=None, images=_CLIP, most=1,
+        processor={"processor_class": "Florence2Processor"},
+        config={"image_token_id": "<image>"},
+    ),
+    "fuyu": Kind(
+        tokens=("|SPEAKER|", "|NEWLINE|"), image=None, most=1,
+        images={"image_processor_type": "FuyuImageProcessor", "size": {"height": 64, "width": 64}},
+        processor={"processor_class": "FuyuProcessor"},
+    ),
+    "gemma3": Kind(
+        tokens=("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+        named={
+            "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+        },
+        image="<start_of_image>",
+        config={
+            "boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>",
+            "image_token_index": "<image_soft_token>", "mm_tokens_per_image": 4,
+        },
+        images={"image_processor_type": "Gemma3ImageProcessor", "size": _SQUARE},
+        processor={"processor_class": "Gemma3Processor", "image_seq_length": 4},
+    ),
+    "git": Kind(
+        tokens=("[CLS]", "[SEP]"), image=None, images=_CLIP, processor={"processor_class": "GitProcessor"}, most=1,
+    ),
+    "glm4v": _a_glm("Glm4vProcessor", "Glm4vImageProcessor"),
+    "glm46v": _a_glm("Glm46VProcessor", "Glm46VImageProcessor"),
+    "glm4v_moe": _a_glm("Glm4vProcessor", "Glm4vImageProcessor"),
+    "got_ocr2": Kind(
+        tokens=("<img>", "</img>", "<imgpad>"), image="<imgpad>", most=1,
+        images={"image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE},
+        processor={"processor_class": "GotOcr2Processor"}, config={"image_token_index": "<imgpad>"},
+    ),
+    "granite4_vision": Kind(
+        tokens=_IMAGE, config={**_IMAGE_INDEX, "image_grid_pinpoints": _PINPOINTS},
+        images={
+            "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE,
+            "image_grid_pinpoints": _PINPOINTS,
+        },
+        processor={"processor_class": "Granite4VisionProcessor", **_LLAVA},
+    ),
+    "idefics2": Kind(
+        tokens=("<image>", "<fake_token_around_image>", "<end_of_utterance>"),
+        config={"image_token_id": "<image>", "perceiver_config": {
+            "resampler_n_latents": 4, "resampler_n_heads": 4, "resampler_depth": 1, "resampler_head_dim": 8,
+            "num_key_value_heads": 2,
+        }},
+        images={
+            "image_processor_type": "Idefics2ImageProcessor", "size": {"shortest_edge": 16, "longest_edge": 32},
+            "do_image_splitting": False,
+        },
+        processor={"processor_class": "Idefics2Processor", "image_seq_len": 4},
+    ),
+    "idefics3": Kind(
+        tokens=_IDEFICS_TOKENS,
+        config={"image_token_id": "<image>", "scale_factor": 2},
+        images={
+            "image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": 64},
+            "max_image_size": {"longest_edge": 32},
+        },
+        processor={"processor_class": "Idefics3Processor", "image_seq_len": 4},
+    ),
+    "instructblip": Kind(
+        tokens=_IMAGE, image=None, images=_BLIP, most=1,
+        processor={"processor_class": "InstructBlipProcessor", "num_query_tokens": 4},
+        config={**_IMAGE_INDEX, "num_query_tokens": 4, "qformer_config": {"encoder_hidden_size": 32}, "text_config": {
+            "ffn_dim": 48, "word_embed_proj_dim": 32,
+        }},
+    ),
+    "internvl": _an_internvl("InternVLProcessor"),
+    "llava_next_video": Kind(
+        tokens=("<image>", "<video>"),
+        config={**_IMAGE_INDEX, "video_token_index": "<video>", "image_grid_pinpoints": _PINPOINTS},
+        images={
+            "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE,
+            "image_grid_pinpoints": _PINPOINTS,
+        },
+        processor={"processor_class": "LlavaNextVideoProcessor", **_LLAVA},
+    ),
+    "llava_onevision": Kind(
+        tokens=("<image>", "<video>"),
+        config={
+            **_IMAGE_INDEX, "video_token_index": "<video>", "image_grid_pinpoints": _PINPOINTS,
+            "vision_config": {"vision_use_head": False},
+        },
+        images={
+            "image_processor_type": "LlavaOnevisionImageProcessor", "size": _SQUARE,
+            "image_grid_pinpoints": _PINPOINTS,
+        },
+        processor={
+            "processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 16,
+            "vision_feature_select_strategy": "full",
+        },
+    ),
+    "mllama": Kind(
+        tokens=("<|image|>", "<|begin_of_text|>"), image="<|image|>", most=2,
+        images={
+            "image_processor_type": "MllamaImageProcessor", "size": _SQUARE, "max_image_tiles": 2,
+        },
+        processor={"processor_class": "MllamaProcessor"},
+        config={
+            "image_token_index": "<|image|>",
+            "vision_config": {
+                "intermediate_layers_indices": [0], "vision_output_dim": 64, "max_num_tiles": 2,
+                "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]], "num_global_layers": 1, "attention_heads": 4,
+            },
+            "text_config": {"cross_attention_layers": [1]},
+        },
+    ),
+    "mistral3": Kind(
+        tokens=("[IMG]", "[IMG_BREAK]", "[IMG_END]"), image="[IMG]",
+        config={"image_token_index": "[IMG]"},
+        images={
+            "image_processor_type": "PixtralImageProcessor", "patch_size": {"height": 16, "width": 16},
+            "size": {"longest_edge": 64},
+        },
+        processor={"processor_class": "PixtralProcessor", "patch_size": 8, "spatial_merge_size": 2},
+    ),
+    "ovis2": Kind(
+        tokens=("<image>", "<i0>", "<i1>", "<i2>", "<i3>", "<i4>"),
+        config={
+            "image_token_id": "<image>", "visual_indicator_token_ids": [FIRST + 2 + number for number in range(5)],
+        },
+        images={"image_processor_type": "Ovis2ImageProcessor", "size": _SQUARE},
+        processor={"processor_class": "Ovis2Processor", "image_seq_length": 4},
+    ),
+    "paligemma": Kind(
+        tokens=_IMAGE, named={"image_token": "<image>"}, image=None, images={**_SIGLIP, "image_seq_length": 16},
+        processor={"processor_class": "PaliGemmaProcessor"},
+        config={**_IMAGE_INDEX, "projection_dim": 32, "vision_config": {"projection_dim": 32}}, text_only=False,
+    ),
+    "pix2struct": Kind(
+        image=None, most=1, text_only=False,
+        images={"image_processor_type": "Pix2StructImageProcessor", "max_patches": 16, "is_vqa": False},
+        processor={"processor_class": "Pix2StructProcessor"},
+    ),
+    "qianfan_ocr": _an_internvl("QianfanOCRProcessor"),
+    "qwen2_5_vl": _a_qwen(
+        "Qwen2_5_VLProcessor", vision_config={"window_size": 32, "fullatt_block_indexes": [1]}
+    ),
+    "qwen3_5": _a_qwen("Qwen3VLProcessor", vision_config={"num_position_embeddings": 64}),
+    "qwen3_5_moe": _a_qwen("Qwen3VLProcessor", vision_config={"num_position_embeddings": 64}),
+    "qwen3_vl": _a_qwen(
+        "Qwen3VLProcessor", vision_config={"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+    ),
+    "qwen3_vl_moe": _a_qwen(
+        "Qwen3VLProcessor", vision_config={"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+    ),
+    "smolvlm": Kind(
+        tokens=_IDEFICS_TOKENS,
+        config={"image_token_id": "<image>", "scale_factor": 2},
+        images={
+            "image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 64},
+            "max_image_size": {"longest_edge": 32},
+        },
+        processor={"processor_class": "SmolVLMProcessor", "image_seq_len": 4},
+    ),
+    "vipllava": Kind(
+        tokens=_IMAGE, config={**_IMAGE_INDEX, "vision_feature_layers": [-1, -2]}, images=_CLIP,
+        processor={"processor_class": "LlavaProcessor", **_LLAVA},
+    ),
+}  # fmt: skip

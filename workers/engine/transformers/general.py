@@ -1,0 +1,308 @@
+"""Chats by the library's own `generate`: the general way, for every network without a shape in `conversation.py`.
+
+`generate` prepares a prompt (encoder, cache, positions, processors of logits) and hands it over before its own loop
+(`custom_generate`). Each step then makes one token by the same two methods as the library's loop, so that other
+models run between the steps, the text is streamed, and a job may end at any token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.processors.base import Array, Output, Prompt
+from penstock.workers.engine.base import Continue, Runner, Step
+from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.transformers.directory import HubDirectory, library
+from penstock.workers.engine.transformers.generation import done
+from penstock.workers.engine.transformers.sampling import Sampling
+from penstock.workers.engine.transformers.texts import checked_tokens
+
+#: Beginning of the names of inputs in a prompt, before the library's names.
+PREFIX = "inputs."
+IDS = "input_ids"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A prompt as `generate` prepared it."""
+
+    #: The network that continues the text: a part of the whole network for some types.
+    network: Any
+    #: Changes scores of tokens, as the model's `generation_config.json` wants.
+    processors: Any
+    ends: frozenset[int]
+
+
+@dataclass(slots=True)
+class Chat:
+    """A chat under way. Its cache grows in place, so it advances only once from each length."""
+
+    inputs: Mapping[str, Sent]
+    sampling: Sampling
+    #: The steps made so far: step n follows n new tokens.
+    steps: list[Step] = field(default_factory=list)
+    new: list[int] = field(default_factory=list)
+    opened: Opened | None = None
+    #: Token ids (1, T) and arguments of the network for the next pass.
+    ids: Tensor | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    #: True after the first pass since the prompt was prepared.
+    begun: bool = False
+    #: Values that the library keeps in the network between passes.
+    kept: dict[tuple[int, str], Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatState:
+    """A chat after a number of steps."""
+
+    chat: Chat
+    at: int = 0
+
+
+class _Captured(BaseException):
+    """Carries what `generate` prepared out of it."""
+
+    def __init__(self, opened: Opened, ids: Tensor, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.opened, self.ids, self.arguments = opened, ids, arguments
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralRunner:
+    """A runner of chats with any inputs: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
+
+    Further inputs of the network are arrays `inputs.NAME` with their batch axis; numbered ones (`inputs.NAME.0`) make a
+    list. Outputs are those of `GenerationRunner`. Prompts of a batch advance one after the other.
+    """
+
+    network: Any
+    device: TorchDevice
+    max_batch: int
+    memory_bytes: int
+    vocabulary: int
+    max_tokens: int | None
+    leftovers: Leftovers
+
+    def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
+        """Return one key for all chats."""
+        return "chats"
+
+    def admit(self, prompt: Prompt) -> ChatState:
+        """Return the prompt's inputs on their way to the device."""
+        arrays = {name.removeprefix(PREFIX): _checked(name, value) for name, value in _arrays(prompt)}
+        ids, sampling = prompt.data.get(IDS), Sampling.of(prompt.data)
+        if not isinstance(ids, np.ndarray) or len(ids) or not arrays:
+            ids = checked_tokens(ids, self.vocabulary, self.max_tokens)
+            arrays[IDS] = ids[None]
+            self._require_room(len(ids), sampling.max_new_tokens)
+        return ChatState(Chat({name: self.device.send(array) for name, array in arrays.items()}, sampling))
+
+    def step(self, states: Sequence[ChatState]) -> Sequence[Step]:
+        """Choose one more token for every chat."""
+        with self.device.running():
+            return [self._advance(state) for state in states]
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self.device.free(self.network)
+
+    def _require_room(self, given: int, new: int) -> None:
+        if self.max_tokens is not None and given + new > self.max_tokens:
+            raise InvalidInput(
+                f"the network's context is {self.max_tokens} tokens: the prompt has {given} and {new} more are asked for"
+            )
+
+    def _advance(self, state: ChatState) -> Step:
+        """Return the step of a state; the one made before if the engine repeats a step after an error."""
+        chat = state.chat
+        if state.at < len(chat.steps):
+            return chat.steps[state.at]
+        try:
+            if chat.opened is None:
+                self._reopen(chat)
+            step = self._chosen(chat, self._scores(chat))
+        except BaseException:
+            chat.opened = None  # the cache may be half written: the next step begins anew
+            raise
+        chat.steps.append(step)
+        return step
+
+    def _chosen(self, chat: Chat, scores: Tensor) -> Step:
+        token = chat.sampling.choose(scores, len(chat.new))
+        if chat.opened is not None and token in chat.opened.ends:
+            return done(chat.new, "stop")
+        self._append(chat, token)
+        chat.new.append(token)
+        if len(chat.new) == chat.sampling.max_new_tokens:
+            return done(chat.new, "length")
+        return Continue(ChatState(chat, len(chat.new)), Output({"token_ids": list(chat.new)}, partial=True))
+
+    def _reopen(self, chat: Chat) -> None:
+        """Prepare a prompt and repeat the passes of the tokens that were chosen before."""
+        with self.leftovers.of(chat, watch=True):
+            inputs = _with_lists({name: self._received(sent) for name, sent in chat.inputs.items()})
+            found = self._captured(inputs, chat.sampling.max_new_tokens)
+        chat.opened, chat.ids, chat.arguments, chat.begun = found.opened, found.ids, found.arguments, False
+        for token in list(chat.new):
+            self._scores(chat)
+            self._append(chat, token)
+
+    def _captured(self, inputs: dict[str, Any], new: int) -> _Captured:
+        try:
+            self.network.generate(
+                **inputs, custom_generate=_capture, max_new_tokens=new, do_sample=False, num_beams=1,
+                return_dict_in_generate=False,
+            )  # fmt: skip
+        except _Captured as found:
+            return found
+        except (ValueError, TypeError, IndexError) as error:
+            raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
+        raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
+
+    def _scores(self, chat: Chat) -> Tensor:
+        """Run the network for the last tokens; return the scores of the next, float32 (vocabulary,)."""
+        assert chat.opened is not None
+        assert chat.ids is not None
+        network, first = chat.opened.network, not chat.begun
+        slices = chat.begun and chat.arguments.get("use_cache", True)
+        with self.leftovers.of(chat, watch=len(chat.new) < 2):
+            given = network.prepare_inputs_for_generation(
+                chat.ids, next_sequence_length=1 if slices else None, is_first_iteration=first, **chat.arguments
+            )
+            try:
+                outputs = network(**given, return_dict=True)
+            except (ValueError, IndexError) as error:
+                raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
+            chat.arguments = network._update_model_kwargs_for_generation(  # noqa: SLF001  (as loops of the library do)
+                outputs, chat.arguments, is_encoder_decoder=network.config.is_encoder_decoder
+            )
+        chat.begun = True
+        scores: Tensor = chat.opened.processors(chat.ids, outputs.logits[:, -1].float())
+        return scores[0]
+
+    def _append(self, chat: Chat, token: int) -> None:
+        assert chat.ids is not None
+        chat.ids = torch.cat([chat.ids, torch.tensor([[token]], device=chat.ids.device)], dim=1)
+
+    def _received(self, sent: Sent) -> Tensor:
+        tensor = self.device.receive(sent)
+        return tensor.to(self.network.dtype) if tensor.is_floating_point() else tensor
+
+
+class Leftovers:
+    """Values that networks keep between the passes of one text, such as Qwen's `rope_deltas`.
+
+    The library runs one text at a time. Here several advance in turns, so each chat carries its own values.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._modules = list(network.modules())
+        #: Attributes that passes have changed, by the module's number.
+        self._names: set[tuple[int, str]] = set()
+
+    @contextmanager
+    def of(self, chat: Chat, *, watch: bool) -> Iterator[None]:
+        """Put a chat's values into the network for the block, and the network's own back afterwards.
+
+        With `watch`, all attributes are compared, to find those that a pass changes.
+        """
+        before = [dict(vars(module)) for module in self._modules] if watch else []
+        own = {place: self._get(place) for place in self._names}
+        for place, value in chat.kept.items():
+            self._set(place, value)
+        try:
+            yield
+        finally:
+            for number, values in enumerate(before):
+                for name, value in list(vars(self._modules[number]).items()):
+                    place = number, name
+                    if place not in own and values.get(name, _MISSING) is not value:
+                        self._names.add(place)
+                        own[place] = values.get(name, _MISSING)
+            chat.kept = {place: self._get(place) for place in self._names}
+            for place, value in own.items():
+                self._set(place, value)
+
+    def _get(self, place: tuple[int, str]) -> Any:
+        return vars(self._modules[place[0]]).get(place[1], _MISSING)
+
+    def _set(self, place: tuple[int, str], value: Any) -> None:
+        values = vars(self._modules[place[0]])
+        if value is _MISSING:
+            values.pop(place[1], None)
+        else:
+            values[place[1]] = value
+
+
+_MISSING = object()
+
+
+def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
+    """Load a network of images and text that the library can generate with."""
+    network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
+    device.place(network)
+    text = network.config.get_text_config()
+    return GeneralRunner(
+        network,
+        device,
+        max_batch=directory.model.max_batch,
+        memory_bytes=weights_bytes(network),
+        vocabulary=text.vocab_size,
+        max_tokens=getattr(text, "max_position_embeddings", None),
+        leftovers=Leftovers(network),
+    )
+
+
+def check_general(config: Any) -> None:
+    """Raise `ModelUnavailable` for a network that does not make a text token by token."""
+    kinds = library().AutoModelForImageTextToText._model_mapping  # noqa: SLF001
+    network = kinds[type(config)] if type(config) in kinds else None
+    if network is None or not network.can_generate():
+        raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
+
+
+def _capture(
+    network: Any, input_ids: Tensor, logits_processor: Any, generation_config: Any = None, **arguments: Any
+) -> None:
+    """Stand in the place of the library's loop, and leave `generate` with all that it prepared."""
+    given = {name: value for name, value in arguments.items() if name not in ("stopping_criteria", "synced_gpus")}
+    ends = generation_config.eos_token_id
+    known = frozenset([ends] if isinstance(ends, int) else ends or ())
+    raise _Captured(Opened(network, logits_processor, known), input_ids, given)
+
+
+def _arrays(prompt: Prompt) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in prompt.data.items() if name.startswith(PREFIX))
+
+
+def _checked(name: str, value: Any) -> Array:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+        raise ProcessorFailed(f"the network takes `{name}` as an array of numbers")
+    return value
+
+
+def _with_lists(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the inputs with numbered ones (`name.0`, `name.1`) as lists."""
+    made: dict[str, Any] = {}
+    for name, value in inputs.items():
+        base, _, number = name.partition(".")
+        if number:
+            made.setdefault(base, []).append(value)
+        else:
+            made[name] = value
+    return made
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, PenstockError):
+        raise error
+    return next(iter(str(error).strip().splitlines()), "")
