@@ -7,6 +7,7 @@ would find in it is broken by a space first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import Array
+from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
 from penstock.processors.multimodal.library import first_line, is_encoder_decoder, load_processor
 from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
@@ -30,6 +32,9 @@ INPUTS_NAME = "inputs.{}"
 IDS = "input_ids"
 #: Side in pixels and words of the example that shows how a processor wants its input.
 _PROBE_PX, _PROBE = 64, "probe"
+
+#: Names of fields of `config.json` with the ids of placeholders.
+_PLACEHOLDER = re.compile(r"(image|img|video|vision|visual|audio|boi|eoi|boa|eoa).*token_(id|ids|index)$")
 
 Part = dict[str, Any]
 
@@ -77,7 +82,7 @@ class GeneralEncoder:
         contents = [self._parts(turn, at, left) for at, turn in enumerate(turns)]
         try:
             made = self._processed(turns, contents) if self.style.template else self._processed_text(turns, contents)
-        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError) as error:  # TypeError: the template adds a list to a text
             raise InvalidInput(f"The model's processor rejects these messages: {first_line(error)}") from error
         except Exception as error:
             if "TemplateError" not in {cls.__name__ for cls in type(error).__mro__}:
@@ -122,7 +127,8 @@ class GeneralEncoder:
             raise ValueError("it has no chat template, and takes one message of a user")
         images = [part["image"] for part in contents[0] if part["type"] == "image"]
         text = self.style.before * len(images) + "".join(part.get("text", "") for part in contents[0])
-        given: dict[str, Any] = {"images": images} if images else {}
+        # Several images of one text are a batch of lists.
+        given: dict[str, Any] = {"images": [images] if len(images) > 1 else images} if images else {}
         made: Mapping[str, Any] = self.processor(text=text, return_tensors="pt", **given)
         return made
 
@@ -150,8 +156,8 @@ def _styled(model: Model, encoder: GeneralEncoder) -> GeneralEncoder:
             if _keeps_words(tried):
                 return tried
             reason = reason or "its text or its image is lost"
-        except InvalidInput as error:
-            reason = reason or str(error)
+        except Exception as error:  # the library's are of any type
+            reason = reason or first_line(error) or type(error).__name__
     raise ModelUnavailable(
         f"model {model.name!r}: {type(encoder.processor).__name__} takes no chat of a text and an image: {reason}"
     )
@@ -200,7 +206,7 @@ def _marks(processor: Any, tokenizer: Any) -> list[str]:
     found = set(getattr(processor, "all_special_multimodal_tokens", ()))
     for owner in (processor, tokenizer):
         named = {name: getattr(owner, name, None) for name in {*vars(owner), *_token_names(owner)}}
-        found |= {value for name, value in named.items() if name.endswith("token") and isinstance(value, str)}
+        found |= {str(value) for name, value in named.items() if name.endswith("token") and value is not None}
     return sorted((mark for mark in found if len(mark) > 1), key=len, reverse=True)
 
 
@@ -209,13 +215,28 @@ def _token_names(owner: Any) -> list[str]:
 
 
 def _vocabulary(model: Model, tokenizer: Any, marks: Sequence[str]) -> Vocabulary:
-    """Return the library's tokenizer for decoding, and for finding special tokens in users' texts."""
+    """Return the library's tokenizer for decoding, and for finding special tokens in users' texts.
+
+    Placeholders that `config.json` names count as special tokens, even where the tokenizer does not call them so.
+    """
     own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     own.no_padding()
     own.no_truncation()
     added = own.get_added_tokens_decoder()
     special = {number: token.content for number, token in added.items() if token.special or token.content in marks}
+    for number in _placeholders(read_config(model)):
+        if number not in special and (token := own.id_to_token(number)) is not None:
+            special[number] = token
     return Vocabulary(own, max_tokens(model, model.limits), special)
+
+
+def _placeholders(config: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the ids of tokens that stand for images, videos or sound, as a configuration names them."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _placeholders(value)
+        elif _PLACEHOLDER.search(name):
+            yield from (one for one in (value if isinstance(value, list) else [value]) if type(one) is int)
 
 
 def _encoded(made: Mapping[str, Any]) -> Encoded:

@@ -99,10 +99,14 @@ def _require_backend(model: Model, kind: str) -> None:
     backends = next((known for known in KNOWN.values() if named and _base(named) in map(_base, known.values())), None)
     backends = KNOWN.get(kind) if backends is None else backends
     if backends and "pil" not in backends:
-        raise ModelUnavailable(
-            f"the images of the model_type {kind!r} are prepared by torchvision alone, which is not installed here: "
-            "`pip install torchvision` in the build (CPU or CUDA) of the installed torch"
-        )
+        raise ModelUnavailable(_needs_torchvision(kind))
+
+
+def _needs_torchvision(kind: str) -> str:
+    return (
+        f"the images of the model_type {kind!r} are prepared by torchvision alone, which is not installed here: "
+        "`pip install torchvision` in the build (CPU or CUDA) of the installed torch"
+    )
 
 
 def _base(name: str) -> str:
@@ -144,6 +148,8 @@ def _load_errors(model: Model, kind: str) -> Iterator[None]:
         begun = detail.startswith("model ")
         raise ModelUnavailable(detail if begun else f"model {model.name!r}: {detail}") from error
     except ImportError as error:
+        if "torchvision" in str(error).lower():
+            raise ModelUnavailable(f"model {model.name!r}: {_needs_torchvision(kind)}") from error
         raise ModelUnavailable(
             f"model {model.name!r}: the processor of the model_type {kind!r} needs a package that is not installed: "
             f"{first_line(error)}"

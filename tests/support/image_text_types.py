@@ -28,7 +28,7 @@ VOCABULARY = 320
 _SMALL: Mapping[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCABULARY, "max_position_embeddings": 2048,
-    "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": FIRST, "pad_token_id": FIRST,
+    "initializer_range": 0.2, "bos_token_id": FIRST, "eos_token_id": FIRST, "pad_token_id": FIRST,
     "embed_dim": 32, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "image_size": 32, "patch_size": 8,
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "d_ff": 48, "d_kv": 8, "num_layers": 2,
@@ -78,8 +78,10 @@ def write_kind(model_type: str, folder: Path) -> Path:
     data = _merged(_small(cls().to_dict()), _numbered(kind.config, ids))
     config = cls(**{name: value for name, value in data.items() if name != "model_type"})
     network = transformers.AutoModelForImageTextToText.from_config(config)
-    if network.can_generate():
-        network.generation_config = transformers.GenerationConfig(eos_token_id=FIRST, pad_token_id=FIRST)
+    start = getattr(config, "decoder_start_token_id", None)
+    network.generation_config = transformers.GenerationConfig(
+        eos_token_id=FIRST, pad_token_id=FIRST, decoder_start_token_id=start
+    )
     save(network.float(), folder)
     _write_tokens(folder, list(ids), kind)
     if kind.images:
@@ -113,7 +115,8 @@ def _small(data: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "mrope_section":
             made[name] = [1, 1, 2]
         elif name in _SMALL and value is not None and not isinstance(value, dict):
-            made[name] = [_SMALL[name]] * len(value) if isinstance(value, list) else _SMALL[name]
+            small = float(_SMALL[name]) if isinstance(value, float) else _SMALL[name]
+            made[name] = [small] * len(value) if isinstance(value, list) else small
         elif isinstance(value, dict):
             made[name] = {key: [1, 1, 2] if key == "mrope_section" else inner for key, inner in value.items()}
         else:
@@ -160,6 +163,7 @@ _GLM_IDS = {
     "image_end_token_id": "<|end_of_image|>", "video_start_token_id": "<|begin_of_video|>",
     "video_end_token_id": "<|end_of_video|>",
 }  # fmt: skip
+_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
 _SQUARE = {"height": 32, "width": 32}
 _CLIP = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE}
 _SIGLIP = {"image_processor_type": "SiglipImageProcessor", "size": _SQUARE}
@@ -174,17 +178,20 @@ _PINPOINTS = [[32, 64], [64, 32], [64, 64]]
 
 def _a_qwen(processor: str, **config: Any) -> Kind:
     vision = {"out_hidden_size": 32, **config.pop("vision_config", {})}
+    text = {"rope_parameters": _MROPE, **config.pop("text_config", {})}
     return Kind(
-        tokens=_QWEN_TOKENS, image=_QWEN_IMAGE, config={**_QWEN_IDS, "vision_config": vision, **config},
+        tokens=_QWEN_TOKENS, image=_QWEN_IMAGE,
+        config={**_QWEN_IDS, "vision_config": vision, "text_config": text, **config},
         images=_QWEN_SIZES, processor={"processor_class": processor},
     )  # fmt: skip
 
 
 def _a_glm(processor: str, images: str, **config: Any) -> Kind:
+    rope = config.pop("rope", _MROPE)
     vision = {"out_hidden_size": 32, **config.pop("vision_config", {})}
     return Kind(
         tokens=_GLM_TOKENS, image="<|begin_of_image|><|image|><|end_of_image|>",
-        config={**_GLM_IDS, "vision_config": vision, **config},
+        config={**_GLM_IDS, "vision_config": vision, "text_config": {"rope_parameters": rope}, **config},
         images={
             "image_processor_type": images, "patch_size": 8, "merge_size": 2, "temporal_patch_size": 2,
             "size": {"shortest_edge": 16 * 16 * 2, "longest_edge": 16 * 16 * 24},
@@ -193,14 +200,14 @@ def _a_glm(processor: str, images: str, **config: Any) -> Kind:
     )  # fmt: skip
 
 
-def _an_internvl(processor: str, **config: Any) -> Kind:
+def _an_internvl(processor: str, image: str = "<IMG_CONTEXT>", **config: Any) -> Kind:
     return Kind(
-        tokens=("<IMG_CONTEXT>", "<img>", "</img>", "<video>"),
+        tokens=("<IMG_CONTEXT>", "<img>", "</img>", "<video>", "<image>"),
         named={
             "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
             "video_token": "<video>",
         },
-        image="<IMG_CONTEXT>",
+        image=image,
         config={"image_token_id": "<IMG_CONTEXT>", "image_seq_length": 4, **config},
         images={
             "image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE, "crop_to_patches": True,
@@ -214,9 +221,9 @@ KINDS: Mapping[str, Kind] = {
     "aria": Kind(
         tokens=_IMAGE,
         named={"image_token": "<image>"},
-        config={**_IMAGE_INDEX, "projector_patch_to_query_dict": {"16": 4}, "text_config": {"moe_num_shared_experts": 1}},
+        config={**_IMAGE_INDEX, "projector_patch_to_query_dict": {"16": 4, "3721": 4}, "text_config": {"moe_num_shared_experts": 1}},
         images={"image_processor_type": "AriaImageProcessor", "max_image_size": 490, "min_image_size": 32},
-        processor={"processor_class": "AriaProcessor", "size_conversion": {"490": 4}},
+        processor={"processor_class": "AriaProcessor", "size_conversion": {"490": 4, "980": 4}},
     ),
     "aya_vision": Kind(
         tokens=(
@@ -262,7 +269,10 @@ KINDS: Mapping[str, Kind] = {
     ),
     "fuyu": Kind(
         tokens=("|SPEAKER|", "|NEWLINE|"), image=None, most=1,
-        images={"image_processor_type": "FuyuImageProcessor", "size": {"height": 64, "width": 64}},
+        images={
+            "image_processor_type": "FuyuImageProcessor", "size": {"height": 64, "width": 64},
+            "patch_size": {"height": 8, "width": 8},
+        },
         processor={"processor_class": "FuyuProcessor"},
     ),
     "gemma3": Kind(
@@ -283,19 +293,23 @@ KINDS: Mapping[str, Kind] = {
     ),
     "glm4v": _a_glm("Glm4vProcessor", "Glm4vImageProcessor"),
     "glm46v": _a_glm("Glm46VProcessor", "Glm46VImageProcessor"),
-    "glm4v_moe": _a_glm("Glm4vProcessor", "Glm4vImageProcessor"),
+    "glm4v_moe": _a_glm("Glm4vProcessor", "Glm4vImageProcessor", rope={**_MROPE, "mrope_section": [0, 1, 1]}),
     "got_ocr2": Kind(
-        tokens=("<img>", "</img>", "<imgpad>"), image="<imgpad>", most=1,
+        tokens=("<img>", "</img>", "<imgpad>"), image=None, most=1,
         images={"image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE},
         processor={"processor_class": "GotOcr2Processor"}, config={"image_token_index": "<imgpad>"},
     ),
     "granite4_vision": Kind(
-        tokens=_IMAGE, config={**_IMAGE_INDEX, "image_grid_pinpoints": _PINPOINTS},
+        tokens=_IMAGE, config={
+            **_IMAGE_INDEX, "image_grid_pinpoints": _PINPOINTS, "downsample_rate": "1/2",
+            "deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [0, 0, 1, 1],
+            "vision_config": {"hidden_size": 64}, "image_seq_length": 16,
+        },
         images={
             "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE,
             "image_grid_pinpoints": _PINPOINTS,
         },
-        processor={"processor_class": "Granite4VisionProcessor", **_LLAVA},
+        processor={"processor_class": "Granite4VisionProcessor", **_LLAVA, "downsample_rate": "1/2"},
     ),
     "idefics2": Kind(
         tokens=("<image>", "<fake_token_around_image>", "<end_of_utterance>"),
@@ -375,9 +389,9 @@ KINDS: Mapping[str, Kind] = {
         processor={"processor_class": "PixtralProcessor", "patch_size": 8, "spatial_merge_size": 2},
     ),
     "ovis2": Kind(
-        tokens=("<image>", "<i0>", "<i1>", "<i2>", "<i3>", "<i4>"),
+        tokens=("<image>", "<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>", "<IMG_ATOM>"),
         config={
-            "image_token_id": "<image>", "visual_indicator_token_ids": [FIRST + 2 + number for number in range(5)],
+            "image_token_id": "<IMG_ATOM>", "visual_indicator_token_ids": [FIRST + 2 + number for number in range(5)],
         },
         images={"image_processor_type": "Ovis2ImageProcessor", "size": _SQUARE},
         processor={"processor_class": "Ovis2Processor", "image_seq_length": 4},
@@ -391,13 +405,20 @@ KINDS: Mapping[str, Kind] = {
         image=None, most=1, text_only=False,
         images={"image_processor_type": "Pix2StructImageProcessor", "max_patches": 16, "is_vqa": False},
         processor={"processor_class": "Pix2StructProcessor"},
+        config={"decoder_start_token_id": FIRST, "text_config": {"decoder_start_token_id": FIRST}},
     ),
-    "qianfan_ocr": _an_internvl("QianfanOCRProcessor"),
+    "qianfan_ocr": _an_internvl("QianfanOCRProcessor", image="<image>"),
     "qwen2_5_vl": _a_qwen(
         "Qwen2_5_VLProcessor", vision_config={"window_size": 32, "fullatt_block_indexes": [1]}
     ),
-    "qwen3_5": _a_qwen("Qwen3VLProcessor", vision_config={"num_position_embeddings": 64}),
-    "qwen3_5_moe": _a_qwen("Qwen3VLProcessor", vision_config={"num_position_embeddings": 64}),
+    "qwen3_5": _a_qwen(
+        "Qwen3VLProcessor", vision_config={"num_position_embeddings": 64},
+        text_config={"layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "qwen3_5_moe": _a_qwen(
+        "Qwen3VLProcessor", vision_config={"num_position_embeddings": 64},
+        text_config={"layer_types": ["linear_attention", "full_attention"]},
+    ),
     "qwen3_vl": _a_qwen(
         "Qwen3VLProcessor", vision_config={"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
     ),
@@ -414,7 +435,88 @@ KINDS: Mapping[str, Kind] = {
         processor={"processor_class": "SmolVLMProcessor", "image_seq_len": 4},
     ),
     "vipllava": Kind(
-        tokens=_IMAGE, config={**_IMAGE_INDEX, "vision_feature_layers": [-1, -2]}, images=_CLIP,
+        tokens=_IMAGE, config={**_IMAGE_INDEX, "vision_feature_layer": [-1, -2]}, images=_CLIP,
         processor={"processor_class": "LlavaProcessor", **_LLAVA},
+    ),
+    "deepseek_vl": Kind(
+        tokens=_IMAGE, named={"image_token": "<image>"}, config={"image_token_id": "<image>"},
+        images={"image_processor_type": "DeepseekVLImageProcessor", "size": _SQUARE, "min_size": 8},
+        processor={"processor_class": "DeepseekVLProcessor", "num_image_tokens": 16},
+    ),
+    "ernie4_5_vl_moe": Kind(
+        tokens=("<|IMAGE_PLACEHOLDER|>", "<|IMAGE_START|>", "<|IMAGE_END|>", "<|VIDEO|>", "<|VS|>", "<|VE|>"),
+        named={
+            "image_token": "<|IMAGE_PLACEHOLDER|>", "image_start_token": "<|IMAGE_START|>",
+            "image_end_token": "<|IMAGE_END|>", "video_token": "<|VIDEO|>", "video_start_token": "<|VS|>",
+            "video_end_token": "<|VE|>",
+        },
+        image="<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>",
+        config={
+            "image_token_id": "<|IMAGE_PLACEHOLDER|>", "image_start_token_id": "<|IMAGE_START|>",
+            "image_end_token_id": "<|IMAGE_END|>", "video_token_id": "<|VIDEO|>", "video_start_token_id": "<|VS|>",
+            "video_end_token_id": "<|VE|>",
+            "text_config": {"rope_parameters": {**_MROPE, "mrope_section": [1, 1, 2]}, "moe_k": 2},
+        },
+        images={
+            "image_processor_type": "Ernie4_5_VLMoeImageProcessor", "patch_size": 8, "merge_size": 2,
+            "size": {"shortest_edge": 16 * 16 * 2, "longest_edge": 16 * 16 * 24},
+        },
+        processor={"processor_class": "Ernie4_5_VLMoeProcessor"},
+    ),
+    "exaone4_5": _a_qwen(
+        "Exaone4_5_Processor",
+        vision_config={"window_size": 32, "fullatt_block_indexes": [1], "num_key_value_heads": 2},
+    ),
+    "hyperclovax_vision_v2": _a_qwen(
+        "HyperCLOVAXVisionV2Processor", vision_config={"window_size": 32, "fullatt_block_indexes": [1]},
+        text_config={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    ),
+    "idefics": Kind(
+        tokens=("<image>", "<fake_token_around_image>"), image=None, images={
+            "image_processor_type": "IdeficsImageProcessor", "image_size": 32,
+        },
+        processor={"processor_class": "IdeficsProcessor", "image_size": 32},
+        config={"additional_vocab_size": 0, "use_resampler": False, "cross_layer_interval": 1},
+    ),
+    "janus": Kind(
+        tokens=("<image_placeholder>", "<begin_of_image>", "<end_of_image>"),
+        named={
+            "image_token": "<image_placeholder>", "boi_token": "<begin_of_image>", "eoi_token": "<end_of_image>",
+        },
+        image="<image_placeholder>",
+        config={
+            "image_token_id": "<image_placeholder>", "vision_config": {"projection_dim": 32, "num_image_tokens": 16},
+            "vq_config": {
+                "base_channels": 32, "channel_multiplier": [1, 1], "num_embeddings": 32, "projection_dim": 32,
+                "image_token_embed_dim": 32, "num_patches": 4,
+            },
+        },
+        images={"image_processor_type": "JanusImageProcessor", "size": _SQUARE, "min_size": 8},
+        processor={"processor_class": "JanusProcessor", "num_image_tokens": 16},
+    ),
+    "lfm3_vl": _a_qwen("Lfm3VlProcessor"),
+    "paddleocr_vl": Kind(
+        tokens=("<|IMAGE_PLACEHOLDER|>", "<|IMAGE_START|>", "<|IMAGE_END|>", "<|VIDEO|>"),
+        named={"image_token": "<|IMAGE_PLACEHOLDER|>"},
+        image="<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>",
+        config={
+            "image_token_id": "<|IMAGE_PLACEHOLDER|>", "vision_start_token_id": "<|IMAGE_START|>",
+            "vision_end_token_id": "<|IMAGE_END|>", "video_token_id": "<|VIDEO|>",
+            "text_config": {"rope_parameters": _MROPE},
+        },
+        images={
+            "image_processor_type": "PaddleOCRVLImageProcessor", "patch_size": 8, "merge_size": 2,
+            "temporal_patch_size": 1, "size": {"shortest_edge": 16 * 16 * 2, "longest_edge": 16 * 16 * 24},
+        },
+        processor={"processor_class": "PaddleOCRVLProcessor"},
+    ),
+    "video_llama_3": Kind(
+        tokens=_QWEN_TOKENS, image="<|image_pad|>",
+        config={"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"},
+        images={
+            "image_processor_type": "VideoLlama3ImageProcessor", "patch_size": 8, "merge_size": 1,
+            "size": {"shortest_edge": 16 * 16, "longest_edge": 16 * 16 * 12},
+        },
+        processor={"processor_class": "VideoLlama3Processor"},
     ),
 }  # fmt: skip

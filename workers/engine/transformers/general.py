@@ -164,7 +164,7 @@ class GeneralRunner:
             )  # fmt: skip
         except _Captured as found:
             return found
-        except (ValueError, TypeError, IndexError) as error:
+        except ValueError as error:
             raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
         raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
 
@@ -180,7 +180,7 @@ class GeneralRunner:
             )
             try:
                 outputs = network(**given, return_dict=True)
-            except (ValueError, IndexError) as error:
+            except ValueError as error:
                 raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
             chat.arguments = network._update_model_kwargs_for_generation(  # noqa: SLF001  (as loops of the library do)
                 outputs, chat.arguments, is_encoder_decoder=network.config.is_encoder_decoder
@@ -199,7 +199,7 @@ class GeneralRunner:
 
 
 class Leftovers:
-    """Values that networks keep between the passes of one text, such as Qwen's `rope_deltas`.
+    """Tensors that networks keep between the passes of one text, such as Qwen's `rope_deltas`.
 
     The library runs one text at a time. Here several advance in turns, so each chat carries its own values.
     """
@@ -224,10 +224,10 @@ class Leftovers:
         finally:
             for number, values in enumerate(before):
                 for name, value in list(vars(self._modules[number]).items()):
-                    place = number, name
-                    if place not in own and values.get(name, _MISSING) is not value:
+                    place, known = (number, name), values.get(name, _MISSING)
+                    if place not in own and known is not value and _is_tensor(known, value):
                         self._names.add(place)
-                        own[place] = values.get(name, _MISSING)
+                        own[place] = known
             chat.kept = {place: self._get(place) for place in self._names}
             for place, value in own.items():
                 self._set(place, value)
@@ -244,6 +244,10 @@ class Leftovers:
 
 
 _MISSING = object()
+
+
+def _is_tensor(*values: Any) -> bool:
+    return any(isinstance(value, Tensor) for value in values)
 
 
 def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
