@@ -203,15 +203,11 @@ def _shortest(content: list[Part]) -> str | list[Part]:
 
 def _marks(processor: Any, tokenizer: Any) -> list[str]:
     """Return the texts that a processor or its tokenizer names as tokens, the longest first."""
-    found = set(getattr(processor, "all_special_multimodal_tokens", ()))
+    found = list(getattr(processor, "all_special_multimodal_tokens", ()))
     for owner in (processor, tokenizer):
-        named = {name: getattr(owner, name, None) for name in {*vars(owner), *_token_names(owner)}}
-        found |= {str(value) for name, value in named.items() if name.endswith("token") and value is not None}
-    return sorted((mark for mark in found if len(mark) > 1), key=len, reverse=True)
-
-
-def _token_names(owner: Any) -> list[str]:
-    return [name for name in dir(type(owner)) if name.endswith("token")]
+        found += [getattr(owner, name, None) for name in {*vars(owner), *dir(type(owner))} if name.endswith("token")]
+    texts = {getattr(mark, "content", mark) for mark in found}  # some are tokens of `tokenizers`
+    return sorted((mark for mark in texts if isinstance(mark, str) and len(mark) > 1), key=len, reverse=True)
 
 
 def _vocabulary(model: Model, tokenizer: Any, marks: Sequence[str]) -> Vocabulary:

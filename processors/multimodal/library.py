@@ -114,13 +114,25 @@ def _base(name: str) -> str:
 
 
 def _no_videos() -> Any:
-    """Return a processor of videos that refuses them, in the place of one that needs torchvision."""
+    """Return a processor of videos that refuses them, in the place of one that needs torchvision.
+
+    Its settings are None: some processors read them for chats without videos, too.
+    """
     from transformers.video_processing_utils import VideoProcessorMixin
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise ValueError("videos need torchvision")
 
-    parts = {"__init__": lambda self: None, "__call__": refuse, "model_input_names": []}  # noqa: ARG005
+    def setting(self: Any, name: str) -> Any:  # noqa: ARG001
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+    parts = {
+        "__init__": lambda self: None,  # noqa: ARG005
+        "__call__": refuse,
+        "__getattr__": setting,
+        "model_input_names": [],
+    }
     return type("NoVideos", (VideoProcessorMixin,), parts)()
 
 

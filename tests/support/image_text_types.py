@@ -100,7 +100,7 @@ def _write_tokens(folder: Path, special: list[str], kind: Kind) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": END, "pad_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
+    config = {"bos_token": END, "eos_token": END, "pad_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "extra_special_tokens": dict(kind.named)}))
 
 
@@ -221,7 +221,11 @@ KINDS: Mapping[str, Kind] = {
     "aria": Kind(
         tokens=_IMAGE,
         named={"image_token": "<image>"},
-        config={**_IMAGE_INDEX, "projector_patch_to_query_dict": {"16": 4, "3721": 4}, "text_config": {"moe_num_shared_experts": 1}},
+        config={
+            **_IMAGE_INDEX,
+            "projector_patch_to_query_dict": {"100": 4}, "text_config": {"moe_num_shared_experts": 1},
+            "vision_config": {"image_size": 980, "patch_size": 98},
+        },
         images={"image_processor_type": "AriaImageProcessor", "max_image_size": 490, "min_image_size": 32},
         processor={"processor_class": "AriaProcessor", "size_conversion": {"490": 4, "980": 4}},
     ),
@@ -247,7 +251,7 @@ KINDS: Mapping[str, Kind] = {
         }},
     ),
     "blip-2": Kind(
-        tokens=_IMAGE, image=None, images=_BLIP, most=1,
+        tokens=_IMAGE, image=None, images=_BLIP, most=1, text_only=False,
         processor={"processor_class": "Blip2Processor", "num_query_tokens": 4},
         config={**_IMAGE_INDEX, "num_query_tokens": 4, "qformer_config": {"encoder_hidden_size": 32}, "text_config": {
             "ffn_dim": 48, "word_embed_proj_dim": 32,
@@ -257,13 +261,22 @@ KINDS: Mapping[str, Kind] = {
         tokens=("<image>", "<racm3:break>", "<eoss>"), named={
             "image_token": "<image>", "boi_token": "<racm3:break>", "eoi_token": "<eoss>",
         },
+        config={
+            "vocabulary_map": {
+                "<image>": FIRST + 1, **{f"IMGIMG{letter}Z": 300 + number for number, letter in enumerate("ABCDEFGH")},
+            },
+            "vq_config": {
+                "base_channels": 32, "channel_multiplier": [1, 1, 1, 1, 1], "num_embeddings": 8, "embed_dim": 8,
+                "latent_channels": 8, "resolution": 32,
+            },
+        },
         images={
             "image_processor_type": "ChameleonImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE,
         },
         processor={"processor_class": "ChameleonProcessor", "image_seq_length": 4},
     ),
     "florence2": Kind(
-        tokens=_IMAGE, named={"image_token": "<image>"}, image=None, images=_CLIP, most=1,
+        tokens=_IMAGE, named={"image_token": "<image>"}, image=None, images={**_CLIP, "image_seq_length": 2}, most=1,
         processor={"processor_class": "Florence2Processor"},
         config={"image_token_id": "<image>"},
     ),
@@ -283,7 +296,8 @@ KINDS: Mapping[str, Kind] = {
         image="<start_of_image>",
         config={
             "boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>",
-            "image_token_index": "<image_soft_token>", "mm_tokens_per_image": 4,
+            "image_token_index": "<image_soft_token>", "mm_tokens_per_image": 4, "tie_word_embeddings": False,
+            "text_config": {"tie_word_embeddings": False},
         },
         images={"image_processor_type": "Gemma3ImageProcessor", "size": _SQUARE},
         processor={"processor_class": "Gemma3Processor", "image_seq_length": 4},
@@ -296,7 +310,7 @@ KINDS: Mapping[str, Kind] = {
     "glm4v_moe": _a_glm("Glm4vProcessor", "Glm4vImageProcessor", rope={**_MROPE, "mrope_section": [0, 1, 1]}),
     "got_ocr2": Kind(
         tokens=("<img>", "</img>", "<imgpad>"), image=None, most=1,
-        images={"image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE},
+        images={"image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE}, text_only=False,
         processor={"processor_class": "GotOcr2Processor"}, config={"image_token_index": "<imgpad>"},
     ),
     "granite4_vision": Kind(
@@ -333,7 +347,7 @@ KINDS: Mapping[str, Kind] = {
         processor={"processor_class": "Idefics3Processor", "image_seq_len": 4},
     ),
     "instructblip": Kind(
-        tokens=_IMAGE, image=None, images=_BLIP, most=1,
+        tokens=_IMAGE, image=None, images=_BLIP, most=1, text_only=False,
         processor={"processor_class": "InstructBlipProcessor", "num_query_tokens": 4},
         config={**_IMAGE_INDEX, "num_query_tokens": 4, "qformer_config": {"encoder_hidden_size": 32}, "text_config": {
             "ffn_dim": 48, "word_embed_proj_dim": 32,
@@ -394,7 +408,7 @@ KINDS: Mapping[str, Kind] = {
             "image_token_id": "<IMG_ATOM>", "visual_indicator_token_ids": [FIRST + 2 + number for number in range(5)],
         },
         images={"image_processor_type": "Ovis2ImageProcessor", "size": _SQUARE},
-        processor={"processor_class": "Ovis2Processor", "image_seq_length": 4},
+        processor={"processor_class": "Ovis2Processor", "image_seq_length": 16},
     ),
     "paligemma": Kind(
         tokens=_IMAGE, named={"image_token": "<image>"}, image=None, images={**_SIGLIP, "image_seq_length": 16},
@@ -494,7 +508,7 @@ KINDS: Mapping[str, Kind] = {
         images={"image_processor_type": "JanusImageProcessor", "size": _SQUARE, "min_size": 8},
         processor={"processor_class": "JanusProcessor", "num_image_tokens": 16},
     ),
-    "lfm3_vl": _a_qwen("Lfm3VlProcessor"),
+    "lfm3_vl": _a_qwen("Lfm3VlProcessor", text_config={"layer_types": ["conv", "full_attention"]}),
     "paddleocr_vl": Kind(
         tokens=("<|IMAGE_PLACEHOLDER|>", "<|IMAGE_START|>", "<|IMAGE_END|>", "<|VIDEO|>"),
         named={"image_token": "<|IMAGE_PLACEHOLDER|>"},

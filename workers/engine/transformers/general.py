@@ -7,6 +7,7 @@ models run between the steps, the text is streamed, and a job may end at any tok
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,6 +105,7 @@ class GeneralRunner:
             ids = checked_tokens(ids, self.vocabulary, self.max_tokens)
             arrays[IDS] = ids[None]
             self._require_room(len(ids), sampling.max_new_tokens)
+        self._require_inputs(arrays)
         return ChatState(Chat({name: self.device.send(array) for name, array in arrays.items()}, sampling))
 
     def step(self, states: Sequence[ChatState]) -> Sequence[Step]:
@@ -120,6 +122,14 @@ class GeneralRunner:
             raise InvalidInput(
                 f"the network's context is {self.max_tokens} tokens: the prompt has {given} and {new} more are asked for"
             )
+
+    def _require_inputs(self, given: Mapping[str, Array]) -> None:
+        """Raise `InvalidInput` for a prompt without an input that the network always needs, such as an image."""
+        needed = inspect.signature(self.network.generate).parameters.values()
+        plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        lacking = [one.name for one in needed if one.default is one.empty and one.kind in plain and one.name not in given]
+        if lacking:
+            raise InvalidInput(f"the network answers prompts with an image alone: this one lacks {', '.join(lacking)}")
 
     def _advance(self, state: ChatState) -> Step:
         """Return the step of a state; the one made before if the engine repeats a step after an error."""
