@@ -44,6 +44,8 @@ def load_processor(model: Model) -> Any:
     kind = str(read_config(model).get("model_type"))
     with _load_errors(model, kind):
         cls = _processor_class(model, kind)
+        if "image_processor" in cls.get_attributes():
+            _require_backend(model, kind)
         settings, rest = cls.get_processor_dict(model.source, **_LOCAL)
         parts = [_part(model, kind, name) for name in cls.get_attributes()]
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
@@ -81,7 +83,6 @@ def _part(model: Model, kind: str, name: str) -> Any:
     if "video" in name and find_spec("torchvision") is None:
         return _no_videos()
     if "image" in name:
-        _require_backend(model, kind)
         return auto.AutoImageProcessor.from_pretrained(model.source, **_LOCAL)
     if "video" in name:
         return auto.AutoVideoProcessor.from_pretrained(model.source, **_LOCAL)
