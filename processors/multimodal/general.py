@@ -141,7 +141,7 @@ def read_general_encoder(model: Model) -> GeneralEncoder:
         raise ModelUnavailable(f"model {model.name!r}: {type(processor).__name__} takes no images with text")
     if not getattr(tokenizer, "is_fast", False):
         raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json, which its tokenizer is read from")
-    marks = _marks(processor, tokenizer)
+    marks = _marks(processor)
     vocabulary = _vocabulary(model, tokenizer, marks)
     encoder = GeneralEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
     return _styled(model, encoder)
@@ -201,11 +201,13 @@ def _shortest(content: list[Part]) -> str | list[Part]:
     return content[0]["text"] if len(content) == 1 and content[0]["type"] == "text" else content
 
 
-def _marks(processor: Any, tokenizer: Any) -> list[str]:
-    """Return the texts that a processor or its tokenizer names as tokens, the longest first."""
+def _marks(processor: Any) -> list[str]:
+    """Return the texts that a processor and its tokenizers name as tokens, the longest first."""
     found = list(getattr(processor, "all_special_multimodal_tokens", ()))
-    for owner in (processor, tokenizer):
+    tokenizers = [getattr(processor, name) for name in processor.get_attributes() if "tokenizer" in name]
+    for owner in (processor, *tokenizers):
         found += [getattr(owner, name, None) for name in {*vars(owner), *dir(type(owner))} if name.endswith("token")]
+        found += getattr(owner, "all_special_tokens", ())
     texts = {getattr(mark, "content", mark) for mark in found}  # some are tokens of `tokenizers`
     return sorted((mark for mark in texts if isinstance(mark, str) and len(mark) > 1), key=len, reverse=True)
 

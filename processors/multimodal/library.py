@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import ModelUnavailable, PenstockError
@@ -79,7 +80,8 @@ def _part(model: Model, kind: str, name: str) -> Any:
     """Return one part of a processor: a tokenizer, an image processor, ... by the name of the argument."""
     auto = library()
     if "tokenizer" in name:
-        return auto.AutoTokenizer.from_pretrained(model.source, **_LOCAL)
+        own = Path(model.source) / name  # further tokenizers, such as `qformer_tokenizer`, have a folder each
+        return auto.AutoTokenizer.from_pretrained(own if own.is_dir() else model.source, **_LOCAL)
     if "video" in name and find_spec("torchvision") is None:
         return _no_videos()
     if "image" in name:

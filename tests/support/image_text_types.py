@@ -259,7 +259,7 @@ KINDS: Mapping[str, Kind] = {
         tokens=_IMAGE, image=None, images=_BLIP, most=1, text_only=False,
         processor={"processor_class": "Blip2Processor", "num_query_tokens": 4},
         config={**_IMAGE_INDEX, "num_query_tokens": 4, "qformer_config": {"encoder_hidden_size": 32}, "text_config": {
-            "ffn_dim": 48, "word_embed_proj_dim": 32,
+            "ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False,
         }},
     ),
     "chameleon": Kind(
@@ -292,14 +292,6 @@ KINDS: Mapping[str, Kind] = {
             },
         },
     ),
-    "fuyu": Kind(
-        tokens=("|SPEAKER|", "|NEWLINE|"), image=None, most=1,
-        images={
-            "image_processor_type": "FuyuImageProcessor", "size": {"height": 64, "width": 64},
-            "patch_size": {"height": 8, "width": 8},
-        },
-        processor={"processor_class": "FuyuProcessor"},
-    ),
     "gemma3": Kind(
         tokens=("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
         named={
@@ -320,11 +312,6 @@ KINDS: Mapping[str, Kind] = {
     "glm4v": _a_glm("Glm4vProcessor", "Glm4vImageProcessor"),
     "glm46v": _a_glm("Glm46VProcessor", "Glm46VImageProcessor"),
     "glm4v_moe": _a_glm("Glm4vProcessor", "Glm4vImageProcessor", rope={**_MROPE, "mrope_section": [0, 1, 1]}),
-    "got_ocr2": Kind(
-        tokens=("<img>", "</img>", "<imgpad>"), image=None, most=1,
-        images={"image_processor_type": "GotOcr2ImageProcessor", "size": _SQUARE}, text_only=False,
-        processor={"processor_class": "GotOcr2Processor"}, config={"image_token_index": "<imgpad>"},
-    ),
     "granite4_vision": Kind(
         tokens=_IMAGE, config={
             **_IMAGE_INDEX, "image_grid_pinpoints": _PINPOINTS, "downsample_rate": "1/2",
@@ -362,7 +349,7 @@ KINDS: Mapping[str, Kind] = {
         tokens=_IMAGE, image=None, images=_BLIP, most=1, text_only=False,
         processor={"processor_class": "InstructBlipProcessor", "num_query_tokens": 4},
         config={**_IMAGE_INDEX, "num_query_tokens": 4, "qformer_config": {"encoder_hidden_size": 32}, "text_config": {
-            "ffn_dim": 48, "word_embed_proj_dim": 32,
+            "ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False,
         }},
     ),
     "internvl": _an_internvl("InternVLProcessor"),
