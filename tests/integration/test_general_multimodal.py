@@ -32,12 +32,14 @@ from penstock.workers.io.pool import IOPool
 from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support.hub import a_model, finish, load
-from tests.support.image_text_types import END, FIRST, KINDS, NEEDS_TORCHVISION, UNTRIED, write_kind
+from tests.support.image_text_kinds import FIRST, KINDS, NEEDS_TORCHVISION, OWN, UNTRIED, table
+from tests.support.image_text_types import END, write_kind
 
 SHAPES = [(50, 120), (90, 40)]
 QUESTION = "What is it?"
 NEW = 12
 MIB = 2**20
+ROOT = Path(__file__).parents[2]
 #: Types of `make test`: a decoder with tiles, one with three axes of positions, one without a chat template, and one
 #: with an encoder of its own for images and layers that read it.
 FEW = ("idefics3", "qwen2_5_vl", "paligemma", "mllama")
@@ -241,7 +243,9 @@ def test_sampling_follows_the_seed(directories: dict[str, Path], files: dict[str
         assert said(1) != said(2)
 
 
-def test_a_prompt_that_is_too_long_says_by_how_many_tokens(directories: dict[str, Path], files: dict[str, Path]) -> None:
+def test_a_prompt_that_is_too_long_says_by_how_many_tokens(
+    directories: dict[str, Path], files: dict[str, Path]
+) -> None:
     processor = a_processor(directories["idefics3"])
     given = len(prompt_of(processor, files, 1).data["input_ids"])
     short = a_processor(directories["idefics3"], limits=Limits(max_tokens=given + NEW - 3))
@@ -369,7 +373,13 @@ def test_every_type_of_the_library_is_accounted_for() -> None:
     from transformers.models.auto import modeling_auto
 
     known = set(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    assert set(OWN) == set(FAMILIES)
     listed = [*FAMILIES, *KINDS, *NEEDS_TORCHVISION, *UNTRIED]
     assert sorted(listed) == sorted(set(listed)), "no type is listed twice"
     if transformers.__version__.startswith("5.23."):
         assert set(listed) == known
+
+
+def test_the_reference_lists_what_the_tests_run() -> None:
+    page = (ROOT / "docs" / "reference" / "what-runs.md").read_text()
+    assert table() in page, "print it anew: python -m tests.support.image_text_kinds"

@@ -127,7 +127,9 @@ class GeneralRunner:
         """Raise `InvalidInput` for a prompt without an input that the network always needs, such as an image."""
         needed = inspect.signature(self.network.generate).parameters.values()
         plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        lacking = [one.name for one in needed if one.default is one.empty and one.kind in plain and one.name not in given]
+        lacking = [
+            one.name for one in needed if one.default is one.empty and one.kind in plain and one.name not in given
+        ]
         if lacking:
             raise InvalidInput(f"the network answers prompts with an image alone: this one lacks {', '.join(lacking)}")
 
