@@ -48,7 +48,7 @@ def load_processor(model: Model) -> Any:
         if "image_processor" in cls.get_attributes():
             _require_backend(model, kind)
         settings, rest = cls.get_processor_dict(model.source, **_LOCAL)
-        parts = [_part(model, kind, name) for name in cls.get_attributes()]
+        parts = [_part(model, name) for name in cls.get_attributes()]
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
 
 
@@ -60,11 +60,11 @@ def is_encoder_decoder(model: Model) -> bool:
 
 def _processor_class(model: Model, kind: str) -> Any:
     """Return the class that the directory's files name, else the class of the `model_type`."""
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+    from transformers.models.auto import processing_auto as known
 
     named = [read_config(model, name).get("processor_class") for name in (*_FILES, "tokenizer_config.json")]
-    wanted = next((name for name in named if name), None) or PROCESSOR_MAPPING_NAMES.get(kind)
-    found = None if wanted is None else processor_class_from_name(str(wanted))
+    wanted = next((name for name in named if name), None) or known.PROCESSOR_MAPPING_NAMES.get(kind)  # type: ignore[attr-defined]
+    found = None if wanted is None else known.processor_class_from_name(str(wanted))  # type: ignore[no-untyped-call]
     if found is not None and hasattr(found, "get_attributes"):
         return found
     if any("auto_map" in read_config(model, name) for name in _FILES):
@@ -76,7 +76,7 @@ def _processor_class(model: Model, kind: str) -> Any:
     )
 
 
-def _part(model: Model, kind: str, name: str) -> Any:
+def _part(model: Model, name: str) -> Any:
     """Return one part of a processor: a tokenizer, an image processor, ... by the name of the argument."""
     auto = library()
     if "tokenizer" in name:
@@ -93,14 +93,17 @@ def _part(model: Model, kind: str, name: str) -> Any:
 
 def _require_backend(model: Model, kind: str) -> None:
     """Raise `ModelUnavailable` for images that only torchvision can prepare, where it is not installed."""
-    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES as KNOWN
+    from transformers.models.auto import image_processing_auto
 
+    all_known: Mapping[str, Mapping[str, str]] = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES  # type: ignore[attr-defined]
     if find_spec("torchvision") is not None:
         return
     nested = read_config(model, "processor_config.json").get("image_processor") or {}
     named = {**nested, **read_config(model, "preprocessor_config.json")}.get("image_processor_type")
-    backends = next((known for known in KNOWN.values() if named and _base(named) in map(_base, known.values())), None)
-    backends = KNOWN.get(kind) if backends is None else backends
+    backends = next(
+        (known for known in all_known.values() if named and _base(named) in map(_base, known.values())), None
+    )
+    backends = all_known.get(kind) if backends is None else backends
     if backends and "pil" not in backends:
         raise ModelUnavailable(_needs_torchvision(kind))
 

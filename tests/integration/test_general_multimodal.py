@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from penstock.workers.io.pool import IOPool
 from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support.hub import a_model, finish, load
-from tests.support.image_text_kinds import FIRST, KINDS, NEEDS_TORCHVISION, OWN, UNTRIED, table
+from tests.support.image_text_kinds import FIRST, KINDS
+from tests.support.image_text_table import NEEDS_TORCHVISION, OWN, UNTRIED, table
 from tests.support.image_text_types import END, write_kind
 
 SHAPES = [(50, 120), (90, 40)]
@@ -70,8 +71,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    yield Directories(tmp_path_factory)
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return Directories(tmp_path_factory)
 
 
 class Directories(dict[str, Path]):
@@ -135,9 +136,7 @@ def generated(network: Any, inputs: Any) -> list[int]:
 
 @pytest.mark.breadth(but=FEW)
 @each_kind
-def test_answers_are_the_library_s(
-    kind: str, directories: dict[str, Path], files: dict[str, Path], record_property: Any
-) -> None:
+def test_answers_are_the_library_s(kind: str, directories: dict[str, Path], files: dict[str, Path]) -> None:
     directory = directories[kind]
     processor = a_processor(directory)
     network = transformers.AutoModelForImageTextToText.from_pretrained(directory, local_files_only=True).eval()
@@ -273,9 +272,9 @@ def test_texts_that_form_a_token_around_an_image_are_refused(
 
 def test_a_network_that_needs_an_image_refuses_a_text(directories: dict[str, Path], files: dict[str, Path]) -> None:
     prompt = prompt_of(a_processor(directories["blip"]), files, 0)
-    with closing(load(directories["blip"], processor="image-text-to-text")) as runner:
-        with pytest.raises(InvalidInput, match="prompts with an image alone: this one lacks pixel_values"):
-            runner.admit(prompt)
+    lacking = pytest.raises(InvalidInput, match="prompts with an image alone: this one lacks pixel_values")
+    with closing(load(directories["blip"], processor="image-text-to-text")) as runner, lacking:
+        runner.admit(prompt)
 
 
 @pytest.mark.parametrize(
@@ -290,9 +289,9 @@ def test_inputs_that_do_not_fit_are_refused(
     directories: dict[str, Path], files: dict[str, Path], change: dict[str, Any], kind: type[Exception], sentence: str
 ) -> None:
     prompt = prompt_of(a_processor(directories["idefics3"]), files, 1)
-    with closing(load(directories["idefics3"], processor="image-text-to-text")) as runner:
-        with pytest.raises(kind, match=sentence):
-            runner.admit(Prompt({**prompt.data, **change}))
+    refused = pytest.raises(kind, match=sentence)
+    with closing(load(directories["idefics3"], processor="image-text-to-text")) as runner, refused:
+        runner.admit(Prompt({**prompt.data, **change}))
 
 
 def test_a_job_goes_through_an_io_process_and_the_engine(
@@ -382,4 +381,4 @@ def test_every_type_of_the_library_is_accounted_for() -> None:
 
 def test_the_reference_lists_what_the_tests_run() -> None:
     page = (ROOT / "docs" / "reference" / "what-runs.md").read_text()
-    assert table() in page, "print it anew: python -m tests.support.image_text_kinds"
+    assert table() in page, "write `table()` of tests/support/image_text_table.py into it"

@@ -1,7 +1,7 @@
 """Hub directories of tiny networks with random weights, for each model type of images and text.
 
-A type's own default configuration is made small by the names of its fields; `image_text_kinds.py` says the rest: the tokens, the
-chat template and the preparation of images.
+A type's own default configuration is made small by the names of its fields; `image_text_kinds.py` says the rest: the
+tokens, the chat template and the preparation of images.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
 from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
@@ -31,15 +31,24 @@ PREFIX = "inputs."
 IDS = "input_ids"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Opened:
-    """A prompt as `generate` prepared it."""
+    """A prompt as `generate` prepared it, and what its passes changed since."""
 
     #: The network that continues the text: a part of the whole network for some types.
     network: Any
     #: Changes scores of tokens, as the model's `generation_config.json` wants.
     processors: Any
     ends: frozenset[int]
+    #: Token ids (1, T), and arguments of the network, for the next pass.
+    ids: Tensor
+    arguments: dict[str, Any]
+    #: True after the first pass.
+    begun: bool = False
+
+    def append(self, token: int) -> None:
+        """Add a token to the text."""
+        self.ids = torch.cat([self.ids, torch.tensor([[token]], device=self.ids.device)], dim=1)
 
 
 @dataclass(slots=True)
@@ -52,11 +61,6 @@ class Chat:
     steps: list[Step] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
     opened: Opened | None = None
-    #: Token ids (1, T) and arguments of the network for the next pass.
-    ids: Tensor | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
-    #: True after the first pass since the prompt was prepared.
-    begun: bool = False
     #: Values that the library keeps in the network between passes.
     kept: dict[tuple[int, str], Any] = field(default_factory=dict)
 
@@ -72,9 +76,9 @@ class ChatState:
 class _Captured(BaseException):
     """Carries what `generate` prepared out of it."""
 
-    def __init__(self, opened: Opened, ids: Tensor, arguments: dict[str, Any]) -> None:
+    def __init__(self, opened: Opened) -> None:
         super().__init__()
-        self.opened, self.ids, self.arguments = opened, ids, arguments
+        self.opened = opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,8 @@ class GeneralRunner:
     def _require_room(self, given: int, new: int) -> None:
         if self.max_tokens is not None and given + new > self.max_tokens:
             raise InvalidInput(
-                f"the network's context is {self.max_tokens} tokens: the prompt has {given} and {new} more are asked for"
+                f"the network's context is {self.max_tokens} tokens: the prompt has {given}, and {new} more "
+                "are asked for"
             )
 
     def _require_inputs(self, given: Mapping[str, Array]) -> None:
@@ -139,71 +144,69 @@ class GeneralRunner:
         if state.at < len(chat.steps):
             return chat.steps[state.at]
         try:
-            if chat.opened is None:
-                self._reopen(chat)
-            step = self._chosen(chat, self._scores(chat))
+            opened = chat.opened or self._reopened(chat)
+            step = self._chosen(chat, opened, self._scores(chat, opened))
         except BaseException:
             chat.opened = None  # the cache may be half written: the next step begins anew
             raise
         chat.steps.append(step)
         return step
 
-    def _chosen(self, chat: Chat, scores: Tensor) -> Step:
+    def _chosen(self, chat: Chat, opened: Opened, scores: Tensor) -> Step:
         token = chat.sampling.choose(scores, len(chat.new))
-        if chat.opened is not None and token in chat.opened.ends:
-            return done(chat.new, "stop")
-        self._append(chat, token)
+        if token in opened.ends:
+            return _ended(chat, "stop")
+        opened.append(token)
         chat.new.append(token)
         if len(chat.new) == chat.sampling.max_new_tokens:
-            return done(chat.new, "length")
+            return _ended(chat, "length")
         return Continue(ChatState(chat, len(chat.new)), Output({"token_ids": list(chat.new)}, partial=True))
 
-    def _reopen(self, chat: Chat) -> None:
-        """Prepare a prompt and repeat the passes of the tokens that were chosen before."""
+    def _reopened(self, chat: Chat) -> Opened:
+        """Prepare a prompt, and repeat the passes of the tokens that were chosen before."""
         with self.leftovers.of(chat, watch=True):
             inputs = _with_lists({name: self._received(sent) for name, sent in chat.inputs.items()})
-            found = self._captured(inputs, chat.sampling.max_new_tokens)
-        chat.opened, chat.ids, chat.arguments, chat.begun = found.opened, found.ids, found.arguments, False
-        for token in list(chat.new):
-            self._scores(chat)
-            self._append(chat, token)
+            opened = self._captured(inputs, chat.sampling.max_new_tokens)
+        for token in chat.new:
+            self._scores(chat, opened)
+            opened.append(token)
+        chat.opened = opened
+        return opened
 
-    def _captured(self, inputs: dict[str, Any], new: int) -> _Captured:
+    def _captured(self, inputs: dict[str, Any], new: int) -> Opened:
         try:
             self.network.generate(
                 **inputs, custom_generate=_capture, max_new_tokens=new, do_sample=False, num_beams=1,
                 return_dict_in_generate=False,
             )  # fmt: skip
         except _Captured as found:
-            return found
+            return found.opened
         except ValueError as error:
             raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
         raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
 
-    def _scores(self, chat: Chat) -> Tensor:
+    def _scores(self, chat: Chat, opened: Opened) -> Tensor:
         """Run the network for the last tokens; return the scores of the next, float32 (vocabulary,)."""
-        assert chat.opened is not None
-        assert chat.ids is not None
-        network, first = chat.opened.network, not chat.begun
-        slices = chat.begun and chat.arguments.get("use_cache", True)
+        network, arguments = opened.network, opened.arguments
+        slices = opened.begun and arguments.get("use_cache", True)
         with self.leftovers.of(chat, watch=len(chat.new) < 2):
             given = network.prepare_inputs_for_generation(
-                chat.ids, next_sequence_length=1 if slices else None, is_first_iteration=first, **chat.arguments
+                opened.ids,
+                next_sequence_length=1 if slices else None,
+                is_first_iteration=not opened.begun,
+                **arguments,
             )
             try:
                 outputs = network(**given, return_dict=True)
             except ValueError as error:
                 raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
-            chat.arguments = network._update_model_kwargs_for_generation(  # noqa: SLF001  (as loops of the library do)
-                outputs, chat.arguments, is_encoder_decoder=network.config.is_encoder_decoder
+            # As loops of the library do, its own and those of `custom_generate`.
+            opened.arguments = network._update_model_kwargs_for_generation(
+                outputs, arguments, is_encoder_decoder=network.config.is_encoder_decoder
             )
-        chat.begun = True
-        scores: Tensor = chat.opened.processors(chat.ids, outputs.logits[:, -1].float())
+        opened.begun = True
+        scores: Tensor = opened.processors(opened.ids, outputs.logits[:, -1].float())
         return scores[0]
-
-    def _append(self, chat: Chat, token: int) -> None:
-        assert chat.ids is not None
-        chat.ids = torch.cat([chat.ids, torch.tensor([[token]], device=chat.ids.device)], dim=1)
 
     def _received(self, sent: Sent) -> Tensor:
         tensor = self.device.receive(sent)
@@ -280,8 +283,7 @@ def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
 
 def check_general(config: Any) -> None:
     """Raise `ModelUnavailable` for a network that does not make a text token by token."""
-    kinds = library().AutoModelForImageTextToText._model_mapping  # noqa: SLF001
-    network = kinds[type(config)] if type(config) in kinds else None
+    network = library().AutoModelForImageTextToText._model_mapping.get(type(config), None)
     if network is None or not network.can_generate():
         raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
 
@@ -293,7 +295,13 @@ def _capture(
     given = {name: value for name, value in arguments.items() if name not in ("stopping_criteria", "synced_gpus")}
     ends = generation_config.eos_token_id
     known = frozenset([ends] if isinstance(ends, int) else ends or ())
-    raise _Captured(Opened(network, logits_processor, known), input_ids, given)
+    raise _Captured(Opened(network, logits_processor, known, input_ids, given))
+
+
+def _ended(chat: Chat, reason: str) -> Step:
+    """Return the end of a chat, whose cache and inputs are not needed any more."""
+    chat.opened, chat.inputs = None, {}
+    return done(chat.new, reason)
 
 
 def _arrays(prompt: Prompt) -> Iterator[tuple[str, Any]]:
@@ -319,6 +327,4 @@ def _with_lists(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _first_line(error: BaseException) -> str:
-    if isinstance(error, PenstockError):
-        raise error
     return next(iter(str(error).strip().splitlines()), "")
