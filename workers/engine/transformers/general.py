@@ -57,8 +57,9 @@ class Chat:
 
     inputs: Mapping[str, Sent]
     sampling: Sampling
-    #: The steps made so far: step n follows n new tokens.
-    steps: list[Step] = field(default_factory=list)
+    #: The number of steps made so far, and the last of them.
+    made: int = 0
+    last: Step | None = None
     new: list[int] = field(default_factory=list)
     opened: Opened | None = None
     #: Values that the library keeps in the network between passes.
@@ -139,17 +140,17 @@ class GeneralRunner:
             raise InvalidInput(f"the network answers prompts with an image alone: this one lacks {', '.join(lacking)}")
 
     def _advance(self, state: ChatState) -> Step:
-        """Return the step of a state; the one made before if the engine repeats a step after an error."""
+        """Return the step of a state; the one made before if the engine repeats its latest step after an error."""
         chat = state.chat
-        if state.at < len(chat.steps):
-            return chat.steps[state.at]
+        if chat.last is not None and state.at < chat.made:
+            return chat.last
         try:
             opened = chat.opened or self._reopened(chat)
             step = self._chosen(chat, opened, self._scores(chat, opened))
         except BaseException:
             chat.opened = None  # the cache may be half written: the next step begins anew
             raise
-        chat.steps.append(step)
+        chat.made, chat.last = chat.made + 1, step
         return step
 
     def _chosen(self, chat: Chat, opened: Opened, scores: Tensor) -> Step:
