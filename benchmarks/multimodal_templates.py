@@ -1,12 +1,13 @@
 """The cost of transformers in a processor's template: `python -m benchmarks.multimodal_templates`.
 
 Chats about an image by a family of our own (Llava) and by the general way (Idefics3), which imports the library in the
-template. Prints the memory of the template and of a fork after a job, and the time until the first prompt and a later
+template. Writes the memory of the template and of a fork after a job, and the time until the first prompt and a later
 one, in turns in one run.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from contextlib import closing
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 def measure(way: str, model: Model, folder: Path) -> None:
-    """Print the figures of one way."""
+    """Write the figures of one way."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     media = {"media://image": LocalMedia(folder / "image.png")}
     with closing(IOPool(1, ForkOptions(4096 * MIB))) as pool:
@@ -53,7 +54,9 @@ def measure(way: str, model: Model, folder: Path) -> None:
         children = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
         memory = [one.memory_full_info() for one in children]
     told = ", ".join(f"{one.rss / MIB:.0f} ({one.uss / MIB:.0f})" for one in memory)
-    print(f"{way}: first prompt {times[0]:.2f} s, later {min(times[1:]):.3f} s; MiB of processes, rss (own): {told}")
+    sys.stdout.write(
+        f"{way}: first prompt {times[0]:.2f} s, later {min(times[1:]):.3f} s; MiB of processes, rss (own): {told}\n"
+    )
 
 
 if __name__ == "__main__":

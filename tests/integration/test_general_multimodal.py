@@ -229,6 +229,15 @@ def test_a_step_that_failed_is_repeated(kind: str, directories: dict[str, Path],
     assert step.output.data == expected
 
 
+@pytest.mark.parametrize("kind", ["idefics3", pytest.param("mllama", marks=pytest.mark.breadth)])
+def test_in_bfloat16_images_are_seen_too(kind: str, directories: dict[str, Path], files: dict[str, Path]) -> None:
+    processor = a_processor(directories[kind])
+    with closing(load(directories[kind], processor="image-text-to-text", dtype="bfloat16")) as runner:
+        said = [finish(runner, prompt_of(processor, files, images))[0].data["token_ids"] for images in (1, 2)]
+    assert [len(tokens) for tokens in said] == [NEW, NEW]
+    assert said[0] != said[1]
+
+
 def test_sampling_follows_the_seed(directories: dict[str, Path], files: dict[str, Path]) -> None:
     processor = a_processor(directories["idefics3"])
     with closing(load(directories["idefics3"], processor="image-text-to-text")) as runner:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
@@ -62,8 +61,6 @@ class Chat:
     last: Step | None = None
     new: list[int] = field(default_factory=list)
     opened: Opened | None = None
-    #: Values that the library keeps in the network between passes.
-    kept: dict[tuple[int, str], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,6 @@ class GeneralRunner:
     memory_bytes: int
     vocabulary: int
     max_tokens: int | None
-    leftovers: Leftovers
 
     def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
         """Return one key for all chats."""
@@ -146,7 +142,7 @@ class GeneralRunner:
             return chat.last
         try:
             opened = chat.opened or self._reopened(chat)
-            step = self._chosen(chat, opened, self._scores(chat, opened))
+            step = self._chosen(chat, opened, self._scores(opened))
         except BaseException:
             chat.opened = None  # the cache may be half written: the next step begins anew
             raise
@@ -165,11 +161,10 @@ class GeneralRunner:
 
     def _reopened(self, chat: Chat) -> Opened:
         """Prepare a prompt, and repeat the passes of the tokens that were chosen before."""
-        with self.leftovers.of(chat, watch=True):
-            inputs = _with_lists({name: self._received(sent) for name, sent in chat.inputs.items()})
-            opened = self._captured(inputs, chat.sampling.max_new_tokens)
+        inputs = _with_lists({name: self._received(sent) for name, sent in chat.inputs.items()})
+        opened = self._captured(inputs, chat.sampling.max_new_tokens)
         for token in chat.new:
-            self._scores(chat, opened)
+            self._scores(opened)
             opened.append(token)
         chat.opened = opened
         return opened
@@ -186,25 +181,21 @@ class GeneralRunner:
             raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
         raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
 
-    def _scores(self, chat: Chat, opened: Opened) -> Tensor:
+    def _scores(self, opened: Opened) -> Tensor:
         """Run the network for the last tokens; return the scores of the next, float32 (vocabulary,)."""
         network, arguments = opened.network, opened.arguments
         slices = opened.begun and arguments.get("use_cache", True)
-        with self.leftovers.of(chat, watch=len(chat.new) < 2):
-            given = network.prepare_inputs_for_generation(
-                opened.ids,
-                next_sequence_length=1 if slices else None,
-                is_first_iteration=not opened.begun,
-                **arguments,
-            )
-            try:
-                outputs = network(**given, return_dict=True)
-            except ValueError as error:
-                raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
-            # As loops of the library do, its own and those of `custom_generate`.
-            opened.arguments = network._update_model_kwargs_for_generation(
-                outputs, arguments, is_encoder_decoder=network.config.is_encoder_decoder
-            )
+        given = network.prepare_inputs_for_generation(
+            opened.ids, next_sequence_length=1 if slices else None, is_first_iteration=not opened.begun, **arguments
+        )
+        try:
+            outputs = network(**given, return_dict=True)
+        except ValueError as error:
+            raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
+        # As loops of the library do, its own and those of `custom_generate`.
+        opened.arguments = network._update_model_kwargs_for_generation(
+            outputs, arguments, is_encoder_decoder=network.config.is_encoder_decoder
+        )
         opened.begun = True
         scores: Tensor = opened.processors(opened.ids, outputs.logits[:, -1].float())
         return scores[0]
@@ -212,58 +203,6 @@ class GeneralRunner:
     def _received(self, sent: Sent) -> Tensor:
         tensor = self.device.receive(sent)
         return tensor.to(self.network.dtype) if tensor.is_floating_point() else tensor
-
-
-class Leftovers:
-    """Tensors that networks keep between the passes of one text, such as Qwen's `rope_deltas`.
-
-    The library runs one text at a time. Here several advance in turns, so each chat carries its own values.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self._modules = list(network.modules())
-        #: Attributes that passes have changed, by the module's number.
-        self._names: set[tuple[int, str]] = set()
-
-    @contextmanager
-    def of(self, chat: Chat, *, watch: bool) -> Iterator[None]:
-        """Put a chat's values into the network for the block, and the network's own back afterwards.
-
-        With `watch`, all attributes are compared, to find those that a pass changes.
-        """
-        before = [dict(vars(module)) for module in self._modules] if watch else []
-        own = {place: self._get(place) for place in self._names}
-        for place, value in chat.kept.items():
-            self._set(place, value)
-        try:
-            yield
-        finally:
-            for number, values in enumerate(before):
-                for name, value in list(vars(self._modules[number]).items()):
-                    place, known = (number, name), values.get(name, _MISSING)
-                    if place not in own and known is not value and _is_tensor(known, value):
-                        self._names.add(place)
-                        own[place] = known
-            chat.kept = {place: self._get(place) for place in self._names}
-            for place, value in own.items():
-                self._set(place, value)
-
-    def _get(self, place: tuple[int, str]) -> Any:
-        return vars(self._modules[place[0]]).get(place[1], _MISSING)
-
-    def _set(self, place: tuple[int, str], value: Any) -> None:
-        values = vars(self._modules[place[0]])
-        if value is _MISSING:
-            values.pop(place[1], None)
-        else:
-            values[place[1]] = value
-
-
-_MISSING = object()
-
-
-def _is_tensor(*values: Any) -> bool:
-    return any(isinstance(value, Tensor) for value in values)
 
 
 def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
@@ -278,12 +217,19 @@ def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,
         max_tokens=getattr(text, "max_position_embeddings", None),
-        leftovers=Leftovers(network),
     )
 
 
 def check_general(config: Any) -> None:
-    """Raise `ModelUnavailable` for a network that does not make a text token by token."""
+    """Raise `ModelUnavailable` for a network that does not make a text token by token, and for an older library.
+
+    Earlier versions kept positions of some types in the network, where chats that advance together would share them.
+    """
+    if (
+        "next_sequence_length"
+        not in inspect.signature(library().GenerationMixin.prepare_inputs_for_generation).parameters
+    ):
+        raise ModelUnavailable(f"its type needs a later transformers than {library().__version__}: 5.23 was tested")
     network = library().AutoModelForImageTextToText._model_mapping.get(type(config), None)
     if network is None or not network.can_generate():
         raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
