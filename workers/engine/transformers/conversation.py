@@ -22,8 +22,8 @@ from penstock.processors.base import Array, Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import Encoded, Encodings, counted, encoding_key, limit_bytes
 from penstock.workers.engine.torch.device import Sent, TorchDevice
-from penstock.workers.engine.transformers.directory import HubDirectory
-from penstock.workers.engine.transformers.general import load_general
+from penstock.workers.engine.transformers.directory import HubDirectory, read_config
+from penstock.workers.engine.transformers.general import check_general, load_general
 from penstock.workers.engine.transformers.generation import Counts, Opening, generator_of
 from penstock.workers.engine.transformers.positions import grid_positions
 
@@ -144,6 +144,12 @@ def load_conversation(directory: HubDirectory) -> Runner:
     encodings = Encodings[Tensor](limit_bytes(model), size_of=lambda features: features.nbytes)
     opener = ImageOpener(model, network, _SHAPES[config.model_type](config), config.image_token_id, encodings)
     return generator_of(network, model, device, opener)
+
+
+def check_conversation(directory: HubDirectory) -> None:
+    """Raise `ModelUnavailable` for a network that cannot answer chats, without reading its weights."""
+    if directory.config.get("model_type") not in _SHAPES:
+        check_general(read_config(directory.model))
 
 
 def _llava(config: Any) -> Shape:

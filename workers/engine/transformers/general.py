@@ -20,7 +20,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
 from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
-from penstock.workers.engine.transformers.directory import HubDirectory, library
+from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.generation import done
 from penstock.workers.engine.transformers.sampling import Sampling
 from penstock.workers.engine.transformers.texts import checked_tokens
@@ -207,6 +207,7 @@ class GeneralRunner:
 
 def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
     """Load a network of images and text that the library can generate with."""
+    check_general(read_config(directory.model))
     network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
     device.place(network)
     text = network.config.get_text_config()

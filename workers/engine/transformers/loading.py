@@ -12,9 +12,8 @@ from penstock.models import Model
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
-from penstock.workers.engine.transformers.conversation import load_conversation
+from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
-from penstock.workers.engine.transformers.general import check_general
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
 from penstock.workers.engine.transformers.photos import (
@@ -65,7 +64,7 @@ def check_transformers(model: Model) -> None:
     with naming(model):
         directory = _directory(model)
         if directory.task is Task.IMAGE_TEXT_TO_TEXT:
-            check_general(read_config(model))
+            check_conversation(directory)
 
 
 def _directory(model: Model) -> HubDirectory:
