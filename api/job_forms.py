@@ -30,7 +30,8 @@ from penstock.api.idempotency import id_from
 from penstock.api.services import Services
 from penstock.documents import fingerprint, is_small, parse_json, pointer, validated
 from penstock.errors import InvalidRequest, MalformedBody, ObjectExists, PayloadTooLarge
-from penstock.intake.media import safe_name, upload_key
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import upload_key
 from penstock.jobs import JobKey
 from penstock.reports import Issue
 from penstock.requests import JobRequest

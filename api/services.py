@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import json
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import structlog
@@ -21,7 +23,9 @@ from penstock.api.keyring import KeyRing
 from penstock.api.model_catalogue import ModelCatalogue
 from penstock.api.schemas.jobs import JobView, UriOf, job_view
 from penstock.config import Settings
+from penstock.errors import ObjectStoreUnavailable
 from penstock.jobs import Job
+from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.journal import AsyncJournal
 from penstock.storage.objects.base import ObjectStore
@@ -29,6 +33,8 @@ from penstock.storage.redis.records import AsyncJobStore, QueueLimits
 
 #: Unsent hints. Further hints are dropped; the keeper sends its own.
 MAX_WAITING_HINTS = 1000
+#: Seconds for which the answer about a job waits for the description of its environment.
+MAX_ENVIRONMENT_S = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +94,8 @@ class Services:
     keys: KeyRing | None = None
     #: Puts the requests of jobs in groups.
     puts: GroupedPuts = field(default_factory=GroupedPuts)
+    #: Knows what computed results.
+    environments: Environments = field(default_factory=Environments)
 
     @property
     def limits(self) -> QueueLimits:
@@ -114,9 +122,29 @@ class Services:
         """The function that returns an object's public URI; None for the local store, whose paths are private."""
         return None if self.store_is_local else self.objects.uri
 
-    def view(self, job: Job) -> JobView:
-        """Return the public view of a job."""
-        return job_view(job, base_url=self.settings.base_url, uri=self.uri)
+    def view(self, job: Job, *, provenance: Mapping[str, Any] | None = None) -> JobView:
+        """Return the public view of a job, with its provenance where this is given."""
+        return job_view(job, base_url=self.settings.base_url, uri=self.uri, provenance=provenance)
+
+    async def provenance(self, job: Job) -> dict[str, Any] | None:
+        """Return the provenance of a job's result; None for a job without one.
+
+        The description of its environment is missing where the object store does not answer soon, or has none.
+        """
+        if not job.provenance:
+            return None
+        found: dict[str, Any] = json.loads(job.provenance)
+        name = found.get("environment")
+        return found if name is None else {**await self._environment(job.key.tenant, name), **found}
+
+    async def _environment(self, tenant: str, name: str) -> Mapping[str, Any]:
+        if (known := self.environments.known(tenant, name)) is not None:
+            return known
+        reading = asyncio.to_thread(self.environments.read, self.objects, tenant, name)
+        try:
+            return await asyncio.wait_for(reading, MAX_ENVIRONMENT_S) or {}
+        except (ObjectStoreUnavailable, TimeoutError):
+            return {}
 
 
 async def _services(request: Request) -> Services:

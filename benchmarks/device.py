@@ -26,7 +26,7 @@ import structlog
 
 from benchmarks.scenery import record, write_scene
 from penstock.config import Settings
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Output, Prompt

@@ -31,7 +31,7 @@ import transformers
 from benchmarks import gpu_models
 from benchmarks.scene import Bench, run_bare, say
 from penstock.config import Settings
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Prompt

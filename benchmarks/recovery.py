@@ -14,7 +14,10 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
+
+import psutil
 
 from benchmarks.retention import LIMITS, end_jobs, opened
 from penstock.jobs import JobKey, Submission
@@ -31,6 +34,15 @@ def submit_jobs(store: records.JobStore, objects: ObjectStore, count: int) -> No
     for number in range(count):
         submission = Submission(JobKey("default", str(uuid.uuid4())), "m", "live", {"n": number}, "f")
         both.run(journal.submit(submission, LIMITS))
+
+
+def processor_s() -> Counter[str]:
+    """Return the processor time of the keeper, which is this process, and of its services by their names."""
+    spent = Counter({"keeper": time.process_time()})
+    for child in psutil.Process().children(recursive=True):
+        times = child.cpu_times()
+        spent[child.name()] += times.user + times.system
+    return spent
 
 
 def recover_all(store: records.JobStore, objects: ObjectStore, live: int) -> tuple[float, float]:
@@ -58,12 +70,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, opened(Path(name), s3=chosen.s3) as (store, objects):
         end_jobs(store, objects, chosen.jobs, Path(name))
         submit_jobs(store, objects, chosen.live)
+        before = processor_s()
         queued_s, seconds = recover_all(store, objects, chosen.live)
+        each_ms = {name: spent / (chosen.jobs + chosen.live) * 1000 for name, spent in (processor_s() - before).items()}
         rate = (chosen.jobs + chosen.live) / seconds
         where = "S3" if chosen.s3 else "local"
         sys.stdout.write(
             f"{where}: {chosen.live} live jobs queued after {queued_s:.1f} s; "
             f"with {chosen.jobs} ended ones {seconds:.1f} s, {rate:.0f} jobs/s\n"
+            f"processor time of a job: {', '.join(f'{name} {ms:.2f} ms' for name, ms in each_ms.items())}\n"
         )
 
 

@@ -29,7 +29,7 @@ from penstock.storage.redis.records import JobStore, Outcome
 THREADS = 2
 QUEUE = "bench"
 MODEL = "noop"
-DONE = Outcome(State.SUCCEEDED)
+DONE = Outcome(State.SUCCEEDED, provenance='{"environment":"abcdefghijklmnop"}')
 
 
 def celery_app(url: str) -> Celery:

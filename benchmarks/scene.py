@@ -28,7 +28,7 @@ import structlog
 from benchmarks.scenery import cheap_network, record, write_scene, write_sparse
 from penstock.client import Client, Job
 from penstock.config import Settings
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.storage.redis.catalogues import CHECKING

@@ -189,7 +189,7 @@ def open_worker(
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
-            listen=partial(bells.listen, store),
+            listen=partial(bells.listen, store), run_both=store.run_both,
             on_job_ended=head_start.end,
         )  # fmt: skip
         watch = ServerWatch(served, Runners.installed().check, slots.wake)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from penstock.errors import ObjectExists, ProcessorFailed
-from penstock.intake.media import safe_name
+from penstock.intake.local_media import safe_name
 from penstock.jobs import Artifact, Claim
 from penstock.processors.base import CHECKPOINT_NAME
 from penstock.storage.objects.base import ObjectStore

@@ -16,6 +16,7 @@ import structlog
 from penstock.errors import Canceled, Drained, Fenced, Interruption, JobStoreError
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, Usage
 from penstock.processors.base import Output, Prompt
+from penstock.storage.journal.journal import RunLast
 from penstock.storage.redis import job_logs, records
 from penstock.workers.artifacts import Preview
 from penstock.workers.job_log import AttemptLog
@@ -89,6 +90,8 @@ class Attempt:
         self._sent_chars = 0
         #: Held while text is sent: parts must arrive in order.
         self.sending = threading.Lock()
+        #: Runs the last command of the attempt [as any other].
+        self.run_last: RunLast | None = None
         #: Prompts done by earlier attempts.
         self._done_before = 0
         #: Prompts done by this attempt, with the finished shares of the others.
@@ -315,10 +318,12 @@ class Heartbeat:
 
     @contextmanager
     def watching(self, attempt: Attempt) -> Iterator[None]:
-        """Renew the attempt's lease while the block runs."""
+        """Renew the attempt's lease while the block runs. An attempt that begins after `drain` is stopped at once."""
         name = (attempt.claim.key, attempt.claim.fence)
         with self._lock:
             self._attempts[name] = attempt
+        if self._draining.is_set():
+            attempt.stop(Drained())
         try:
             yield
         finally:

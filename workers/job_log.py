@@ -136,7 +136,9 @@ class AttemptLog:
     def _written(self) -> Iterator[Line]:
         """Yield the whole lines that the process has written since the last call."""
         while self._descriptor is not None and self._read_bytes < MAX_FILE_BYTES:
-            found = os.pread(self._descriptor, 64 * 1024, self._read_bytes).partition(b"\0")[0]
+            found = os.pread(self._descriptor, 64 * 1024 if self._read_bytes else 4096, self._read_bytes).partition(
+                b"\0"
+            )[0]
             if not found:
                 return
             self._read_bytes += len(found)

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import FetchFailed, InputError, InvalidInput, ProcessorFailed
-from penstock.intake.media import LocalMedia
-from penstock.intake.partial import PartialFile, Range
+from penstock.intake.local_media import LocalMedia
 from penstock.processors.links import asset_links, collection_items
+from penstock.workers.input_digests import Input, InputDigests
+
+if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local_media`
+    from penstock.intake.partial import PartialFile, Range
 
 #: Files that a job's documents may name.
 MAX_FETCHED = 1000
@@ -68,8 +71,12 @@ class JobMedia:
     on_bytes: Callable[[int], None]
     #: True where every file that allows it is fetched by range: of a part of a job, and where its parts are joined.
     by_range: bool = False
+    #: Digests of the whole files; None = nobody needs them.
+    digests: InputDigests | None = None
     files: dict[str, LocalMedia] = field(default_factory=dict)
     partial: dict[str, PartialFile] = field(default_factory=dict)
+    #: Bytes of the sources, by reference.
+    sizes: dict[str, int] = field(default_factory=dict)
     #: References that the processor may have fetched.
     linked: set[str] = field(default_factory=set)
 
@@ -102,8 +109,18 @@ class JobMedia:
             self.files[reference] = found
             if part is not None:
                 self.partial[reference] = part
-            self.on_bytes(found.path.stat().st_size if part is None else part.fetched_bytes)
+            elif self.digests is not None:
+                self.digests.begin(reference, found.path)
+            self.sizes[reference] = found.path.stat().st_size if part is None else part.size_bytes
+            self.on_bytes(self.sizes[reference] if part is None else part.fetched_bytes)
         return self.files[reference]
+
+    def inputs(self, places: Mapping[str, str], hashes: Mapping[str, str]) -> list[Input]:
+        """Return the files as inputs of a result. `places`: the places of the request, by reference."""
+        return [
+            Input.of(places.get(reference), reference, self.sizes[reference], hashes.get(reference), file.etag)
+            for reference, file in self.files.items()
+        ]
 
     def fill(self, reference: str, ranges: Sequence[Range]) -> None:
         """Fetch ranges of a partial file."""

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,15 +24,17 @@ from penstock.errors import (
     ProcessorFailed,
 )
 from penstock.intake.guard import GuardedClient
-from penstock.intake.media import LocalMedia, fetch_for_job
+from penstock.intake.media import fetch_for_job
 from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
 from penstock.listening import listening
 from penstock.models import Model, linked_documents, media_by_range, media_references
 from penstock.processors.base import Divisible, Output, Prompt, finding_name
+from penstock.request_defaults import defaults_of
 from penstock.storage.journal import journal
-from penstock.storage.journal.journal import Ended, Flow, Journal
+from penstock.storage.journal.environments import Environments
+from penstock.storage.journal.journal import Ended, Flow, Journal, RunLast
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
 from penstock.storage.redis.parts import Division, split
@@ -42,17 +44,22 @@ from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.division import PartLimits
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import JobMedia
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
+from penstock.workers.provenance import Course, copied, environment, provenance
 from penstock.workers.result_cache import ResultCache, fingerprint_of
 from penstock.workers.rooms import ARTIFACTS, Rooms
 from penstock.workers.served_models import RunnableModel, ServedModels
 from penstock.workers.sharing import Divided, Sharing
+from penstock.workers.software import loaded_software
 from penstock.workers.store_waits import StoreWaits
 
 #: Seconds between two tries to report an attempt's outcome to Redis. The artifacts are stored by then.
 COMPLETE_RETRY_S = 1.0
+#: Seconds of an attempt whose last command may go with the next claim of its slot.
+QUICK_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +79,7 @@ class Pipeline:
     #: Scratch folders of attempts.
     rooms: Rooms
     waits: StoreWaits
+    environments: Environments = field(default_factory=Environments)
 
     @property
     def journal(self) -> Journal:
@@ -90,9 +98,10 @@ class Pipeline:
         """The cache of results of earlier jobs."""
         return ResultCache(self.journal, self.settings.retention_s)
 
-    def run(self, claim: Claim) -> None:
-        """Run one attempt to its end. Never raises."""
+    def run(self, claim: Claim, run_last: RunLast | None = None) -> None:
+        """Run one attempt to its end. Never raises. `run_last` runs the last command of a short one [as any other]."""
         attempt = Attempt(claim, on_news=self.heartbeat.hasten)
+        attempt.run_last = run_last
         ids = claim.log_ids
         with (
             self.heartbeat.watching(attempt),
@@ -150,11 +159,17 @@ class Pipeline:
         # Checked again: a job may come from a drop rule, or its tenant may have lost the permission since.
         request, tenant = attempt.claim.submission.input, attempt.claim.key.tenant
         check_tensors(runnable.schema, request, tenant=tenant, settings=self.settings)
+        with closing(InputDigests()) as digests:
+            return self._compute(attempt, runnable, folder, digests)
+
+    def _compute(
+        self, attempt: Attempt, runnable: RunnableModel, folder: Path, digests: InputDigests
+    ) -> records.Outcome:  # fmt: skip
+        part, tenant = attempt.claim.part, attempt.claim.key.tenant
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
-            media = self._fetch(attempt, runnable, folder / "media")
-        part = attempt.claim.part
-        processed = None if part else self._known(attempt, runnable, media.files, folder / "known")
+            media = self._fetch(attempt, runnable, folder / "media", digests if part is None else None)
+        processed = None if part else self._known(attempt, runnable, media, folder / "known")
         if processed is None:
             attempt.enter(Phase.LOADING)
             with attempt.timed("cold_start"):
@@ -169,26 +184,45 @@ class Pipeline:
         attempt.check()
         attempt.enter(Phase.UPLOADING)
         with attempt.timed("upload"):
-            artifacts = upload(objects, attempt.claim, processed.files)
+            artifacts = upload(self.waits.store(attempt), attempt.claim, processed.files)
+        made_by = None if part else self._provenance(attempt, runnable, media, digests, processed)
         result = processed.result
-        return records.Outcome(State.SUCCEEDED, text=result.text, data=result.data, artifacts=artifacts)
+        return records.Outcome(
+            State.SUCCEEDED, text=result.text, data=result.data, artifacts=artifacts, provenance=made_by
+        )
 
-    def _known(
-        self, attempt: Attempt, runnable: RunnableModel, media: dict[str, LocalMedia], folder: Path
-    ) -> Processed | None:
+    def _provenance(
+        self, attempt: Attempt, runnable: RunnableModel, media: JobMedia, digests: InputDigests, made: Processed
+    ) -> str:  # fmt: skip
+        """Return the provenance of a result."""
+        request, schema = dict(attempt.claim.submission.input), runnable.schema
+        places = {reference: place for place, reference in media_references(schema, request)}
+        inputs, defaults = media.inputs(places, digests.finish(attempt.check)), defaults_of(schema, request)
+        if made.copied is not None:
+            return copied(made.copied[1], inputs, defaults, made.copied[0])
+        described = environment(runnable.facts, {**made.software, **loaded_software()})
+        name = self.environments.keep(self.waits.store(attempt), attempt.claim.key.tenant, described)
+        return provenance(name, inputs, defaults, Course(attempt.claim.parts, made.resumed))
+
+    def _known(self, attempt: Attempt, runnable: RunnableModel, media: JobMedia, folder: Path) -> Processed | None:
         """Return the result of an earlier, equal job, if the model has a cache and such a job exists.
 
         A job with partial media has no fingerprint of their bytes.
         """
-        if not runnable.model.cache or any(file.partial for file in media.values()):
+        if not runnable.model.cache or media.partial:
             return None
         with attempt.timed("fetch"):
-            attempt.fingerprint = fingerprint_of(attempt.claim, runnable, media, check=attempt.check)
+            hashes = {} if media.digests is None else media.digests.finish(attempt.check)
+            attempt.fingerprint = fingerprint_of(
+                attempt.claim, runnable, media.files, check=attempt.check, known=hashes
+            )  # fmt: skip
             found = self.results.find(attempt.claim.key.tenant, attempt.fingerprint, folder, check=attempt.check)
         attempt.count({"cached": int(found is not None)})
         return found
 
-    def _fetch(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> JobMedia:
+    def _fetch(
+        self, attempt: Attempt, runnable: RunnableModel, folder: Path, digests: InputDigests | None
+    ) -> JobMedia:  # fmt: skip
         request = dict(attempt.claim.submission.input)
         get = partial(
             fetch_for_job, store=self.waits.store(attempt), tenant=attempt.claim.key.tenant, settings=self.settings,
@@ -197,7 +231,9 @@ class Pipeline:
         )  # fmt: skip
         # An attempt that joins parts needs few rows, or none. The cache needs the bytes of whole files.
         joins = attempt.claim.parts > 0 and not runnable.model.cache
-        media = JobMedia(get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins)
+        media = JobMedia(
+            get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins, digests=digests
+        )
         by_range = media_by_range(runnable.schema, request)
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
@@ -238,6 +274,7 @@ class Pipeline:
             )  # fmt: skip
             outputs = stack.enter_context(closing(outputs))
             processed = session.finish(_counted_outputs(attempt, outputs, session.done))
+            processed = replace(processed, resumed=session.done)
         self.heartbeat.send_news(attempt)
         waited = attempt.metrics().get("inference_ms", 0.0) / 1000
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited))
@@ -288,7 +325,7 @@ class Pipeline:
         with self.waits.wait(attempt) as wait:
             while True:
                 lost = attempt.lost
-                ended = self._try(end())
+                ended = self._try(end(), attempt)
                 if isinstance(ended, Ended):
                     return ended
                 pause_s = wait.failed(ended) if isinstance(ended, ObjectStoreUnavailable) else COMPLETE_RETRY_S
@@ -297,9 +334,11 @@ class Pipeline:
                 if self.heartbeat.wait_for_drain(pause_s):
                     raise Drained
 
-    def _try(self, end: Flow[Ended]) -> Ended | PenstockError:
+    def _try(self, end: Flow[Ended], attempt: Attempt) -> Ended | PenstockError:
+        # What follows the last command delays the job that is claimed with it, whose lease nobody renews meanwhile.
+        quick = attempt.age_s < QUICK_S and not attempt.has_saved and attempt.fingerprint is None
         try:
-            return self.journal.run(end)
+            return Journal(self.store, self.objects, attempt.run_last if quick else None).run(end)
         except JobGone:
             return Ended("fenced", visible=False)
         except PenstockError as error:

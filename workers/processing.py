@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from penstock.documents import issues
 from penstock.errors import InvalidInput, ProcessorFailed
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
@@ -27,6 +27,7 @@ from penstock.workers.engine.base import Check
 from penstock.workers.engine.runners import Runners
 from penstock.workers.job_media import MediaRequests, NoRequests
 from penstock.workers.pairs import checked_entry
+from penstock.workers.software import loaded_software
 
 #: Requests of a processor whose media are all local files.
 NO_REQUESTS: MediaRequests = NoRequests()
@@ -46,8 +47,8 @@ class Work:
     folder: Path
     #: The tenant whose job it is. Processes never see data of two tenants.
     tenant: str = ""
-    #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files.
-    #: None = `folder` alone.
+    #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files. Its
+    #: path is absolute and without links, and `folder` is below it. None = `folder` alone.
     room: Path | None = None
     #: Descriptor of the memory for the lines that the processor logs or prints in an IO process; None = nobody reads
     #: them.
@@ -64,6 +65,12 @@ class Processed:
 
     result: Result
     files: Mapping[str, Finished]
+    #: Versions of the software that the processor had loaded.
+    software: Mapping[str, str] = field(default_factory=dict)
+    #: The earlier job whose result the cache returned, and its provenance; None for a computed result.
+    copied: tuple[str, Mapping[str, Any]] | None = None
+    #: Units of the result that earlier attempts had saved.
+    resumed: int = 0
 
 
 #: Checkpoints of a run that is never resumed.
@@ -255,7 +262,7 @@ class ThreadSession:
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Run the second half here."""
         result = self.processor.post_process(outputs, self.prepared.context, self.sink)
-        return Processed(checked_result(result.text, result.data), self.sink.files)
+        return Processed(checked_result(result.text, result.data), self.sink.files, loaded_software())
 
 
 class InThread:

@@ -6,11 +6,13 @@ Deleting a job deletes its cached result. When copying fails, the result is comp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,7 +21,7 @@ import structlog
 from penstock import __version__
 from penstock.digests import digest
 from penstock.errors import InputError, JobGone, JobStoreError, ObjectNotFound, ObjectStoreUnavailable, UnknownJob
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Claim, Job, JobKey, State
 from penstock.models import media_references
 from penstock.processors.base import Result
@@ -62,7 +64,8 @@ class ResultCache:
         if files is None:
             return None
         log.info("result.found", of=job.key.id)
-        return Processed(Result(job.text, job.data), files)
+        made_by = json.loads(job.provenance) if job.provenance else {}
+        return Processed(Result(job.text, job.data), files, copied=(job.key.id, made_by))
 
     def store_result(self, key: JobKey, fingerprint: str) -> None:
         """Store that a job, whose result is visible, has the result of this fingerprint."""
@@ -86,17 +89,21 @@ class ResultCache:
         return files
 
 
-def fingerprint_of(claim: Claim, runnable: RunnableModel, media: Mapping[str, LocalMedia], *, check: Check) -> str:
+def fingerprint_of(
+    claim: Claim, runnable: RunnableModel, media: Mapping[str, LocalMedia], *, check: Check,
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> str:  # fmt: skip
     """Return the fingerprint of everything that a job's result depends on: 64 hexadecimal digits.
 
     Included are the tenant, the versions of Penstock and of the processor, the model's record with its revision and
     options, the request, and each medium's name and bytes. Upload ids and query strings of addresses are not included.
+    `known` are hashes of media that were computed before, by reference.
     """
     model, request = runnable.model, dict(claim.submission.input)
     hashes: dict[str, str] = {}
     for reference, file in media.items():
         check()
-        hashes[reference] = sha256_of(file.path)
+        hashes[reference] = known.get(reference) or sha256_of(file.path)
     places = media_references(runnable.schema, request)
     named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
     software = [__version__, _version_of(model.processor)]

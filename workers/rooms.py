@@ -26,8 +26,11 @@ class Rooms:
     """The rooms of a worker. Safe to use from many threads."""
 
     def __init__(self, spool: Path, *, shared: bool, many: int = MANY) -> None:
-        """Make rooms in `spool`: for the jobs of one tenant and model if they are `shared`, else for one attempt."""
-        self._spool = spool
+        """Make rooms in `spool`: for the jobs of one tenant and model if they are `shared`, else for one attempt.
+
+        Their paths are absolute, without links.
+        """
+        self._spool = spool.resolve()
         self._shared = shared
         self._many = many
         self._lock = threading.Lock()

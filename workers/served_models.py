@@ -12,6 +12,7 @@ from penstock.models import CatalogueEntry, Model
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.storage.redis.parts import part_lane
 from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.provenance import facts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class RunnableModel:
     model: Model
     #: JSON Schema of the model's input; it marks the media references.
     schema: Mapping[str, Any]
+    #: The model and this machine, for the environments of its results.
+    facts: Mapping[str, Any]
 
 
 class ServedModels:
@@ -38,13 +41,15 @@ class ServedModels:
     def put(self, model: Model, entry: CatalogueEntry, *, again: bool = False) -> None:
         """Add a model or replace its entry. A model whose entry has a problem cannot be run.
 
+        Hashes the weights of a model that can be run and whose record has no hashes.
         With `again`, the model is fetched once more, and counts as being prepared until its next entry.
         """
+        runnable = None if entry.problem else RunnableModel(model, entry.input_schema, facts_of(model))
         with self._lock:
             (self._again.add if again else self._again.discard)(model.name)
             self._set_entry(entry)
-            if entry.problem is None:
-                self._runnable[model.name] = RunnableModel(model, entry.input_schema)
+            if runnable is not None:
+                self._runnable[model.name] = runnable
 
     def update(self, name: str, **changes: Any) -> None:
         """Change a model's entry: `ready`, or a `problem`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -13,7 +15,9 @@ from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
 from penstock.signals import POLL_EVERY_S
+from penstock.storage.journal.journal import RunLast
 from penstock.storage.redis import bells, catalogues, queues, records, workers
+from penstock.storage.redis.records import Command
 from penstock.workers.leaving import Activity, Leave, reason_to_leave
 from penstock.workers.served_models import ServedModels
 
@@ -28,10 +32,33 @@ LISTEN_S = 2.0
 #: Seconds of one wait for a ring: a worker that drains waits for it.
 RING_S = 0.5
 
+#: Seconds for which the end of a job waits for a claim of another slot, before it becomes a message of its own.
+CLAIM_S = 0.25
+
 #: Waits for a ring for a slot (its name, seconds); returns the queue with a job for it, or None.
 Listen = Callable[[str, float], str | None]
+#: Runs a job; its second argument runs the job's last command.
+Run = Callable[[Claim, RunLast], None]
+#: Runs two commands in one message; see `JobStore.run_both`.
+RunBoth = Callable[[Command[Any], Command[Any], Callable[[Any], object]], Any]
 
 log = structlog.get_logger(__name__)
+
+
+class NextClaim:
+    """A claim of a slot: its queue, its nonce, the claimed jobs, and the end of the slot's time to listen.
+
+    The jobs are None until a reply of Redis has arrived. Redis may have claimed them before: the same nonce gets the
+    same jobs.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.nonce = uuid.uuid4().hex
+        self.claims: tuple[Claim, ...] | None = None
+        self.was_sent = False
+        #: Monotonic time at which the slot's time to listen ends, never later than in Redis.
+        self.listens_until_s = 0.0
 
 
 class Slots:
@@ -42,19 +69,21 @@ class Slots:
         settings: Settings,
         store: records.Runs,
         served: ServedModels,
-        run: Callable[[Claim], None],
+        run: Run,
         describe: Callable[[bool], workers.WorkerState] | None = None,
         hint: Callable[[str], object] | None = None,
         *,
         store_away: Callable[[], bool] = lambda: False,
         worker: str | None = None,
         listen: Listen | None = None,
+        run_both: RunBoth | None = None,
         on_job_ended: Callable[[], None] = lambda: None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
         While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one. Without
-        `listen`, slots end when no job waits. `on_job_ended` is called when a job has ended, and when nothing more is
+        `listen`, slots end when no job waits. With `run_both`, a slot claims its next job in one message with the end
+        of a short one. `on_job_ended` is called when a job has ended, and when nothing more is
         claimed.
         """
         self.worker = worker or uuid.uuid4().hex
@@ -66,6 +95,7 @@ class Slots:
         self._hint = hint
         self._store_away = store_away
         self._listen = listen
+        self._run_both = run_both
         #: The slots that listen.
         self._listening: set[str] = set()
         self._on_job_ended = on_job_ended
@@ -100,12 +130,14 @@ class Slots:
             return 0
         try:
             done = 0
-            following: str | None = queue
-            while following is not None and (claims := self._claim(following, listens=done > 0)) is not None:
-                if claims:
-                    done += self._run_all(claims)
-                else:
-                    following = self._wait_for_ring() if done else None
+            wanted: NextClaim | None = NextClaim(queue)
+            while wanted is not None and (claims := self._claim(wanted, listens=done > 0)) is not None:
+                while claims:
+                    wanted = NextClaim(wanted.queue)
+                    done, claims = done + len(claims), self._run_all(claims, wanted)
+                if claims is not None:  # else the same claim again: Redis may have made it, and its reply was lost
+                    rung = self._wait_for_ring(wanted.listens_until_s) if done else None
+                    wanted = None if rung is None else NextClaim(rung)
             return done
         finally:
             self._claimed_at = time.monotonic()
@@ -192,28 +224,55 @@ class Slots:
         for queue in set(self._settings.queues) & waiting.keys():
             self._hint(queue)
 
-    def _run_all(self, claims: tuple[Claim, ...]) -> int:
+    def _run_all(self, claims: tuple[Claim, ...], following: NextClaim) -> tuple[Claim, ...] | None:
+        """Run jobs; return those that the slot has claimed meanwhile, None where it has not tried to."""
         try:
             for claim in claims:
-                self._run(claim)
+                self._run(claim, partial(self._run_and_claim, following))
+        except BaseException:
+            with self._claiming:  # this slot ends, and the leases of its next jobs expire by themselves
+                self._running -= len(following.claims or ())
+                following.claims = None
+            raise
         finally:
             with self._claiming:
                 self._running -= len(claims)
-                self._alone = False
+                self._alone = any(claim.last_chance for claim in following.claims or ())
                 self._busy_s = time.monotonic()
             self._on_job_ended()
             if self._draining.is_set():
                 self._news.set()
-        return len(claims)
+        self._pass_on(following.queue, following.claims or ())
+        return following.claims
 
-    def _wait_for_ring(self) -> str | None:
-        """Wait until this slot is rung for; return the queue with a job, None after `LISTEN_S` or when draining."""
+    def _run_and_claim(self, following: NextClaim, last: Command[Any]) -> Any:
+        """Run the last command of a job, and claim the slot's next job in the same message.
+
+        Only the command where another slot's claim takes long: the end of a job must not wait for that.
+        """
+        if self._run_both is not None and self._claiming.acquire(timeout=CLAIM_S):
+            try:
+                if following.claims is None and not self._claims_nothing():
+                    # The job ends before the claim: this slot runs nothing else then.
+                    models = self._served.claimable()
+                    command = self._command(following, dry=self._running == 1, listens=True, models=models)
+                    return self._run_both(last, command, partial(self._keep, following))
+            finally:
+                self._claiming.release()
+        return self._store.run(last)
+
+    def _keep(self, following: NextClaim, claims: tuple[Claim, ...]) -> None:
+        following.claims = claims
+        self._count(claims)
+
+    def _wait_for_ring(self, until_s: float) -> str | None:
+        """Wait until this slot is rung for; return the queue with a job, None from `until_s` on or when draining."""
         if self._listen is None:
             return None
-        slot, ends = self._slot(), time.monotonic() + LISTEN_S
+        slot = self._slot()
         self._listening.add(slot)
         try:
-            while not self._draining.is_set() and time.monotonic() < ends:
+            while not self._draining.is_set() and time.monotonic() < until_s:
                 if (queue := self._listen(slot, RING_S)) is not None:
                     return queue
             return self._store.run(bells.stop_listening(slot, self._settings.queues))
@@ -225,48 +284,65 @@ class Slots:
     def _slot(self) -> str:
         return f"{self.worker}:{threading.get_ident()}"
 
-    def _claim(self, queue: str, *, listens: bool) -> tuple[Claim, ...] | None:
+    def _claim(self, wanted: NextClaim, *, listens: bool) -> tuple[Claim, ...] | None:
         """Claim a job; without one, begin to listen. None if the object store is away or the worker leaves.
 
         Claim none beside a job on its last chance: if that job crashes the worker, it harms no other.
         """
         with self._claiming:
-            if self._claims_nothing():
+            last = self._claims_nothing()
+            if last and not wanted.was_sent:
                 return None
-            claims = self._claim_one(queue, dry=self._running == 0, listens=listens)
-            self._running += len(claims)
-            self._claimed += len(claims)
-            self._alone = self._alone or any(claim.last_chance for claim in claims)
-            self._claimed_at = time.monotonic()
+            # The jobs of a claim without a reply are this slot's: the same claim without models gets no others.
+            models = [] if last else self._served.claimable()
+            claims = self._claim_one(wanted, dry=self._running == 0, listens=listens and not last, models=models)
+            if last and not claims:
+                return None
+            self._count(claims)
+        self._pass_on(wanted.queue, claims)
+        return claims
+
+    def _count(self, claims: tuple[Claim, ...]) -> None:
+        self._running += len(claims)
+        self._claimed += len(claims)
+        self._alone = self._alone or any(claim.last_chance for claim in claims)
+        self._claimed_at = time.monotonic()
+
+    def _pass_on(self, queue: str, claims: tuple[Claim, ...]) -> None:
+        """Send a hint for the jobs that wait behind claimed ones, where one is needed."""
         if self._hint is not None and any(claim.more for claim in claims):
             self._hint(queue)
-        return claims
 
     def _claims_nothing(self) -> bool:
         limit = self._settings.max_worker_jobs
         return self._alone or self._draining.is_set() or 0 < limit <= self._claimed or self._store_away()
 
-    def _claim_one(self, queue: str, *, dry: bool, listens: bool) -> tuple[Claim, ...]:
-        command = records.claim(
-            queue,
+    def _claim_one(self, wanted: NextClaim, *, dry: bool, listens: bool, models: Collection[str]) -> tuple[Claim, ...]:
+        try:
+            return self._store.run(self._command(wanted, dry=dry, listens=listens, models=models))
+        except JobStoreError:
+            log.warning("claim.failed", queue=wanted.queue)
+            self._busy_s = time.monotonic()  # jobs may wait
+            return ()
+
+    def _command(
+        self, wanted: NextClaim, *, dry: bool, listens: bool, models: Collection[str]
+    ) -> Command[tuple[Claim, ...]]:
+        wanted.was_sent, wanted.listens_until_s = True, time.monotonic() + LISTEN_S
+        return records.claim(
+            wanted.queue,
             slot=self._slot(),
-            nonce=uuid.uuid4().hex,
+            nonce=wanted.nonce,
             n=1,
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
-            models=self._served.claimable(),
+            models=models,
             dry=dry,
             running_caps=self._settings.running_caps,
             listens=self._settings.queues if self._listen is not None else (),
             listen_s=LISTEN_S if listens else 0.0,
         )
-        try:
-            return self._store.run(command)
-        except JobStoreError:
-            log.warning("claim.failed", queue=queue)
-            self._busy_s = time.monotonic()  # jobs may wait
-            return ()
 
     def _poll_until_drained(self) -> None:
         while not self._draining.is_set():

@@ -133,7 +133,10 @@ async def read_job(
     response.headers["Cache-Control"] = "no-cache"
     if if_none_match and _matches(if_none_match, etag):
         return Response(status_code=304, headers=dict(response.headers))
-    return api.view(job)
+    made_by = await api.provenance(job)
+    if made_by is not None and "software" not in made_by:
+        del response.headers["ETag"]  # the next answer may tell more
+    return api.view(job, provenance=made_by)
 
 
 @router.get("", responses=problems(422), openapi_extra=FILTERS)

@@ -20,7 +20,8 @@ from penstock.api.schemas.jobs import utc_time
 from penstock.api.schemas.uploads import MultipartView, UploadRequest, UploadView
 from penstock.api.services import Api
 from penstock.errors import ObjectNotFound, PayloadTooLarge
-from penstock.intake.media import safe_name, upload_key
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import upload_key
 from penstock.reports import Issue
 from penstock.storage.objects.base import ObjectStore
 

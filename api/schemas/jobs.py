@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.api.schemas.provenance import ProvenanceView
 from penstock.jobs import Artifact, AttemptTimes, Delivery, Job, JobEvent, Phase, Status
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.deliveries import DeliveryRecord
@@ -219,6 +220,11 @@ class JobView(Outgoing):
     error: ErrorView | None
     #: Metrics of the latest attempt: times in milliseconds, `input_bytes`, `batches` and `batch_size`.
     metrics: dict[str, float]
+    provenance: ProvenanceView | None = Field(
+        default=None,
+        description="The model, software, machine and inputs that made the result. Only in the answer to "
+        "`GET /v1/jobs/{job_id}`; null elsewhere, before the job succeeds, and for results of earlier releases.",
+    )
     attempts: list[AttemptView] = Field(
         description="The latest attempts, oldest first: about 20. Empty before the first, and after a loss of Redis."
     )
@@ -331,8 +337,8 @@ class ReadyView(Outgoing):
     job_store: str | None
 
 
-def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
-    """Return the public view of a job."""
+def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, Any] | None = None) -> JobView:
+    """Return the public view of a job, with its provenance where this is given."""
     here, wanted = f"{base_url}/v1/jobs/{job.key.id}", job.submission
     return JobView(
         id=job.key.id,
@@ -360,6 +366,7 @@ def job_view(job: Job, *, base_url: str, uri: UriOf) -> JobView:
         artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
         error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
         metrics=_metrics(job),
+        provenance=None if provenance is None else ProvenanceView.model_validate(provenance),
         attempts=[_attempt_view(each) for each in job.attempts],
         metadata=dict(wanted.metadata),
         delivery=job.delivery,

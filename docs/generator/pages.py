@@ -18,6 +18,7 @@ from penstock.api.schemas.jobs import (
     PartsView,
     ProgressView,
 )
+from penstock.api.schemas.provenance import InputView, MadeByModelView, OtherInputsView, ProvenanceView
 from penstock.config import S3, DropRule, Settings, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
@@ -28,6 +29,8 @@ _IN_SETTINGS = {"S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs"}
 _IN_A_JOB = {
     "ProgressView": "progress.done", "PartsView": "parts.number", "OutputView": "output.text",
     "ArtifactView": "artifacts.name", "ErrorView": "error.code", "JobLinksView": "links.self",
+    "ProvenanceView": "provenance.model", "MadeByModelView": "provenance.model.name",
+    "InputView": "provenance.inputs.place", "OtherInputsView": "provenance.other_inputs.number",
 }  # fmt: skip
 
 
@@ -54,6 +57,10 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
         "job-output": lambda: _output("output.").of(OutputView),
         "job-artifact": lambda: _output("artifacts.").of(ArtifactView),
         "job-error": lambda: _output("error.").of(ErrorView),
+        "job-provenance": lambda: _output("provenance.").of(ProvenanceView),
+        "job-provenance-model": lambda: _output("provenance.model.").of(MadeByModelView),
+        "job-provenance-input": lambda: _output("provenance.inputs.").of(InputView),
+        "job-provenance-others": lambda: _output("provenance.other_inputs.").of(OtherInputsView),
         "job-links": lambda: _output("links.").of(JobLinksView),
         "error-codes": error_codes.tables,
         "operations": http_api.operations,

@@ -15,8 +15,8 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
 from penstock.processors.limits import check_items
 from penstock.processors.openai.body import parameters
-from penstock.processors.openai.options import ServerOptions
-from penstock.processors.openai.request import EmbeddingRequest, passing
+from penstock.processors.openai.options import options_of
+from penstock.processors.openai.request import EmbeddingRequest, request_for
 from penstock.processors.openai.text import ANSWER_NAME, ASKED, BODY_NAME, MEDIA_NAME, ROUTE_NAME
 
 #: Texts of one request to the server, at most.
@@ -41,7 +41,7 @@ class OpenAIEmbedding:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.request = passing(EmbeddingRequest, ServerOptions.of(model).passed)
+        self.request = request_for(EmbeddingRequest, options_of(model))
 
     def pre_process(self, request: EmbeddingRequest, media: Media) -> Prepared[Context]:  # noqa: ARG002
         """Return a prompt for every 32 texts."""

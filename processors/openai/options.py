@@ -1,8 +1,9 @@
-"""The `options` of a model behind a server that speaks OpenAI's protocol, for its runner and its processors."""
+"""The `options` of a model that speaks OpenAI's protocol, for its runner and its processors."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -12,31 +13,81 @@ from penstock.models import Model, Record
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Parameter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Adapter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
 
-class ServerOptions(Record):
+class RequestOptions(Record):
+    """The options that all runners of this protocol have."""
+
+    #: Requests that are computed at the same time, at most.
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    #: Seconds without a byte of the answer after which a request counts as stalled.
+    timeout_s: float = Field(default=300, gt=0)
+    #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
+    passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
+
+    @property
+    def adapter_names(self) -> Sequence[str]:
+        """The LoRA adapters that a request may name."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Return a model's options; raise `ModelUnavailable` that names the wrong ones."""
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        try:
+            return cls.model_validate(dict(model.options))
+        except ValidationError as error:
+            raise ModelUnavailable(f"model {model.name!r}: options: {wrong_fields(error, known=known)}") from error
+
+
+class ServerOptions(RequestOptions):
     """The options of a record with the runner `openai-server`."""
 
     #: The model's name at the server; default: the record's name.
     model: str | None = Field(default=None, min_length=1, max_length=200)
-    #: Requests at the server at the same time, at most.
-    concurrency: int = Field(default=8, ge=1, le=1024)
+    #: Names of LoRA adapters at the server.
+    adapters: tuple[Adapter, ...] = ()
     #: Environment variable of the worker that holds the server's API key.
     api_key_variable: Variable | None = None
     #: Seconds that a connection may take.
     connect_timeout_s: float = Field(default=5, gt=0)
-    #: Seconds without a byte from the server after which a request counts as stalled.
-    timeout_s: float = Field(default=300, gt=0)
     #: Further tries of a request within an attempt, after failures of the server.
     retries: int = Field(default=4, ge=0, le=100)
-    #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
-    passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
+
+    @property
+    def adapter_names(self) -> Sequence[str]:
+        """The LoRA adapters that a request may name."""
+        return self.adapters
 
     @classmethod
-    def of(cls, model: Model) -> ServerOptions:
+    def of(cls, model: Model) -> Self:
         """Return a model's options; raise `ModelUnavailable` that names the wrong ones."""
-        try:
-            found = cls.model_validate(dict(model.options))
-        except ValidationError as error:
-            raise ModelUnavailable(f"model {model.name!r}: options: {wrong_fields(error)}") from error
+        found = super().of(model)
         return found if found.model is not None else found.model_copy(update={"model": model.name})
+
+
+class EngineOptions(RequestOptions):
+    """The options of a record with the runner `vllm` whose processor is one of `TASKS`."""
+
+    #: The task of vLLM for each processor.
+    TASKS: ClassVar[Mapping[str, str]] = {
+        "openai-chat": "generate", "openai-completion": "generate", "openai-embedding": "pooling",
+    }  # fmt: skip
+
+    #: Requests in vLLM's batches at the same time, at most: its `max_num_seqs`.
+    concurrency: int = Field(default=32, ge=1, le=1024)
+    #: Folders of LoRA adapters by their names, below the model's directory.
+    adapters: Mapping[Adapter, str] = Field(default_factory=dict)
+    #: vLLM's engine arguments, such as `{"max_model_len": 8192, "tensor_parallel_size": 2}`.
+    engine: Mapping[str, Any] = Field(default_factory=dict)
+
+    @property
+    def adapter_names(self) -> Sequence[str]:
+        """The LoRA adapters that a request may name."""
+        return tuple(self.adapters)
+
+
+def options_of(model: Model) -> RequestOptions:
+    """Return the options of a model, by its runner; raise `ModelUnavailable` that names the wrong ones."""
+    return (EngineOptions if model.runner == "vllm" else ServerOptions).of(model)

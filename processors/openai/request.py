@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from penstock.models import ITEMS, MediaReference
+from penstock.processors.openai.options import RequestOptions
 
 Tokens = Annotated[int, Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
@@ -216,6 +217,15 @@ class EmbeddingRequest(BaseModel):
 
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
+
+
+def request_for(request: type[RequestT], options: RequestOptions) -> type[RequestT]:
+    """Return the request of a model: with an adapter if it has some, and with the parameters that it passes on."""
+    if options.adapter_names:
+        about = Field(default=None, description="LoRA adapter of the model; default: none.")
+        named: dict[str, Any] = {"adapter": (Literal[tuple(options.adapter_names)] | None, about)}
+        request = create_model(request.__name__, __base__=request, __module__=__name__, **named)
+    return passing(request, options.passed)
 
 
 def passing(request: type[RequestT], passed: bool | Sequence[str]) -> type[RequestT]:

@@ -14,12 +14,14 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.exchange import Exchange
 from penstock.processors.limits import check_items
 from penstock.processors.openai.body import Medium, chat_body, parameters
-from penstock.processors.openai.options import ServerOptions
-from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, passing
+from penstock.processors.openai.options import options_of
+from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for
 from penstock.processors.outputs import OUTPUTS
 
 #: A prompt: the route below the server's address, the body, the media's places in it, and their bytes `medium_0`, ...
 ROUTE_NAME, BODY_NAME, MEDIA_NAME, MEDIUM_NAME = "route", "body", "media", "medium_{}"
+#: The parameter of a body that names a LoRA adapter. The protocol has the model's name in its place.
+ADAPTER_NAME = "adapter"
 #: An output: the text of the first answer so far, and in the final output the whole answer of the server.
 TEXT_NAME, ANSWER_NAME = "text", "answer"
 ASKED = Exchange(
@@ -40,7 +42,7 @@ class OpenAIChat:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.request = passing(ChatRequest, ServerOptions.of(model).passed)
+        self.request = request_for(ChatRequest, options_of(model))
 
     def pre_process(self, request: ChatRequest, media: Media) -> Prepared[None]:
         """Return one prompt with the media's bytes."""
@@ -65,7 +67,7 @@ class OpenAICompletion:
     exchanges = (ASKED,)
 
     def __init__(self, model: Model) -> None:
-        self.request = passing(CompletionRequest, ServerOptions.of(model).passed)
+        self.request = request_for(CompletionRequest, options_of(model))
 
     def pre_process(self, request: CompletionRequest, media: Media) -> Prepared[None]:  # noqa: ARG002
         """Return one prompt."""

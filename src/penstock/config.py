@@ -144,6 +144,9 @@ class TenantLimits(BaseModel):
     raw_tensors: bool | None = None
 
 
+_NO_LIMITS = TenantLimits()
+
+
 class S3(BaseModel):
     """The S3-compatible service behind every `s3://` address."""
 
@@ -430,7 +433,7 @@ class Settings(BaseSettings):
         return {name: limits.max_running for name, limits in self.tenants.items() if limits.max_running is not None}
 
     def _limits(self, tenant: str) -> TenantLimits:
-        return self.tenants.get(tenant) or TenantLimits()
+        return self.tenants.get(tenant, _NO_LIMITS)
 
     @property
     def model_cache_dir(self) -> Path:

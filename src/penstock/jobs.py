@@ -376,6 +376,8 @@ class Job:
     artifacts: tuple[Artifact, ...] = ()
     error: ErrorReport | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    #: The model, software, machine and inputs that made the result, as JSON text: lists read it and never need it.
+    provenance: str | None = None
     delivery: Delivery = Delivery.NONE
     usage: Usage = Usage()
     #: The latest attempts, oldest first.

@@ -46,7 +46,17 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-Step: TypeAlias = Command[Any] | Put | Callable[[ObjectStore], Any]
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """A command after which neither its flow nor the flow's caller needs a store, whatever the reply."""
+
+    command: Command[Any]
+
+
+Step: TypeAlias = Command[Any] | Last | Put | Callable[[ObjectStore], Any]
+#: Runs the last command of a flow.
+RunLast: TypeAlias = Callable[[Command[Any]], Any]
 Flow: TypeAlias = Generator[Step, Any, T]
 
 #: Seconds after which the keeper settles a reservation.
@@ -246,9 +256,11 @@ def shows_artifacts(claim: Claim) -> Flow[bool]:
 class Journal:
     """Performs flows for threads."""
 
-    def __init__(self, store: Runs, objects: ObjectStore) -> None:
+    def __init__(self, store: Runs, objects: ObjectStore, run_last: RunLast | None = None) -> None:
+        """`run_last` runs the last command of a flow [`store.run`]."""
         self.store = store
         self.objects = objects
+        self._run_last: RunLast = run_last or store.run
 
     def run(self, flow: Flow[T]) -> T:
         """Perform a flow and return its result; raise its errors unchanged."""
@@ -270,6 +282,8 @@ class Journal:
         match step:
             case Command():
                 return self.store.run(step)
+            case Last(command):
+                return self._run_last(command)
             case Put(key, data, content_type, if_absent):
                 return self.objects.put_bytes(key, data, content_type=content_type, if_absent=if_absent)
             case _:
@@ -303,6 +317,8 @@ class AsyncJournal:
         match step:
             case Command():
                 return await self.store.run(step)
+            case Last(command):
+                return await self.store.run(command)
             case Put():
                 return await self._puts.put(self.objects, step)
             case _:
@@ -345,9 +361,11 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
 
 
 def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
-    if reply.proposal is not None:
-        stored = yield from _store_and_end(claim.key, reply.proposal)
-        return Ended("ok", stored.shows(claim))
+    if (proposal := reply.proposal) is not None:
+        stored = yield from _objects(lambda objects: manifests.put_outcome(objects, claim.key, proposal))
+        commit, shown = records.commit_end(claim.key, stored.text), stored.shows(claim)
+        yield Last(commit) if shown else commit
+        return Ended("ok", shown)
     if reply.value == "ok":
         return Ended("ok", succeeded)
     # An earlier try of this attempt may have stored the outcome, whichever process committed it.

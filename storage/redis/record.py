@@ -173,6 +173,7 @@ class Record:
         _REPORT, "complete heartbeat sweep expire", "Report of the latest attempt's error (JSON).", None
     )
     metrics: Mapping[str, float] | None = _stored(_JSON, "complete", "Figures of the latest attempt (JSON).", None)
+    provenance: str = _stored(_TEXT, "complete", "The model, software, machine and inputs of the result (JSON).", "")
     device_us: int | None = _stored(
         _NUMBER, "complete common split", "Time of a device, of all reported attempts.", None
     )
@@ -291,6 +292,7 @@ def job_of(flat: Sequence[str]) -> Job:
         artifacts=record.artifacts,
         error=record.error,
         metrics=record.metrics or {},
+        provenance=record.provenance or None,
         delivery=record.delivery,
         usage=record.usage,
         attempts=record.course,

@@ -192,6 +192,8 @@ class Outcome:
     progress: Progress = field(default_factory=Progress)
     #: The attempt's phases.
     phases: PhaseStarts = ()
+    #: The provenance of the result (JSON); None for an attempt without one.
+    provenance: str | None = None
 
 
 def submit(
@@ -367,7 +369,7 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
     name = "retry" if outcome.state is State.DELAYED else outcome.state.value
     record = encoded(
         text=outcome.text, data=outcome.data, artifacts=outcome.artifacts, error=outcome.error,
-        metrics=outcome.metrics or {}, **_used(outcome.usage),
+        metrics=outcome.metrics or {}, provenance=outcome.provenance, **_used(outcome.usage),
     )  # fmt: skip
     args: dict[str, Arg] = {
         **_held(claim), **_progress(outcome.progress), "outcome": name, "record": record,

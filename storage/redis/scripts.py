@@ -24,14 +24,16 @@ import structlog
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from penstock.errors import JobStoreError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
+from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
+from penstock.storage.redis.calls import Calls
 from penstock.storage.redis.changes import Changes, Watch
 from penstock.storage.redis.lane import Lane
 
 T = TypeVar("T")
+U = TypeVar("U")
 #: An argument of a script.
 Arg = str | int | bool | None | Sequence["Arg"] | Mapping[str, "Arg"]
 #: Errors that end by themselves: no connection, a restart, a failover, or a busy server.
@@ -215,7 +217,7 @@ class JobStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self._scripts: dict[str, Any] = {}
+        self._calls = Calls(client)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10, tries: int = 4) -> JobStore:
@@ -232,25 +234,77 @@ class JobStore:
 
     def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none."""
-        return self.run_all([command])[0]
+        (reply,) = self._replies([command])
+        return command.parse(_checked(command, reply))
 
-    def run_all(self, commands: Sequence[Command[T]]) -> list[T]:
-        """Run commands one after the other and return their replies."""
-        replies = [self._reply(command) for command in commands]
-        return [command.parse(reply) for command, reply in zip(commands, replies, strict=True)]
+    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
+        """Run two commands in one message, the second after the first, also where that fails; return the first's reply.
+
+        `keep` gets the reply of the second, before an error of the first is raised. An error of the second is logged.
+        """
+        reply, other = self._replies([first, second])
+        try:
+            keep(second.parse(_checked(second, other)))
+        except JobStoreError as error:
+            log.warning("command.failed", script=second.script, detail=error.detail)
+        except Exception:  # whatever it is: the first command has run
+            log.exception("command.failed", script=second.script)
+        return first.parse(_checked(first, reply))
+
+    def run_each(self, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
+        """Run commands in one message, one after the other; return their parsed replies, or their errors.
+
+        Raises `JobStoreError` when there is no answer.
+        """
+        replies = self._replies(commands) if commands else []
+        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
     def close(self) -> None:
         """Close the connections."""
+        self._calls.close()
         self.client.close()
 
-    def _reply(self, command: Command[Any]) -> Any:
-        with redis_errors(command.script):
-            return self._script(command.script)(args=[command.argument])
+    def _replies(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Return the reply or the error of each command."""
+        calls = [("EVALSHA", digest(command.script), 0, command.argument) for command in commands]
+        with redis_errors(commands[0].script):
+            replies = self._calls.call(*calls)
+            if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
+                loads = [("SCRIPT LOAD", source(command.script)) for command in commands]
+                replies = self._calls.call(*loads, *calls)[len(loads) :]
+        return replies
 
-    def _script(self, name: str) -> Any:
-        if name not in self._scripts:
-            self._scripts[name] = self.client.register_script(source(name))
-        return self._scripts[name]
+
+def _checked(command: Command[Any], reply: Any) -> Any:
+    """Return a reply; raise the error that it is."""
+    if isinstance(reply, redis.RedisError):
+        raise translated(reply, command.script) from reply
+    return reply
+
+
+def run_each(store: Runs, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
+    """Run commands as `JobStore.run_each`, in one message where the store can."""
+    if isinstance(store, JobStore):
+        return store.run_each(commands)
+    return [_run(store, command) for command in commands]
+
+
+def _run(store: Runs, command: Command[Any]) -> Any:
+    try:
+        return store.run(command)
+    except JobStoreError:
+        raise
+    except PenstockError as error:
+        return error
+
+
+def _parsed(command: Command[Any], reply: Any) -> Any:
+    if isinstance(reply, redis.RedisError):
+        return translated(reply, command.script)
+    try:
+        return command.parse(reply)
+    except PenstockError as error:
+        return error
 
 
 #: Seconds that an API call of a client which has not waited yet may take.

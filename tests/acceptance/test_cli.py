@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,24 @@ def test_the_ways_to_look_at_a_job_agree(stack: Stack, small_scene: Path) -> Non
     trace = json.loads(stack.cli("trace", job["id"], "--json").stdout)
     assert [event["type"] for event in trace["events"]] == events[1:]
     assert "scene" in stack.cli("models").stdout
+
+
+def test_a_result_is_reproduced(stack: Stack, small_scene: Path) -> None:
+    done = stack.cli("submit", "csmask", str(small_scene), "--wait", "--json")
+    job = json.loads(done.stdout)
+    made = job["provenance"]
+    assert (made["model"]["name"], made["inputs"][0]["size_bytes"]) == ("csmask", small_scene.stat().st_size)
+    assert made["inputs"][0]["sha256"] == hashlib.sha256(small_scene.read_bytes()).hexdigest()
+    assert made["software"].keys() >= {"penstock", "python", "torch", "gdal", "rasterio"}
+    assert json.loads(stack.cli("status", job["id"], "--json").stdout)["provenance"] == made
+
+    found = json.loads(stack.cli("reproduce", job["id"], "--json").stdout)
+    assert (found["job"], found["equal"], found["differences"]) == (job["id"], True, [])
+    assert {each["name"] for each in found["results"]} > {each["name"] for each in job["artifacts"]}
+    assert found["reproduction"] != job["id"]
+    assert "The results are the same." in stack.cli("reproduce", job["id"]).stdout
+    never = stack.cli("reproduce", str(uuid.uuid4()), check=False)
+    assert never.returncode == 3
 
 
 def test_one_idempotency_key_is_one_job(stack: Stack, small_scene: Path) -> None:

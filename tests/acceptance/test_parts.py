@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.intake.media import upload_key
 from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.storage.journal import journal
+from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
@@ -181,6 +183,11 @@ def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop, expected: dict[s
     assert checksums(ended) == expected
     assert ended.parts is not None
     assert (ended.parts.number, ended.parts.ended, ended.attempt) == (3, 3, 1)
+    made = json.loads(ended.provenance or "")
+    assert (made["parts"], made["resumed"] > 0) == (3, True)
+    environment = Environments().read(shop.objects, key.tenant, made["environment"])
+    assert environment is not None
+    assert environment["software"].keys() >= {"penstock", "gdal"}
     assert (ended.progress.done, ended.progress.total) == (STRIPS * TILES, STRIPS * TILES)
     assert [each.outcome for each in ended.attempts] == ["split", "succeeded"]
     assert shop.ended_parts(key) == ["succeeded"] * 3

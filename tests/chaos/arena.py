@@ -95,8 +95,7 @@ class Arena:
         self._clients += submit_all(self.fleet.url, self.history, jobs, threads=threads, until=until, **options)
         if self._watcher is None:
             self._finishing.clear()
-            self._watcher = threading.Thread(target=self._watch, args=(until,), name="watcher")
-            self._watcher.start()
+            self._watcher = self._start_watcher(until)
 
     def cancel(self, ids: Sequence[str]) -> threading.Thread:
         """Let a client cancel jobs, in a random order, each once it was accepted or soon after."""
@@ -122,9 +121,10 @@ class Arena:
         what is left before that is not what will be left.
         """
         self._finishing.set()
-        if self._watcher is not None:
-            self._watcher.join()
-            self._watcher = None
+        # Clients of a scenario's own may have submitted jobs, at which nobody looks yet.
+        watcher = self._watcher or self._start_watcher(time.monotonic() + self.patience_s)
+        watcher.join()
+        self._watcher = None
         join_all(self._clients)
         self.until(self._recovered, within_s=RECOVERED_S)
         with suppress(TimeoutError):  # the verdict tells of what is left
@@ -141,6 +141,11 @@ class Arena:
         with suppress(RedisError), Redis.from_url(self.valkey.url) as client:
             return bool(client.exists("penstock:alive"))
         return False
+
+    def _start_watcher(self, until: float) -> threading.Thread:
+        watcher = threading.Thread(target=self._watch, args=(until,), name="watcher")
+        watcher.start()
+        return watcher
 
     def _watch(self, until: float) -> None:
         watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told)

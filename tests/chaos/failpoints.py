@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from penstock.storage.objects.base import ObjectInfo, ObjectStore, Put
 from penstock.storage.redis.records import AsyncJobStore, Command, JobStore
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 #: Scripts around which a worker or an API may die: `before_<name>` and `after_<name>`.
@@ -106,6 +107,19 @@ class FailingStore(JobStore):
         reply = super().run(command)
         if command.script != "claim" or reply:
             self.failpoints.hit(f"after_{command.script}")
+        return reply
+
+    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
+        """Run two commands in one message between the failpoints of both."""
+        for command in (first, second):
+            self.failpoints.hit(f"before_{command.script}")
+        found: list[U] = []
+        reply = super().run_both(first, second, found.append)
+        self.failpoints.hit(f"after_{first.script}")
+        if any(found):
+            self.failpoints.hit(f"after_{second.script}")
+        for each in found:
+            keep(each)
         return reply
 
 

@@ -20,7 +20,7 @@ from penstock.errors import (
     OutOfMemory,
     ProcessorFailed,
 )
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.registry import Registry

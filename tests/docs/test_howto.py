@@ -61,6 +61,14 @@ def test_map_water(shell: Shell) -> None:
     assert digest(shell.folder / "served-bands" / "classes.tif") == digest(shell.folder / "from-bands" / "classes.tif")
 
 
+def test_reproduce_a_result(shell: Shell) -> None:
+    for block in blocks("reproduce-a-result.md"):
+        shell.take(block)
+
+    job, found = (json.loads((shell.folder / name).read_text()) for name in ("job.json", "reproduced.json"))
+    assert (found["job"], found["equal"], found["differences"]) == (job["id"], True, [])
+
+
 SCENES = Path(__file__).parents[3] / "shared" / "data" / "geo"
 
 

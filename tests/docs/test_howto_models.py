@@ -26,6 +26,7 @@ from tests.support.doc_pages import ROOT, Shell, blocks, digest
 from tests.support.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
 from tests.support.multimodal import a_granite_vision
 from tests.support.openai_server import FakeServer
+from tests.support.vllm_command import STARTED, vllm_command
 from tests.support.vllm_plugins import DOUBLE, a_directory
 
 PLUGIN = ROOT / "examples" / "plugin"
@@ -56,6 +57,19 @@ def test_queue_before_a_server(shell: Shell) -> None:
 
     assert '"text": "Once upon a time"' in (shell.folder / "job.json").read_text()
     assert [body.get("top_k") for body in server.bodies] == [None, None, 3]
+
+
+def test_generate_with_vllm(shell: Shell) -> None:
+    # With doubles of vLLM and its command: `make test-vllm` has vLLM itself.
+    a_directory(shell.folder / "llama")
+    with vllm_command(shell.folder / "bin") as started:
+        shell.env |= {STARTED: str(started), "PATH": os.pathsep.join([str(started.parent), shell.env["PATH"]])}
+        shell.env["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), os.environ["PYTHONPATH"]])
+        for block in blocks("generate-with-vllm.md"):
+            shell.take(block)
+
+    assert '"text": "Once upon a time"' in (shell.folder / "job.json").read_text()
+    assert "--max-num-seqs 32 --gpu-memory-utilization 0.5 --max-model-len 8192" in started.read_text()
 
 
 def test_caches(shell: Shell) -> None:

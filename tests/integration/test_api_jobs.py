@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import structlog
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Phase, Progress, State
+from penstock.storage.journal.environments import Environments
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import JobStore, Outcome
 from penstock.workers.keeper.purge import retire
@@ -181,6 +183,37 @@ async def test_reading_waits_for_the_end(service: Service) -> None:
     waiting = asyncio.create_task(service.http.get(job["links"]["self"], params={"wait": 20}))
     await service.succeed(claim)
     assert (await waiting).json()["status"] == "succeeded"
+
+
+async def test_only_the_answer_about_one_job_has_the_provenance_also_of_a_newer_release(service: Service) -> None:
+    job, described = await service.submit(), {"model": None, "machine": "cpu-x", "software": {"torch": "2"}}
+    name = Environments().keep(service.objects, "default", described)
+    made = {"environment": name, "later": [1]}
+    outcome = Outcome(State.SUCCEEDED, text="hi", provenance=json.dumps(made))
+    await service.end(await service.claim(), outcome)
+    found = (await service.http.get(f"/v1/jobs/{job['id']}")).json()["provenance"]
+    assert {each: found[each] for each in made | described} == made | described
+    assert (found["inputs"], found["defaults"], found["parts"], found["copied_from"]) == ([], {}, 0, None)
+    [listed] = (await service.http.get("/v1/jobs")).json()["jobs"]
+    assert (listed["status"], listed["provenance"]) == ("succeeded", None)
+
+
+async def test_a_job_whose_environment_cannot_be_read_is_answered_all_the_same(service: Service) -> None:
+    job, described = await service.submit(), {"machine": "cpu-x", "software": {"torch": "2"}}
+    name = Environments().keep(service.objects, "default", described)
+    outcome = Outcome(State.SUCCEEDED, text="hi", provenance=json.dumps({"environment": name}))
+    await service.end(await service.claim(), outcome)
+    place = service.app.state.services.file(f"tenants/default/environments/{name}.json")
+    content = place.read_bytes()
+    place.unlink()
+    place.mkdir()  # reading it fails
+    first = await service.http.get(f"/v1/jobs/{job['id']}")
+    assert (first.status_code, first.json()["provenance"]["environment"]) == (200, name)
+    assert (first.json()["provenance"]["machine"], first.headers.get("etag")) == (None, None)
+    place.rmdir()
+    place.write_bytes(content)
+    second = await service.http.get(f"/v1/jobs/{job['id']}")
+    assert (second.json()["provenance"]["machine"], "etag" in second.headers) == ("cpu-x", True)
 
 
 async def test_an_unchanged_job_is_answered_304(service: Service) -> None:

@@ -9,7 +9,8 @@ import pytest
 from penstock.config import Settings
 from penstock.errors import MediaChanged, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.intake.guard import GuardedClient
-from penstock.intake.media import LocalMedia, fetch_media, upload_key
+from penstock.intake.local_media import LocalMedia
+from penstock.intake.media import fetch_media, upload_key
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from tests.support.ceph import Ceph

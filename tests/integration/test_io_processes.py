@@ -176,6 +176,18 @@ def test_only_plain_files_of_the_jobs_folder_become_artifacts_and_checkpoints(
     assert ("what an IO process may not (PermissionError)" if deed == "link" else "artifact") in error.detail
 
 
+def test_files_behind_a_link_in_the_place_of_the_jobs_folder_become_no_artifacts(work: Work, tmp_path: Path) -> None:
+    outside, room = tmp_path / "outside" / "artifacts", tmp_path / "room"
+    outside.mkdir(parents=True)
+    room.mkdir()
+    (outside / "secret").write_text("of somebody else")
+    (room / "job").symlink_to(outside.parent)
+    folder = room / "job" / "artifacts"
+    linked = replace(work, folder=folder, room=room)
+    with closing(IOPool(1, replace(OPTIONS, lacking=["files"]))) as pool:  # Landlock lets no process make links
+        assert "not a plain file" in error_of(pool, linked, post="foreign", folder=str(folder)).detail
+
+
 def test_a_file_that_the_sandbox_refuses_is_explained_in_words(pool: IOPool, work: Work) -> None:
     error = error_of(pool, work, pre="peek", folder=str(Path(__file__).parents[2]))
     assert isinstance(error, ProcessorFailed)

@@ -17,10 +17,12 @@ from penstock.errors import (
     IdempotencyMismatch,
     InvalidInput,
     JobGone,
+    JobStoreError,
     ObjectStoreUnavailable,
     PenstockError,
     UnknownJob,
 )
+from penstock.formats import READS
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobKey, Phase, Progress, State, Status, Submission, Webhook
 from penstock.storage.journal import journal, manifests
 from penstock.storage.journal.journal import Flow, Journal
@@ -29,7 +31,7 @@ from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import deliveries, listing, records
 from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits
-from penstock.workers.keeper.recovery import recover, recover_if_lost
+from penstock.workers.keeper.recovery import TOGETHER, recover, recover_if_lost, restore
 from penstock.workers.keeper.webhooks import body_of
 from tests.support.crashes import Crashed, Fragile
 from tests.support.valkey import ValkeyProcess
@@ -419,6 +421,38 @@ class TestEnds:
 
 
 class TestLossOfRedis:
+    def test_ended_jobs_that_are_restored_together_do_not_stop_each_other(self, desk: Journal) -> None:
+        keys = [JobKey("default", f"together{number:02}") for number in range(2 * TOGETHER + 3)]
+        for key in keys:
+            desk.run(journal.submit(replace(submission(), key=key, webhook=None), LIMITS))
+            desk.run(journal.cancel(key))
+        flush(desk)
+        gone, newer = keys[1], keys[3]
+        assert isinstance(desk.store, JobStore)
+        desk.store.client.set(f"penstock:tenant:default:gone:{gone.id}", "1")
+        outcome = json.loads(desk.objects.get_bytes(f"{newer.prefix}outcome.json", limit_bytes=2**20))
+        desk.objects.delete(f"{newer.prefix}outcome.json")
+        text = json.dumps(outcome | {"version": READS + 1}).encode()
+        desk.objects.put_bytes(f"{newer.prefix}outcome.json", text, content_type="application/json")
+        assert restore(desk.store, desk.objects) == len(keys) - 2
+        for key in keys:
+            if key in (gone, newer):
+                with pytest.raises((UnknownJob, JobGone)):
+                    desk.store.run(records.read(key))
+            else:
+                assert desk.store.run(records.read(key)).state is State.CANCELED
+
+    def test_commands_of_one_message_have_their_own_replies_and_errors(self, desk: Journal) -> None:
+        assert isinstance(desk.store, JobStore)
+        submit(desk)
+        commands = [records.read(KEY), records.read(JobKey("default", "none")), records.read(KEY)]
+        one, error, other = desk.store.run_each(commands)
+        assert isinstance(one, Job)
+        assert isinstance(error, UnknownJob)
+        assert one == other
+        [mistake] = desk.store.run_each([replace(commands[0], args={"op": "nonsense"})])
+        assert isinstance(mistake, JobStoreError)
+
     def test_an_end_that_redis_loses_while_its_job_is_restored_stays_the_end(self, desk: Journal) -> None:
         for steps in itertools.count():
             flush(desk)

@@ -302,8 +302,9 @@ def test_what_nobody_names_is_deleted_after_a_day_and_nothing_else(bench: Bench)
     orphans = [f"{done.prefix}attempts/1/x", f"{waiting.prefix}attempts/7/x", "tenants/default/jobs/none/attempts/1/x"]
     for key in orphans:
         bench.objects.put_bytes(key, b"x", content_type="text/plain")
-    kept = [*bench.keys("tenants/default/jobs/a/attempts/17"), *bench.keys("tenants/default/uploads/")]
-    assert len(kept) == 2
+    made_by = bench.keys("tenants/default/environments/")
+    kept = [*bench.keys("tenants/default/jobs/a/attempts/17"), *bench.keys("tenants/default/uploads/"), *made_by]
+    assert len(kept) == 3
     assert delete_leftovers(bench.store, bench.objects, bench.settings) == Leftovers(0, 0, 0)
     assert delete_leftovers(bench.store, bench.objects, bench.settings, at=time.time() + 90_000) == Leftovers(0, 0, 3)
     manifests = {f"{done.prefix}outcome.json", f"{done.prefix}request.json", f"{waiting.prefix}request.json"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from penstock.workers.engine.sources import localise
 from penstock.workers.processing import InThread
 from penstock.workers.warmup import CPU_LIMITS, warm
 from tests.support.pairs import a_model
+from tests.support.vllm_command import vllm_command
 from tests.support.vllm_plugins import vllm_double
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +40,9 @@ TABLE: Mapping[str, frozenset[str]] = {
         "instance-segmentation": "transformers",
         "layout-detection": "onnx torch",
         "object-detection": "onnx torch transformers",
-        "openai-chat": "openai-server",
-        "openai-completion": "openai-server",
-        "openai-embedding": "openai-server",
+        "openai-chat": "openai-server vllm",
+        "openai-completion": "openai-server vllm",
+        "openai-embedding": "openai-server vllm",
         "optical-character-recognition": "rapidocr",
         "raster-regression": "onnx terratorch torch",
         "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
@@ -65,6 +66,7 @@ ONLY_HERE = (
     *(f"onnx-{name}" for name in ("raster-regression", "tensor", "text-embedding", "video-classification")),
     *("torch-object-detection", "torch-text-embedding", "lightgbm-tensor", "transformers-tensor"),
     *("fake-tabular", "fake-tensor", "fake-image-classification", "vllm-tensor", "vllm-text-embedding"),
+    *("vllm-openai-chat", "vllm-openai-completion", "vllm-openai-embedding"),
 )
 #: Pairs that would answer, and answer wrongly: the generator of texts ignores a conversation's images.
 WRONG = {("transformers", "text-generation"): {"image-text-to-text"}}
@@ -83,6 +85,12 @@ def engine() -> Iterator[BatchingEngine]:
         yield engine
 
 
+@contextmanager
+def double(folder: Path) -> Iterator[None]:
+    with vllm_double(), vllm_command(folder / "bin"):
+        yield
+
+
 def test_every_pair_is_declared(registry: Registry) -> None:
     """A processor or runner without a row or without a declaration fails here."""
     found = {
@@ -98,7 +106,7 @@ def test_every_pair_is_declared(registry: Registry) -> None:
 def test_a_declared_pair_serves(
     registry: Registry, engine: BatchingEngine, tmp_path: Path, runner: str, processor: str
 ) -> None:
-    with vllm_double() if runner == "vllm" and find_spec("vllm") is None else nullcontext():
+    with double(tmp_path) if runner == "vllm" and find_spec("vllm") is None else nullcontext():
         model = localise(a_model(runner, processor, tmp_path / "model"), cache=tmp_path)
         processing = InThread(registry)
         assert processing.entry(model).problem is None

@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.numpy import load as load_tensors
 
 from penstock.errors import InvalidInput, MediaUnreadable, ModelUnavailable, ProcessorFailed
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry

@@ -18,10 +18,12 @@ import pytest
 
 from penstock import log
 from penstock.errors import RedisUnavailable
-from penstock.jobs import Job, JobKey, Progress, State, Status
+from penstock.jobs import Claim, Job, JobKey, Progress, State, Status
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
 from penstock.storage.journal import journal
+from penstock.storage.journal.environments import Environments
+from penstock.storage.journal.journal import RunLast
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
 from penstock.workers.engine.base import Check
@@ -97,6 +99,32 @@ def test_a_job_ends_with_its_text_and_its_artifact(bench: Bench) -> None:
     assert bench.scratch() == []
 
 
+def test_a_result_carries_what_made_it_in_both_stores(bench: Bench, durability: str) -> None:
+    key = bench.submit("a", {"text": bench.upload("hi"), "times": 2})
+    assert bench.slots.work("default") == 1
+    job = read(bench, key)
+    found = json.loads(job.provenance or "")
+    made = Environments().read(bench.objects, key.tenant, found["environment"])
+    assert made is not None
+    assert (made["model"]["name"], made["model"]["runner"]) == ("echo", "fake")
+    assert {"penstock", "python", "numpy"} <= set(made["software"])
+    assert made["machine"].startswith("cpu-")
+    hashed = sha256(b"hi").hexdigest()
+    assert found["inputs"] == [{"place": "/text", "reference": "media://up/in.txt", "size_bytes": 2, "sha256": hashed}]
+    assert found["defaults"] == {"/save": False, "/chance": False, "/when": None}
+    assert not {"parts", "resumed", "copied_from"} & set(found)
+    if durability == "manifest":
+        bench.store.client.flushdb()
+        assert bench.journal.run(journal.read(key)).provenance == job.provenance
+
+
+@pytest.mark.parametrize("text", ["bad", "bug"])
+def test_a_job_without_a_result_has_no_provenance(bench: Bench, text: str) -> None:
+    key = bench.submit("a", {"text": bench.upload(text)})
+    assert bench.slots.work("default") == 1
+    assert read(bench, key).provenance is None
+
+
 @pytest.mark.parametrize(
     ("text", "document", "code", "places"),
     [
@@ -166,6 +194,20 @@ def test_a_drain_gives_the_job_back_to_begin_its_attempt_again(bench: Bench) -> 
     job = read(bench, key)
     assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 1, 0)
     assert bench.slots.work("default") == 0
+
+
+def test_a_job_that_begins_after_the_drain_is_given_back_too(bench: Bench) -> None:
+    key = bench.submit("late", {"text": bench.upload("hello")})
+
+    def run(claimed: Claim, last: RunLast) -> None:
+        slots.drain()
+        bench.pipeline.heartbeat.drain()  # between the claim and the attempt
+        bench.pipeline.run(claimed, last)
+
+    slots = Slots(bench.settings, bench.store, bench.pipeline.served, run)
+    slots.work("default")
+    job = read(bench, key)
+    assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 1, 0)
 
 
 def test_a_result_is_told_when_redis_is_back(bench: Bench, valkey: ValkeyProcess) -> None:

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from penstock.errors import InvalidInput, ProcessorFailed
-from penstock.intake.media import LocalMedia, upload_key
+from penstock.intake.local_media import LocalMedia
+from penstock.intake.media import upload_key
 from penstock.models import CatalogueEntry, tensor_places
 from penstock.processors.base import Prompt
 from penstock.processors.language.generation import TextGeneration

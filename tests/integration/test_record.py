@@ -133,7 +133,12 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
     seen |= hashes(store)
     artifact = Artifact("a", "a", "text/plain", 1, "0" * 64)
     outcome = Outcome(
-        State.SUCCEEDED, text="Hi", data={"a": []}, artifacts=(artifact,), usage=Usage(1.5, 1, 2, 3, 4, 5)
+        State.SUCCEEDED,
+        text="Hi",
+        data={"a": []},
+        artifacts=(artifact,),
+        usage=Usage(1.5, 1, 2, 3, 4, 5),
+        provenance="{}",
     )
     reply = store.run(records.complete(held, outcome))
     assert reply.proposal is not None

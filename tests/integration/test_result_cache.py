@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.intake.media import LocalMedia, upload_key
+from penstock.intake.local_media import LocalMedia
+from penstock.intake.media import upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.models import Model
 from penstock.storage.journal import journal
@@ -109,6 +111,9 @@ def test_a_second_identical_job_has_the_same_bytes_and_no_forward_pass(caching: 
     assert caching.contents(second) == caching.contents(first) == b"hihi"
     assert [replace(a, key="") for a in second.artifacts] == [replace(a, key="") for a in first.artifacts]
     assert second.artifacts != first.artifacts
+    made, copied = (json.loads(job.provenance or "") for job in (first, second))
+    assert made["inputs"][0].pop("reference") != copied["inputs"][0].pop("reference")
+    assert copied == made | {"copied_from": "a"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,9 @@ def test_a_text_that_looks_like_a_reference_is_not_taken_for_its_medium(tmp_path
     file = tmp_path / "media.txt"
     file.write_text("hi")
     schema = {"properties": {"media": {"format": "media"}, "note": {"type": "string"}}}
-    serving = RunnableModel(Model(name="m", title="M", runner="fake", processor="p", source="-", revision="1"), schema)
+    serving = RunnableModel(
+        Model(name="m", title="M", runner="fake", processor="p", source="-", revision="1"), schema, {}
+    )
 
     def mark(reference: str, note: str) -> str:
         asked = {"media": reference, "note": note}

@@ -8,7 +8,7 @@ A hand-written model says where each job must stand after each of them; the two 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,13 +27,13 @@ from hypothesis.stateful import (
 )
 
 from penstock.errors import IdempotencyMismatch, JobGone, StateConflict, UnknownJob
-from penstock.jobs import JobKey, Phase, Progress, Submission, Webhook
+from penstock.jobs import Claim, JobKey, Phase, Progress, Submission, Webhook
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import deliveries, records
-from penstock.storage.redis.records import JobStore, QueueLimits
+from penstock.storage.redis.records import Command, JobStore, QueueLimits
 from penstock.workers.keeper.recovery import recover
 from tests.support.crashes import Crashed, Fragile
 from tests.support.job_rules import ENDS, WAITING, Expected, Hold, outcome
@@ -50,6 +50,12 @@ names = st.sampled_from(NAMES)
 steps = st.sampled_from([99, 99, 99, 99, 99, 0, 1, 2, 2])
 #: Most jobs should come to something before they are wiped away.
 rarely = st.sampled_from([False] * 4 + [True])
+
+
+def claim_one() -> Command[tuple[Claim, ...]]:
+    """Return a claim of a slot, with a nonce of its own."""
+    nonce = uuid.uuid4().hex
+    return records.claim("q", slot="s", nonce=nonce, n=1, lease_s=3600, max_tenant_running=9, worker="w", models=["m"])
 
 
 @dataclass
@@ -191,15 +197,16 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.those("queued"))
     @rule(again=st.booleans())
     def claim(self, again: bool) -> None:
-        nonce = uuid.uuid4().hex
-        command = records.claim(
-            "q", slot="s", nonce=nonce, n=1, lease_s=3600, max_tenant_running=9, worker="w", models=["m"]
-        )
+        command = claim_one()
         claims = self.store.run(command)
         if again:
             assert self.store.run(command) == claims
+        self.claimed(claims)
+        self.holds += map(Hold, claims)
+
+    def claimed(self, claims: Sequence[Claim]) -> None:
         waiting = self.those("queued")
-        assert len(claims) == 1
+        assert len(claims) == min(1, len(waiting))
         for claim in claims:
             assert claim.key.id in waiting
             job = self.jobs[claim.key.id]
@@ -208,7 +215,6 @@ class Jobs(RuleBasedStateMachine):
             job.attempt += not job.given_back
             job.given_back = False
             assert (claim.attempt, claim.crashes) == (job.attempt, job.crashes)
-            self.holds.append(Hold(claim))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), checkpoint=st.booleans())
@@ -245,7 +251,37 @@ class Jobs(RuleBasedStateMachine):
         if again and before == 99:
             assert self.desk.run(flow()).answer == self.refusal(hold, job)
         if ended is not None and job.durable and job.over:
-            assert ended.visible is (job.state == "succeeded" and job.fence == hold.claim.fence)
+            assert ended.visible is self.shows(job, hold)
+
+    def shows(self, job: Expected, hold: Hold) -> bool:
+        """Return True where a job ended with what this attempt said, in this try or an earlier one."""
+        return job.state == "succeeded" and job.fence == hold.claim.fence
+
+    @precondition(lambda self: self.holds)
+    @rule(data=st.data(), reply=st.sampled_from(["arrives", "arrives", "arrives", "is lost", "never arrives"]))
+    def complete_and_claim(self, data: st.DataObject, reply: str) -> None:
+        """End a job and claim the next one in one message; after a lost reply the message is sent again."""
+        hold, job = self.hold(data)
+        holds, text, command = self.running(hold, job), uuid.uuid4().hex, claim_one()
+        replies: list[tuple[Claim, ...]] = []
+
+        def run_last(last: Command[Any]) -> Any:
+            found = self.store.run_both(last, command, replies.append)
+            return found if reply != "is lost" else self.store.run_both(last, command, replies.append)
+
+        desk = Journal(self.store, self.objects, run_last)
+        ended = desk.run(journal.complete(hold.claim, outcome("succeeded", text)))
+        if job is None or not holds:
+            assert ended.answer == self.refusal(hold, job)
+        else:
+            self.ended(job, hold, "succeeded", text, 99)
+        shown = job is not None and holds and job.durable and self.shows(job, hold)
+        assert len(replies) == (0 if not shown else 2 if reply == "is lost" else 1)
+        for claims in replies[:1]:
+            assert replies == [claims] * len(replies)
+            self.claimed(claims)
+            if reply != "never arrives":  # then nobody knows of the claim until its lease ends
+                self.holds += map(Hold, claims)
 
     def ended(self, job: Expected, hold: Hold, how: str, text: str, before: int) -> None:
         if how == "retry" and job.cancel:

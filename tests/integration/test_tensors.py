@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from penstock.config import Settings
 from penstock.errors import InvalidInput
-from penstock.intake.media import LocalMedia, upload_key
+from penstock.intake.local_media import LocalMedia
+from penstock.intake.media import upload_key
 from penstock.jobs import JobKey, State
 from penstock.models import CatalogueEntry, Model, media_references, tensor_places
 from penstock.processors.registry import Registry, export

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.vllm.serialization import serialize

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import AF_UNIX
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +39,9 @@ class Connection(BaseHTTPRequestHandler):
             return
         if fake.drips:
             self._drip()
+            return
+        if fake.is_ill:
+            self.answer(503, {"error": {"message": "ill"}})
             return
         self.answer(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
 
@@ -224,9 +229,12 @@ class FakeServer:
         models: tuple[str, ...] = ("tiny",),
         key: str | None = None,
         drips: bool = False,
+        socket: Path | None = None,
     ) -> None:
-        """With `drips`, the list of models never ends."""
+        """With `drips`, the list of models never ends. With a socket of the file system there is no port."""
         self.models, self.key, self.drips = models, key, drips
+        #: True: its health is bad.
+        self.is_ill = False
         self.plans = deque(plans)
         #: Bodies and headers of all requests.
         self.bodies: list[dict[str, Any]] = []
@@ -239,9 +247,9 @@ class FakeServer:
         #: Released for each client that left before the end of its answer.
         self.left = threading.Semaphore(0)
         self.changed = threading.Condition()
-        self._listener = _Listener(("127.0.0.1", port), Connection)
+        self._listener = _Listener(("127.0.0.1", port), Connection) if socket is None else _AtPath(socket)
         self._listener.fake = self
-        self.port = int(self._listener.server_address[1])
+        self.port = 0 if socket is not None else int(self._listener.server_address[1])
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
@@ -316,3 +324,13 @@ class _Listener(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
+
+
+class _AtPath(_Listener):
+    address_family = AF_UNIX
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), Connection)
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)

@@ -230,6 +230,8 @@ def _vllm(processor: str, folder: Path) -> Model:
         cfg = {"input": {"target": "pixel_values", "data": shapes}}
         return a_plugin(a_plugin_directory(folder, pretrained_cfg=cfg))
     options = {"inputs": {"input_ids": {"dtype": "int64", "shape": ["T"]}}} if processor == "tensor" else {}
+    if processor.startswith("openai-"):
+        options = {"engine": {"kv_cache_memory_bytes": 2**20}}
     words_directory(folder, max_tokens=8)
     return _record("vllm", processor, folder, options=options)
 

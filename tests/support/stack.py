@@ -65,9 +65,10 @@ class Stack:
 
 @contextmanager
 def running(
-    data: Path, *, config: str = "", api_key: str | None = None, options: Sequence[str] = (), **variables: str
-) -> Iterator[Stack]:
-    """Start everything on a free port; gives the stack when jobs are accepted, ends it with SIGTERM.
+    data: Path, *, config: str = "", api_key: str | None = None, options: Sequence[str] = (), start_s: float = 120,
+    model: str = "csmask", **variables: str,
+) -> Iterator[Stack]:  # fmt: skip
+    """Start everything on a free port; gives the stack when a model serves, ends it with SIGTERM.
 
     `options` are further words of the command, `variables` go into the environment. A service that asks for keys is
     asked with `api_key`.
@@ -83,7 +84,7 @@ def running(
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     stack = Stack(data, port, process, log, api_key)
     try:
-        wait_for(lambda: _has_models(stack), f"the service did not become ready: {log}")
+        wait_for(lambda: _serves(stack, model), f"the service did not become ready: {log}", timeout_s=start_s)
         yield stack
     finally:
         process.send_signal(signal.SIGTERM)
@@ -100,11 +101,11 @@ def scene() -> Path:
     return path
 
 
-def _has_models(stack: Stack) -> bool:
+def _serves(stack: Stack, name: str) -> bool:
     assert stack.process.poll() is None, f"`penstock up` ended: {stack.log.read_text()}"
     try:
         with Client(stack.url, patience_s=0, api_key=stack.api_key) as client:
-            return any(model.name == "csmask" and model.problem is None for model in client.models())
+            return any(model.name == name and model.problem is None for model in client.models())
     except ClientError:
         return False
 

@@ -74,6 +74,16 @@ def engine(tiny: Path, folder: Path, answers: object) -> Iterator[Engine]:  # no
         yield engine
 
 
+def own_answers(folder: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the answers of vLLM's `LLM.chat`, from a process of its own that has ended."""
+    command = [sys.executable, Path(__file__).with_name("own_texts.py"), folder / "answers.json"]
+    env = os.environ | ENVIRONMENT
+    done = subprocess.run(command, input=json.dumps(asked), env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[dict[str, Any]] = json.loads((folder / "answers.json").read_text())
+    return found
+
+
 @contextmanager
 def _server(tiny: Path, log: Path) -> Iterator[str]:
     options = {**ENGINE, "max_num_seqs": 1}

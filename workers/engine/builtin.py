@@ -129,9 +129,20 @@ def _transformers_bytes(model: Model) -> int:
 
 
 def _vllm() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("worker"):
-        from penstock.workers.engine.vllm.runner import check_vllm, load_vllm
+    from penstock.workers.engine.vllm.loading import check_vllm, load_vllm
+
     return load_vllm, check_vllm
+
+
+def _vllm_bytes(model: Model) -> int:
+    """Return the size of the weights, or what vLLM's server reserves."""
+    from penstock.processors.openai.options import EngineOptions
+
+    if model.processor not in EngineOptions.TASKS:
+        return files_bytes(model)
+    from penstock.workers.engine.vllm.generation import expected_bytes
+
+    return expected_bytes(model)
 
 
 _TILES = {"pixels": "float32 (bands, H, W)"}
@@ -175,6 +186,7 @@ _SCENES = {
     "regression": (Exchange(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
 }
 _VLLM = {
+    "requests": (_SERVED,),
     "texts": (Exchange(prompt={"input_ids": "int64 (tokens)"}, output={"embedding": "float32 (dimensions)"}),),
     "plugins": (
         Exchange(
@@ -227,4 +239,4 @@ TRANSFORMERS = _spec(
     _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,
     exchanges_of=transformers.offers_of,
 )  # fmt: skip
-VLLM = _spec(_vllm, exchanges=_VLLM)
+VLLM = _spec(_vllm, expected_bytes=_vllm_bytes, exchanges=_VLLM)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import psutil
-
 from penstock.models import Model
 
 #: Share of a CUDA device's memory for the weights of models; the rest is for the activations of their batches.
@@ -16,7 +14,13 @@ HOST_SHARE = 0.5
 
 
 def budget_bytes(sharers: int = 1) -> int:
-    """Return the bytes that all models of this process may take together, one of `sharers` processes on its device.
+    """Return the bytes that all models of this process may take together, one of `sharers` processes on its device."""
+    share, total_bytes = device_memory()
+    return int(share * total_bytes) // sharers
+
+
+def device_memory() -> tuple[float, int]:
+    """Return the share of the device's memory that models may take, and the bytes of that memory.
 
     Torch is queried only if a runner has imported it already: importing torch takes seconds.
     """
@@ -24,9 +28,10 @@ def budget_bytes(sharers: int = 1) -> int:
         import torch  # waits for another thread that is still importing torch
 
         if torch.cuda.is_available():
-            total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            return int(CUDA_SHARE * total_bytes) // sharers
-    return int(HOST_SHARE * psutil.virtual_memory().total) // sharers
+            return CUDA_SHARE, torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    import psutil  # here, since IO processes import this module
+
+    return HOST_SHARE, psutil.virtual_memory().total
 
 
 def device_name() -> str:

@@ -57,10 +57,12 @@ class UnderWay(Generic[Engine]):
     """The requests of one model, at most `places` at a time. Construction opens the engine; `close` closes it."""
 
     def __init__(
-        self, opening: Callable[[], AbstractAsyncContextManager[Engine]], ask: Ask[Engine], *, places: int, name: str
-    ) -> None:
-        """Open the engine in the loop's thread; raise its error."""
+        self, opening: Callable[[], AbstractAsyncContextManager[Engine]], ask: Ask[Engine], *, places: int, name: str,
+        close_s: float = CLOSE_S,
+    ) -> None:  # fmt: skip
+        """Open the engine in the loop's thread; raise its error. It may take `close_s` seconds to close."""
         self._ask = ask
+        self._close_s = close_s
         self._places = places
         self._lock = threading.Lock()
         self._active: set[Request] = set()
@@ -102,7 +104,7 @@ class UnderWay(Generic[Engine]):
     def close(self) -> None:
         """End all requests and the engine."""
         try:
-            self._in_loop(self._end(), CLOSE_S)
+            self._in_loop(self._end(), self._close_s)
         finally:
             self._end_loop()
 

@@ -2,8 +2,8 @@
 
     prefix (kind of body, sizes of header and body) | header (two lines of JSON) | body (the arrays' bytes)
 
-The header's first line manages the memory that both sides share: a large body lies there and not in the stream
-(`memory.py`). Before an IO process sends such a body it asks for the memory, and the worker answers with its
+The header's first line, if not empty, manages the memory that both sides share: a large body lies there and not in the
+stream (`memory.py`). Before an IO process sends such a body it asks for the memory, and the worker answers with its
 descriptor. The receiver trusts no message: a captured decoder may have sent it.
 """
 
@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 import threading
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,10 +29,13 @@ from penstock.workers.io.values import Packed, pack, unpack
 INLINE_BYTES = 64 * 1024
 #: Bytes of one header, at limits: a job's result is sent in a header.
 MAX_HEADER_BYTES = 16 * 2**20
+#: Bytes that are read at a time: most messages whole.
+_AHEAD_BYTES = 8192
 #: Seconds between two ticks of a wait.
 TICK_S = 0.1
 
 _PREFIX = struct.Struct("<BIQ")
+_JSON = json.JSONEncoder(ensure_ascii=False)
 #: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
 _INLINE, _SHARED, _DESCRIPTOR, _WANTED, _GRANTED = range(5)
 
@@ -90,7 +94,10 @@ class Channel:
         self._memory = memory or Memory(0)
         self._patient = patient
         self._sending = threading.Lock()
-        end.settimeout(None if patient else TICK_S)
+        #: Bytes that were read ahead, and the descriptor that came with them.
+        self._there = bytearray()
+        self._descriptor: int | None = None
+        end.setblocking(patient)
 
     def send(
         self, kind: str, values: Mapping[str, Value] | None = None, /, *, tick: Tick = _forever,
@@ -116,9 +123,11 @@ class Channel:
             prefix, descriptor = self._answer_wants(tick)
             body, header_bytes, body_bytes = self._checked(prefix, descriptor)
             memory_line, _, text = self._read(header_bytes, tick).partition(b"\n")
-            memory, header = json.loads(memory_line), json.loads(text)
-            self._memory.lent.take_back(memory["returned"])
-            self._memory.borrowed.forget(memory["dropped"])
+            header, memory = json.loads(text), {}
+            if memory_line:
+                memory = json.loads(memory_line)
+                self._memory.lent.take_back(memory["returned"])
+                self._memory.borrowed.forget(memory["dropped"])
             if body == _DESCRIPTOR:
                 message, descriptor = Message(header, {}, descriptor), None
                 return message
@@ -135,6 +144,8 @@ class Channel:
 
     def readable(self) -> bool:
         """Return True when data has arrived: a message, or the other side's end."""
+        if self._there:
+            return True
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         return bool(waiting.poll(0))
@@ -149,6 +160,7 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
+        self._drop_descriptor()
 
     def _lend(self, packed: Packed) -> Loan | None:
         if packed.size_bytes <= INLINE_BYTES:
@@ -182,31 +194,56 @@ class Channel:
             self._write(_PREFIX.pack(_GRANTED, 0, number), [], granted, tick)
 
     def _memory_header(self, loan: Loan | None) -> bytes:
-        """Return the header's first line: the changes in the shared memory."""
+        """Return the header's first line: the changes in the shared memory; empty where there are none."""
         changes = {"returned": self._memory.borrowed.returned(), "dropped": self._memory.lent.dropped()}
+        if loan is None and not any(changes.values()):
+            return b""
         return json.dumps({**changes, "lent": loan.number if loan else None}).encode()
 
     def _write(self, prefix: bytes, parts: list[Buffer], descriptor: int | None, tick: Tick) -> None:
-        descriptors = [] if descriptor is None else [descriptor]
+        """Send a message in one call where the socket has room: the other side then wakes once."""
+        buffers, files = [prefix, *parts], [] if descriptor is None else [array("i", [descriptor])]
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, each) for each in files]
         with self._sending:
-            sent = self._with_ticks(tick, socket.send_fds, self._socket, [prefix], descriptors)
-            for part in [prefix[sent:], *parts]:
-                left = memoryview(part)
+            sent = self._with_ticks(tick, select.POLLOUT, self._socket.sendmsg, buffers, ancillary)
+            for part in buffers:
+                left = memoryview(part)[sent:]
+                sent = max(0, sent - len(part))
                 while left:
-                    left = left[self._with_ticks(tick, self._socket.send, left) :]
+                    left = left[self._with_ticks(tick, select.POLLOUT, self._socket.send, left) :]
 
     def _read_prefix(self, tick: Tick) -> tuple[bytes, int | None]:
-        args = self._socket, _PREFIX.size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        begin, descriptors, *_ = self._with_ticks(tick, socket.recv_fds, *args)
-        if not begin:
+        """Return the next message's prefix, and the descriptor that came with the message."""
+        while len(self._there) < _PREFIX.size:
+            self._read_ahead(tick)
+        prefix = bytes(self._there[: _PREFIX.size])
+        del self._there[: _PREFIX.size]
+        kind, header_bytes, body_bytes = _PREFIX.unpack(prefix)
+        if header_bytes + (body_bytes if kind == _INLINE else 0) < len(self._there):
+            return prefix, None  # the kernel ends a read at a descriptor: it belongs to the last message
+        descriptor, self._descriptor = self._descriptor, None
+        return prefix, descriptor
+
+    def _read_ahead(self, tick: Tick) -> None:
+        """Read what has arrived, at most one descriptor with it."""
+        if not self._patient:
+            tick()
+            self._wait(select.POLLIN)  # before the first try, which would nearly always be in vain
+        # Behind a descriptor may lie the next message with its own.
+        size = _AHEAD_BYTES if self._descriptor is None else _PREFIX.size - len(self._there)
+        args = self._socket, size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        data, descriptors, *_ = self._with_ticks(tick, select.POLLIN, socket.recv_fds, *args)
+        if descriptors:
+            self._drop_descriptor()  # the other side sent one amid a message: it is not trusted with any
+            self._descriptor = descriptors[0]
+        if not data:
             raise Disconnected
-        descriptor = descriptors[0] if descriptors else None
-        try:
-            return begin + bytes(self._read(_PREFIX.size - len(begin), tick)), descriptor
-        except BaseException:
-            if descriptor is not None:
-                os.close(descriptor)
-            raise
+        self._there += data
+
+    def _drop_descriptor(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _checked(self, prefix: bytes, descriptor: int | None) -> tuple[int, int, int]:
         if descriptor is not None and not self._patient:
@@ -218,29 +255,41 @@ class Channel:
         return body, header_bytes, body_bytes
 
     def _read(self, count: int, tick: Tick) -> bytearray:
-        buffer = bytearray(count)
-        left = memoryview(buffer)
+        buffer = self._there[:count]
+        del self._there[:count]
+        got = len(buffer)
+        if got == count:
+            return buffer
+        buffer.extend(bytes(count - got))
+        left = memoryview(buffer)[got:]
         while left:
-            got = self._with_ticks(tick, self._socket.recv_into, left)
+            got = self._with_ticks(tick, select.POLLIN, self._socket.recv_into, left)
             if not got:
                 raise Disconnected
             left = left[got:]
         return buffer
 
-    def _with_ticks(self, tick: Tick, act: Callable[..., Any], *args: Any) -> Any:
+    def _with_ticks(self, tick: Tick, event: int, act: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of the socket until it need not wait any more; `event` is what it waits for."""
         while True:
             tick()
             try:
                 return act(*args)
-            except TimeoutError:
-                continue
+            except BlockingIOError:
+                self._wait(event)
             except OSError as error:
                 raise Disconnected from error
+
+    def _wait(self, event: int) -> None:
+        """Wait for an event of the socket, or one tick."""
+        waiting = select.poll()
+        waiting.register(self._socket, event)
+        waiting.poll(TICK_S * 1000)
 
 
 def _dump(header: Mapping[str, Any]) -> bytes:
     try:
-        text = json.dumps(header, ensure_ascii=False).encode()
+        text = _JSON.encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProcessorFailed(f"the processor's data is neither arrays nor JSON: {error}") from error
     if len(text) > MAX_HEADER_BYTES:

@@ -82,6 +82,10 @@ def _kill(pid: int) -> None:
 
 def _ends(pid: int, patience_s: float) -> bool:
     """Return True when a child ends within `patience_s`; its status can still be read."""
+    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        return True
+    if not patience_s:
+        return False
     if hasattr(os, "pidfd_open"):
         descriptor = os.pidfd_open(pid)
         try:

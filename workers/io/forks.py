@@ -72,7 +72,7 @@ class ForkServer:
         with its, os.fdopen(os.dup(2)) as log_file:
             descriptors = [its.fileno(), log_file.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.workers.io.server", *map(str, descriptors)],
+                [sys.executable, "-m", "penstock.workers.io.start", *map(str, descriptors)],
                 env=sandbox.environment(),
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from penstock.workers.io import kernel
+
 #: Numbers of the system calls, the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
@@ -29,6 +31,7 @@ _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 #: Versions that know the rights to TCP ports, and to signals and abstract sockets.
 _NETWORK_VERSION, _SCOPE_VERSION = 4, 6
 _ALL_PORTS, _ALL_SCOPES = 0b11, 0b11
+_OPEN = os.O_PATH | os.O_CLOEXEC
 
 
 class _Ruleset(ctypes.Structure):
@@ -40,14 +43,15 @@ class _PathRule(ctypes.Structure):
     _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
 
 
+@cache
 def version() -> int:
     """Return the kernel's version of Landlock; 0 without it."""
     if sys.platform != "linux":
         return 0
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
+    return max(0, int(kernel.libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
-def restrict(reads: Iterable[Path], writes: Iterable[Path], *, execute: bool = False) -> None:
+def restrict(reads: Iterable[Path | str], writes: Iterable[Path | str], *, execute: bool = False) -> None:
     """Let this process and its children read the files under `reads`, and read and change those under `writes`.
 
     With `execute` it may also run the programs among `reads`. Missing paths are left out. Links and devices cannot be
@@ -62,34 +66,32 @@ def restrict(reads: Iterable[Path], writes: Iterable[Path], *, execute: bool = F
     ruleset = _call(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0)
     try:
         reading = _READ | _EXECUTE if execute else _READ
-        for paths, rights in ((reads, reading & handled), (writes, _WRITE & handled)):
-            for path in paths:
-                _allow(ruleset, path, rights)
+        _allow(ruleset, reads, reading & handled)
+        _allow(ruleset, writes, _WRITE & handled)
         _call(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _allow(ruleset: int, path: Path, rights: int) -> None:
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    try:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            rights &= _OF_FILES
-        _call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(_PathRule(rights, descriptor)), 0)
-    finally:
-        os.close(descriptor)
+def _allow(ruleset: int, paths: Iterable[Path | str], rights: int) -> None:
+    """Add a rule for each path, with few objects: this is done for each IO process."""
+    rule = _PathRule(rights, -1)
+    place = ctypes.byref(rule)
+    for path in paths:
+        try:
+            descriptor = os.open(path, _OPEN)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        try:
+            rule.rights = rights if stat.S_ISDIR(os.fstat(descriptor).st_mode) else rights & _OF_FILES
+            rule.descriptor = descriptor
+            _call(_ADD_RULE, ruleset, _PATH_BENEATH, place, 0)
+        finally:
+            os.close(descriptor)
 
 
 def _call(number: int, *args: object) -> int:
-    result = int(_libc().syscall(number, *args))
+    result = int(kernel.libc().syscall(number, *args))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock ({os.strerror(ctypes.get_errno())})")
     return result

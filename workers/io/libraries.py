@@ -46,7 +46,8 @@ def sparing(paths: Iterable[Path], private: Iterable[Path]) -> tuple[Path, ...]:
     left = list(paths)
     for folder in private:
         secret = Path(os.path.realpath(folder))
-        while containing := next((path for path in left if secret.is_relative_to(path)), None):
+        above = {secret, *secret.parents}  # a look into a set for each path: this is done for each IO process
+        while containing := next((path for path in left if path in above), None):
             left.remove(containing)
             if containing != secret:
                 left += _entries(containing)

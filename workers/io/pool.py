@@ -117,7 +117,8 @@ class IOPool:
                 process.loaded = True
             prepared = receive_plan(process, limits, checkpoints, work.requests)
             prompts = only_prompts(prepared) or conversation.enter_context(_conversation(process, limits))
-            yield RemoteSession(process, prompts, limits, prepared, sink, work.folder, say)
+            folder = work.folder if work.room else work.folder.resolve()
+            yield RemoteSession(process, prompts, limits, prepared, sink, folder, say)
 
     def dummy(self, model: Model, folder: Path) -> Work:
         """Create the processor's dummy request in a process; see `Processing.dummy`."""
@@ -185,7 +186,7 @@ class IOPool:
             self._release(process)
 
     def _acquire(self, work: Work, limits: WaitLimits) -> IOProcess:
-        room = (work.room or work.folder).resolve()
+        room = work.room or work.folder.resolve()
         media = frozenset(file.path.resolve() for file in work.media.values())
         reads = frozenset(path for path in media if not path.is_relative_to(room))
         serves = work.tenant, self._key(work.model)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.workers.io import landlock, system_calls
+from penstock.workers.io import kernel, landlock, system_calls
 
 MAX_FILES = 1024
 #: Threads of an IO process: several libraries start one for each core.
@@ -36,16 +36,14 @@ _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CAPABILITY_VERSION_3 = 0x20080522
+_PAGE_BYTES = resource.getpagesize()
 #: Descriptions of the machine that libraries read.
-_MACHINE = tuple(
-    Path(path)
-    for path in (
-        "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
-        "/proc/filesystems", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease", "/sys/devices/system",
-        "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
-    )
+_MACHINE = (
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
+    "/proc/filesystems", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease", "/sys/devices/system",
+    "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
 )  # fmt: skip
-_DEVICES = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 #: Variables that a processor's libraries may need. All others are removed and so cannot leak.
 _ENVIRONMENT = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
@@ -81,8 +79,8 @@ class Confinement:
     #: Bytes of one file that it writes.
     file_bytes: int
     #: Files and folders that it may read, and folders that it may change.
-    reads: tuple[Path, ...]
-    writes: tuple[Path, ...]
+    reads: tuple[Path | str, ...]
+    writes: tuple[Path | str, ...]
     #: The parts of `PARTS` that there are.
     parts: frozenset[str]
     #: True if it may start processes.
@@ -135,7 +133,7 @@ def leave_network() -> str:
 def give_up_rights() -> None:
     """Forbid new privileges to this process and its children, and drop those that the namespace granted."""
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = kernel.libc()
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
         libc.capset(header, nothing)
@@ -144,7 +142,7 @@ def give_up_rights() -> None:
 def end_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; exit at once if the parent has ended already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 
@@ -152,7 +150,7 @@ def end_with(parent: int) -> None:
 def _set_dumpable(dumpable: bool) -> None:
     """Set if processes of the same user may look into this one."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0)
+        kernel.libc().prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0)
 
 
 def hide() -> None:
@@ -160,23 +158,23 @@ def hide() -> None:
     _set_dumpable(False)
 
 
-def _own_entries() -> list[Path]:
+def _own_entries() -> list[str]:
     """Return what a process reads about itself and the machine in /proc and /sys."""
     # Open for ever: if the kernel dropped the folder from its caches, its next one would be another file.
     os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
-    return [Path("/proc/self"), *_MACHINE]
+    return ["/proc/self", *_MACHINE]
 
 
 def adopt() -> None:
     """Adopt every descendant of this process when its own parent ends."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        kernel.libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
     """Return this process's children, adopted ones too; none where the system does not list them. For one thread."""
     with suppress(OSError):  # not on Linux
-        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+        return set(map(int, kernel.read(f"/proc/self/task/{os.getpid()}/children").split()))
     return set()
 
 
@@ -193,10 +191,10 @@ def limit(memory_bytes: int, file_bytes: int = resource.RLIM_INFINITY) -> None:
     if (standing := _address_space_bytes()) is not None:
         _lower(resource.RLIMIT_AS, standing + memory_bytes)
     if sys.platform == "linux":
-        dumpable = ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1
+        dumpable = kernel.libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1
         _set_dumpable(True)
         try:
-            Path("/proc/self/oom_score_adj").write_text("1000")
+            kernel.write("/proc/self/oom_score_adj", b"1000")
         finally:
             _set_dumpable(dumpable)
 
@@ -205,22 +203,22 @@ def trim() -> None:
     """Return unused memory to the system."""
     gc.collect()
     with suppress(AttributeError):  # of glibc
-        ctypes.CDLL(None).malloc_trim(0)
+        kernel.libc().malloc_trim(0)
 
 
 def threads(pid: int | None = None) -> int:
     """Return the number of threads of a process, by default this one; 1 where unknown."""
     with suppress(OSError):  # not on Linux, or it has ended
-        stat = Path(f"/proc/{pid or 'self'}/stat").read_text()
-        return int(stat.rpartition(")")[2].split()[17])
+        stat = kernel.read(f"/proc/{pid or 'self'}/stat")
+        return int(stat.rpartition(b")")[2].split()[17])
     return 1
 
 
 def private_bytes() -> int:
     """Return the bytes of memory that this process shares with no file and no other process; 0 where unknown."""
     with suppress(OSError):
-        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
-        return (resident - shared) * resource.getpagesize()
+        _, resident, shared, *_ = map(int, kernel.read("/proc/self/statm").split())
+        return (resident - shared) * _PAGE_BYTES
     return 0
 
 
@@ -270,14 +268,13 @@ def _counts_threads_by_namespace() -> bool:
 
 def _unshare(spaces: int) -> None:
     user, group = os.geteuid(), os.getegid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(spaces) != 0:
+    if kernel.libc().unshare(spaces) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
     if spaces & _CLONE_NEWUSER:
         with suppress(FileNotFoundError):  # kernels before 3.19 do not ask for it
-            Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+            kernel.write("/proc/self/setgroups", b"deny")
+        kernel.write("/proc/self/uid_map", f"{user} {user} 1".encode())
+        kernel.write("/proc/self/gid_map", f"{group} {group} 1".encode())
 
 
 def refuse_addresses(event: str, args: tuple[Any, ...]) -> None:
@@ -296,5 +293,5 @@ def _lower(which: int, wanted: int) -> None:
 
 def _address_space_bytes() -> int | None:
     with suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        return int(kernel.read("/proc/self/statm").split()[0]) * _PAGE_BYTES
     return None

@@ -1,9 +1,8 @@
 """The fork server: a process that imports what processors need once, and forks a template for each model.
 
-Start: `python -m penstock.workers.io.server <descriptor> <log descriptor>`, by `forks.py`. It has one thread and
-imports only Penstock's own processors: a plugin that crashes on import does so in a template. For each package of
-processors it forks another fork server, since a fork costs the more the more is imported: GDAL doubles it. Each ends
-with its worker, and its forks end with it.
+`start.py` starts it. It has one thread and imports only Penstock's own processors: a plugin that crashes on import does
+so in a template. For each package of processors it forks another fork server, since a fork costs the more the more is
+imported: GDAL doubles it. Each ends with its worker, and its forks end with it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import importlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
@@ -138,7 +136,3 @@ def _modules(registry: Registry, packages: Mapping[str, str]) -> dict[str, list[
     for name, package in packages.items():
         modules.setdefault(package, []).append(registry.processors[name].module)
     return modules
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

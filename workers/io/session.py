@@ -27,6 +27,7 @@ from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
+from penstock.workers.software import checked_software
 
 T = TypeVar("T")
 
@@ -316,7 +317,8 @@ class RemoteSession:
         self._prompts = prompts
         self._limits = limits
         self._sink = sink
-        self._folder = folder.resolve()
+        #: Not resolved now: a process may have put a link in its place, which leads out of its room.
+        self._folder = folder
         self._say = say
 
     @property
@@ -380,7 +382,8 @@ class RemoteSession:
                 case "artifact", {"name": str(name), "path": str(path), "media_type": str(media_type)}:
                     self._add(name, path, media_type)
                 case "result", {"text": text, "data": data}:
-                    return Processed(checked_result(text, data), self._sink.files)
+                    software = checked_software(message.header.get("software"))
+                    return Processed(checked_result(text, data), self._sink.files, software)
                 case _:
                     raise ProcessorFailed("the processor's process sent an invalid message instead of a result")
 

@@ -15,10 +15,12 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from penstock.workers.io import kernel
+
 _CLONE_THREAD, _CLONE_NEW_USER = 0x00010000, 0x10000000
 #: Constants of prctl(2), and one step of a filter: operation, two jumps, value.
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-_STEP = struct.Struct("=HBBI")
+_STEP, _VALUE = struct.Struct("=HBBI"), struct.Struct("=I")
 #: The process's number in the filter before there is a process; no process has it.
 _SELF = 0x7ACE0FF5
 #: No reach into other processes and their memory.
@@ -66,7 +68,7 @@ def available() -> bool:
 
 def prepare(*, programs: bool = False) -> None:
     """Make the filter for the forks of this process: `deny` then takes a tenth of the time."""
-    _program(programs=programs)
+    _places_of_self(programs=programs)
 
 
 def deny(*, programs: bool = False) -> None:
@@ -75,19 +77,24 @@ def deny(*, programs: bool = False) -> None:
     With `programs` it may start processes and send them signals; only Landlock keeps signals from others then.
     Privileges must have been given up (`no_new_privs`). Raises `OSError` if the kernel refuses the filter.
     """
-    pid = os.getpid()
-    steps = [
-        (*jumps, pid if value == _SELF else value) for *jumps, value in _STEP.iter_unpack(_program(programs=programs))
-    ]
-    program = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
-    header = _Program(len(steps), ctypes.addressof(program))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(header), 0, 0) != 0:
+    program = bytearray(_program(programs=programs))
+    for place in _places_of_self(programs=programs):
+        _VALUE.pack_into(program, place, os.getpid())
+    count = len(program) // _STEP.size
+    header = _Program(count, ctypes.addressof(ctypes.c_char.from_buffer(program)))
+    if kernel.libc().prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(header), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
+
+
+@cache
+def _places_of_self(*, programs: bool) -> tuple[int, ...]:
+    """Return the offsets of the values in the program that are the process's number."""
+    steps = enumerate(_STEP.iter_unpack(_program(programs=programs)))
+    return tuple(number * _STEP.size + _STEP.size - _VALUE.size for number, step in steps if step[-1] == _SELF)
 
 
 @cache

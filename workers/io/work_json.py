@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.workers.processing import Work
 

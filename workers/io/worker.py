@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
-from penstock.intake.media import LocalMedia, safe_name
+from penstock.intake.local_media import LocalMedia, safe_name
 from penstock.listening import hear_prints, listening
 from penstock.models import Model
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
@@ -28,6 +28,7 @@ from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, first_half
+from penstock.workers.software import loaded_software
 
 #: Bytes of growth after a job from which unused memory is returned to the system.
 WORTH_TRIMMING_BYTES = 64 * 2**20
@@ -110,7 +111,7 @@ class IOWorker:
         result = checked_result(result.text, result.data)
         # After a job whose prompts went with the plan, nothing is left to clean up.
         idle: dict[str, Any] = {"grown_bytes": self._grown_bytes()} if left is None else {}
-        self._channel.send("result", text=result.text, data=result.data, **idle)
+        self._channel.send("result", text=result.text, data=result.data, software=loaded_software(), **idle)
         return left is None
 
     def _announce(self, prepared: Prepared[Any]) -> Iterator[Prompt] | None:

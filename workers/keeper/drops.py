@@ -39,7 +39,8 @@ from penstock.errors import (
     PenstockError,
     UnknownJob,
 )
-from penstock.intake.media import safe_name, upload_key
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import upload_key
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry, find, known_names
 from penstock.reports import ErrorReport

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import structlog
 
 from penstock.batches import BatchKey
-from penstock.errors import RecordTooNew
+from penstock.errors import JobGone, PenstockError, RecordTooNew
 from penstock.jobs import JobKey
 from penstock.storage.journal import batch_journal, batch_manifests, journal, usage_ledger
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
-from penstock.storage.journal.manifests import ended_prefix, request_of
+from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
 from penstock.storage.redis.deliveries import announce_again
+from penstock.storage.redis.scripts import run_each
 
 #: Jobs restored at once: each waits for the object store most of the time.
 CONCURRENCY = 32
 #: Jobs and batches looked up in one step.
 LOOKED_UP = 500
+#: Ended jobs that are restored by one message to Redis.
+TOGETHER = 8
 #: Events announced to endpoints in one step.
 ANNOUNCED = 500
 
@@ -86,7 +89,8 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
             ended += [key for key, over in lost if over]
             live = [key for key, over in lost if not over]
             restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=False)), live))
-        restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=True)), ended))
+        groups = [ended[start : start + TOGETHER] for start in range(0, len(ended), TOGETHER)]
+        restored += sum(pool.map(lambda keys: _restored_ends(both_stores, keys), groups))
     usage_ledger.fold_all(store, objects, tenants)
     return found, restored
 
@@ -124,6 +128,30 @@ def _restored(key: JobKey | BatchKey, *, ended: bool) -> Flow[bool]:
     except RecordTooNew as error:
         log.warning("record.skipped", detail=error.detail)
         return False
+
+
+def _restored_ends(both_stores: Journal, keys: Sequence[JobKey | BatchKey]) -> int:
+    """Restore jobs and batches whose end is stored, the jobs by one message to Redis; return the number."""
+    commits: list[records.Command[None]] = []
+    restored = 0
+    for key in keys:
+        if isinstance(key, JobKey) and (outcome := _outcome(both_stores.objects, key)) is not None:
+            commits.append(records.commit_end(key, outcome.text))
+        else:
+            restored += both_stores.run(_restored(key, ended=True))
+    for reply in run_each(both_stores.store, commits) if commits else ():
+        if isinstance(reply, PenstockError) and not isinstance(reply, JobGone):
+            raise reply
+        restored += reply is None
+    return restored
+
+
+def _outcome(objects: ObjectStore, key: JobKey) -> StoredOutcome | None:
+    """Return a job's outcome; None where there is none that can be read."""
+    try:
+        return read_outcome(objects, key)
+    except RecordTooNew:
+        return None
 
 
 def _publish(store: records.Runs, objects: ObjectStore, key: EndpointKey) -> None:

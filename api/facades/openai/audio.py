@@ -23,7 +23,8 @@ from penstock.api.media import require_room
 from penstock.api.services import Services
 from penstock.documents import fingerprint, validated
 from penstock.errors import InvalidRequest, MediaTooLarge
-from penstock.intake.media import safe_name, upload_key
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import upload_key
 from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE

@@ -22,7 +22,8 @@ from penstock.api.routes.artifacts import find_artifact
 from penstock.api.services import Services
 from penstock.batches import Batch, BatchEnd, BatchKey
 from penstock.errors import InvalidRequest, PayloadTooLarge, StateConflict, UnknownUpload
-from penstock.intake.media import safe_name, upload_key
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import upload_key
 from penstock.reports import Issue
 from penstock.storage.journal import batch_journal
 from penstock.storage.objects.base import ObjectInfo

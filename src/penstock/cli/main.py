@@ -55,6 +55,7 @@ from penstock.cli.options import (
 )
 from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
+from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
 from penstock.cli.sample_file import sample
 from penstock.cli.sample_model import sample_model
@@ -88,7 +89,7 @@ app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(tenants_app, name="tenants")
 app.command("run", epilog=EPILOG)(run)
-for _command in (upload, wait, download, watch):
+for _command in (upload, wait, download, reproduce, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)

@@ -113,6 +113,8 @@ class Job:
     #: The latest attempts, oldest first; empty from a service that does not tell them.
     attempts: tuple[Attempt, ...]
     raw: Mapping[str, Any] = field(repr=False, compare=False)
+    #: The model, software, machine and inputs that made the result; None in lists and from an older service.
+    provenance: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def over(self) -> bool:
@@ -330,6 +332,7 @@ def read_job(data: Mapping[str, Any]) -> Job:
         delivery=str(data.get("delivery") or "none"),
         attempts=tuple(_attempt(each) for each in _list(data, "attempts")),
         raw=data,
+        provenance=data.get("provenance"),
     )
 
 

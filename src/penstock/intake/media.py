@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +22,10 @@ from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
 from penstock.intake.addresses import WebAddress, check_url
 from penstock.intake.connections import no_check
 from penstock.intake.guard import GuardedClient
+from penstock.intake.local_media import LocalMedia, safe_name
 from penstock.intake.partial import PartialFile, Source, StoreSource, WebSource, begin_partial
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
-
-#: Characters of an upload's name, at most.
-MAX_NAME_CHARS = 100
 
 #: A suffix that a local file keeps from its reference, as a hint at the file's format.
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
@@ -52,36 +49,10 @@ class S3Object:
     etag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMedia:
-    """A fetched medium: alone in its own folder, and named `media` with the reference's suffix."""
-
-    path: Path
-    #: Etag of the source, if it has one.
-    etag: str | None = None
-    #: True if the file has holes: its processor must have ranges filled before it reads them.
-    partial: bool = False
-
-
 #: The same sentence for each reason: it tells nothing about other buckets.
 _NO_BUCKET = "this object may not be used: the operator opens buckets for input by the setting s3_input_buckets"
 
 Reference = UploadReference | S3Object | WebAddress
-
-
-def safe_name(filename: str) -> str:
-    """Return the file's name as used in upload keys: ASCII letters, digits, `._-`, no folder, at most 100 characters.
-
-    A suffix of up to 16 characters survives the shortening. A name without any allowed character becomes `upload`.
-    """
-    name = re.split(r"[/\\]", filename)[-1]
-    name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip("._-")
-    if len(name) > MAX_NAME_CHARS:
-        stem, dot, suffix = name.rpartition(".")
-        tail = dot + suffix if stem and len(suffix) <= 16 else ""
-        name = name[: MAX_NAME_CHARS - len(tail)] + tail
-    return name or "upload"
 
 
 def upload_key(tenant: str, upload_id: str, name: str) -> str:

@@ -24,7 +24,7 @@ import structlog
 
 from penstock.config import Settings, load_settings
 from penstock.errors import Canceled, InvalidInput, InvalidRequest, MediaNotFound, MediaRefused, MediaTooLarge
-from penstock.intake.media import LocalMedia
+from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Phase, Progress, is_reference
 from penstock.local.installation import Installation, processing_here
 from penstock.log import configure

@@ -7,14 +7,8 @@ import pytest
 from penstock.config import DropRule, Settings
 from penstock.errors import MediaNotFound, MediaRefused
 from penstock.intake.addresses import WebAddress
-from penstock.intake.media import (
-    Reference,
-    S3Object,
-    UploadReference,
-    parse_reference,
-    safe_name,
-    upload_key,
-)
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import Reference, S3Object, UploadReference, parse_reference, upload_key
 
 SETTINGS = Settings(
     object_store="s3://own/prefix",

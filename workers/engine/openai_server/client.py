@@ -42,6 +42,15 @@ class Server:
     url: str
     options: ServerOptions
     key: str | None = field(repr=False)
+    #: Socket of the file system on which it listens instead of a host and port.
+    socket: str | None = None
+    #: Its name in errors; default: by its address.
+    called: str = ""
+
+    @property
+    def name(self) -> str:
+        """The server's name in errors."""
+        return self.called or f"the server at {self.url}"
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -49,7 +58,9 @@ class Server:
         options = self.options
         timeout = httpx.Timeout(options.timeout_s, connect=options.connect_timeout_s, pool=None)
         limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency)
-        async with httpx.AsyncClient(timeout=timeout, limits=limits, **self._common()) as client:
+        # Given a transport, the client ignores limits of its own.
+        transport = httpx.AsyncHTTPTransport(uds=self.socket, limits=limits, trust_env=False)
+        async with httpx.AsyncClient(timeout=timeout, transport=transport, **self._common()) as client:
             yield client
 
     def models(self) -> list[str] | None:
@@ -57,11 +68,11 @@ class Server:
         try:
             answer, body = asyncio.run(self._listed())
         except (httpx.HTTPError, TimeoutError) as error:
-            raise ModelUnavailable(f"the server at {self.url} does not answer ({_name(error)})") from error
+            raise ModelUnavailable(f"{self.name} does not answer ({_name(error)})") from error
         if answer.status_code in (401, 403) or answer.is_redirect:
             raise ModelUnavailable(str(self._refusal(answer.status_code, answer.headers, body)))
         if answer.is_server_error:
-            raise ModelUnavailable(f"the server at {self.url} answers {answer.status_code}")
+            raise ModelUnavailable(f"{self.name} answers {answer.status_code}")
         try:
             return [str(model["id"]) for model in json.loads(body)["data"]]
         except (ValueError, LookupError, TypeError, RecursionError):
@@ -123,13 +134,13 @@ class Server:
             if (text := answer.text) != before:
                 tell(Output({TEXT_NAME: text}, partial=True))
         if not answer.complete:
-            raise Failed(f"the server at {self.url} ended the stream before its end")
+            raise Failed(f"{self.name} ended the stream before its end")
         return _output(answer.whole())
 
     def _require_answer(self, said: Any) -> None:
         """Raise the error that a server tells in place of an answer."""
         if isinstance(said, dict) and isinstance(said.get("error"), dict):
-            raise told({**said["error"], "message": words_of(said, self._hidden)}, server=self.url)
+            raise told({**said["error"], "message": words_of(said, self._hidden)}, server=self.name)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -137,12 +148,12 @@ class Server:
         try:
             yield
         except httpx.ReadTimeout as error:
-            reason = f"the server at {self.url} sent nothing for {self.options.timeout_s:g} s"
+            reason = f"{self.name} sent nothing for {self.options.timeout_s:g} s"
             raise Failed(reason) from error
         except (httpx.HTTPError, httpx_sse.SSEError, Malformed) as error:
             words = str(error) if isinstance(error, Malformed) else _name(error)
             verb = "does not answer" if isinstance(error, httpx.ConnectError) else "failed"
-            raise Failed(f"the server at {self.url} {verb} ({words})") from error
+            raise Failed(f"{self.name} {verb} ({words})") from error
 
     def _refusal(self, status: int, headers: httpx.Headers, body: bytes) -> Exception:
         text = body.decode("utf-8", "replace")
@@ -150,7 +161,7 @@ class Server:
             words = words_of(json.loads(text), self._hidden)
         except (ValueError, RecursionError):
             words = words_of(text, self._hidden)
-        return refusal(status, headers, words, server=self.url, at=datetime.now(UTC))
+        return refusal(status, headers, words, server=self.name, at=datetime.now(UTC))
 
     def _hidden(self, words: str) -> str:
         """Return words without the key, which a server may repeat."""

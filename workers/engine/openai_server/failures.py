@@ -63,8 +63,8 @@ class Tries:
 
 
 def refusal(status: int, headers: Mapping[str, str], words: str, *, server: str, at: datetime) -> Exception:
-    """Return the exception for an answer that is not a success."""
-    said = f"the server at {server} answered {status}{f': {words}' if words else ''}"
+    """Return the exception for an answer that is not a success, with the server's name."""
+    said = f"{server} answered {status}{f': {words}' if words else ''}"
     after_s = retry_after_s(headers.get("retry-after"), at=at)
     if status == _BUSY or (status == _UNAVAILABLE and after_s is not None):
         return Busy(said, min(MAX_AFTER_S, after_s or 0.0))
@@ -78,7 +78,7 @@ def final(status: int, said: str, server: str) -> PenstockError:
     if status in _REFUSES_KEY:
         return ModelUnavailable(f"{said}: check `options.api_key_variable` of the record")
     if 300 <= status < 400:
-        return ModelUnavailable(f"the server at {server} redirects ({status}), which is not followed: correct `source`")
+        return ModelUnavailable(f"{server} redirects ({status}), which is not followed: correct `source`")
     return InvalidInput(said)
 
 

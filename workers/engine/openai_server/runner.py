@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
-
-import httpx
 
 from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.openai.body import filled
 from penstock.processors.openai.options import ServerOptions
-from penstock.processors.openai.text import BODY_NAME, MEDIA_NAME, MEDIUM_NAME, ROUTE_NAME
+from penstock.processors.openai.text import ADAPTER_NAME, BODY_NAME, MEDIA_NAME, MEDIUM_NAME, ROUTE_NAME
 from penstock.workers.engine.base import Runner, Step
 from penstock.workers.engine.openai_server.client import Asked, Server
 from penstock.workers.engine.under_way import Request, UnderWay
@@ -36,11 +34,12 @@ _SET: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerRunner:
-    """A model at a server. It takes no memory here."""
+    """A model at a server."""
 
     model: str
     max_batch: int
-    requests: UnderWay[httpx.AsyncClient]
+    requests: UnderWay[Any]
+    adapters: Collection[str] = ()
     memory_bytes: int = 0
 
     @property
@@ -61,8 +60,11 @@ class ServerRunner:
             (at, before, prompt.data[MEDIUM_NAME.format(number)].tobytes())
             for number, (at, before) in enumerate(prompt.data[MEDIA_NAME])
         ]
-        body = filled(deepcopy(dict(prompt.data[BODY_NAME])), media)
-        whole = {**body, **_SET[str(route)], "model": self.model}
+        body = dict(filled(deepcopy(dict(prompt.data[BODY_NAME])), media))
+        model = self.model
+        if body.get(ADAPTER_NAME) in self.adapters:
+            model = body.pop(ADAPTER_NAME)
+        whole = {**body, **_SET[str(route)], "model": model}
         return Request(Asked(str(route), json.dumps(whole, separators=(",", ":")).encode()))
 
     def step(self, states: Sequence[Request]) -> Sequence[Step]:
@@ -91,7 +93,7 @@ def load_server(model: Model) -> Runner:
     server = server_of(model)
     places = server.options.concurrency
     requests = UnderWay(server.connected, server.ask, places=places, name=f"server-{model.name}")
-    return ServerRunner(str(server.options.model), places, requests)
+    return ServerRunner(str(server.options.model), places, requests, server.options.adapters)
 
 
 def check_server(model: Model) -> None:

@@ -1,4 +1,4 @@
-"""The runner `vllm`: vLLM's own engine, in a process of its own beside the worker.
+"""The runner `vllm` for plugins and embeddings of tokens: vLLM's own engine, in a process of its own beside the worker.
 
 Prompts are those of the processor `vllm-plugin` (prompts of its plugins with pooling parameters), or token ids, which
 become embeddings. vLLM composes its batches itself: the prompts of one step are submitted together.
@@ -196,16 +196,16 @@ class VllmRunner:
         return Output({**serialize("output", data), **counts})
 
 
-def load_vllm(model: Model) -> Runner:
+def load_pooling(model: Model) -> Runner:
     """Start vLLM's engine for the model; raise `ModelUnavailable` with vLLM's error."""
-    arguments, task = check_vllm(model)
+    arguments, task = check_pooling(model)
     weights = sum(path.stat().st_size for path in Path(model.source).glob("*.safetensors"))
     tensors, engine = Tensors.of(model), _started(arguments)
     dtype = engine.llm.model_config.dtype
     return VllmRunner(arguments, model.max_batch, weights, task, dtype, tensors, engine)
 
 
-def check_vllm(model: Model) -> tuple[dict[str, Any], str]:
+def check_pooling(model: Model) -> tuple[dict[str, Any], str]:
     """Return the engine's arguments and the task of token ids, without loading anything; raise `ModelUnavailable`."""
     vllm("version")
     if not Path(model.source).is_dir():

@@ -262,6 +262,39 @@ def test_descriptors_that_nobody_asked_for_are_closed() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20_000)), min_size=1, max_size=12))
+def test_messages_that_arrive_together_keep_their_own_descriptors(sent: list[tuple[bool, int]]) -> None:
+    with conversation() as (one, other), Path("/dev/null").open() as file:
+        writer = threading.Thread(
+            target=lambda: [
+                one.send(str(number), descriptor=file.fileno() if carries else None, filling="x" * size)
+                for number, (carries, size) in enumerate(sent)
+            ]
+        )
+        writer.start()
+        for number, (carries, size) in enumerate(sent):
+            message = other.receive()
+            assert (message.kind, len(message.header["filling"])) == (str(number), size)
+            assert (message.descriptor is not None) == carries
+            if message.descriptor is not None:
+                assert os.path.sameopenfile(message.descriptor, file.fileno())
+                os.close(message.descriptor)
+        writer.join()
+
+
+def test_what_an_idle_process_sends_on_top_of_its_message_is_noticed() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, Memory(MIB))
+    with theirs:
+        theirs.sendall(raw(0, lines({}), b""))
+        channel.receive()
+        assert not channel.readable()
+        theirs.sendall(raw(0, lines({}), b"") * 2)
+        channel.receive()
+        assert channel.readable()  # although nothing may be left in the socket
+    channel.close()
+
+
 class TestMemory:
     @pytest.fixture(params=[True, False] if SEALABLE else [False])
     def sides(self, request: pytest.FixtureRequest) -> Iterator[tuple[Lender, Borrower]]:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +22,20 @@ class EngineArgs:
     def create_engine_config(self) -> VllmConfig:
         config = json.loads(Path(self.arguments["model"], "config.json").read_text())
         return VllmConfig(ModelConfig(HfConfig(config), getattr(torch, self.arguments["dtype"])))
+
+
+@dataclass
+class AsyncEngineArgs:
+    model: str
+    runner: str = "auto"
+    dtype: str = "auto"
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float = 0.92
+    kv_cache_memory_bytes: int | None = None
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_model_len: int | None = None
+
+    def create_engine_config(self) -> VllmConfig:
+        given = {name: value for name, value in asdict(self).items() if name in KNOWN}
+        return EngineArgs(**given).create_engine_config()

@@ -1,0 +1,81 @@
+"""Environments of a tenant's results: each a model, its software and machine, stored once under its digest.
+
+Thousands of results are computed alike. So a job's record names its environment, in 16 characters, and the object
+
+    tenants/T/environments/DIGEST.json
+
+describes it. A worker stores it before the outcome that names it. It stays until the tenant is erased.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b32encode
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+from penstock.digests import digest
+from penstock.errors import ObjectNotFound
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis.fields import dump
+
+#: Seconds after which a process stores a description again: the tenant may have been erased meanwhile.
+STORED_AGAIN_S = 3600.0
+#: Descriptions that a process remembers, about 1 kB each.
+_MAX_KNOWN = 1000
+_LIMIT_BYTES = 64 << 10
+#: Bytes of a digest: few, since each job has it, and more than enough for the environments of one tenant.
+_BYTES = 10
+
+
+class Environments:
+    """The environments of results. Remembers those that it stored or read; safe to use from many threads."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        #: By the object's key: the description, and when it was stored or read.
+        self._known: OrderedDict[str, tuple[Mapping[str, Any], float]] = OrderedDict()
+
+    def keep(self, objects: ObjectStore, tenant: str, described: Mapping[str, Any]) -> str:
+        """Store an environment unless this was done a short while ago; return its digest, 16 letters and digits."""
+        name = b32encode(digest("environment", described)[:_BYTES]).decode().lower()
+        key = _key(tenant, name)
+        with self._lock:
+            known = self._known.get(key)
+        if known is None or self._clock() - known[1] > STORED_AGAIN_S:
+            objects.put_bytes(key, dump(described).encode(), content_type="application/json")
+            self._remember(key, described)
+        return name
+
+    def known(self, tenant: str, name: str) -> Mapping[str, Any] | None:
+        """Return an environment that this process remembers; None for others."""
+        with self._lock:
+            found = self._known.get(_key(tenant, name))
+        return None if found is None else found[0]
+
+    def read(self, objects: ObjectStore, tenant: str, name: str) -> Mapping[str, Any] | None:
+        """Return an environment; None where its object is not there. `ObjectStoreUnavailable` as it comes."""
+        if (known := self.known(tenant, name)) is not None:
+            return known
+        key = _key(tenant, name)
+        try:
+            described: Mapping[str, Any] = json.loads(objects.get_bytes(key, limit_bytes=_LIMIT_BYTES))
+        except ObjectNotFound:
+            return None
+        self._remember(key, described)
+        return described
+
+    def _remember(self, key: str, described: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._known[key] = described, self._clock()
+            self._known.move_to_end(key)
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+
+
+def _key(tenant: str, name: str) -> str:
+    return f"tenants/{tenant}/environments/{name}.json"

@@ -1,0 +1,97 @@
+"""The arguments of `vllm serve` for a record with the runner `vllm`. Pure but for the check, which asks vLLM itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+from penstock.processors.openai.options import EngineOptions
+from penstock.processors.vllm.library import error_line, vllm
+
+#: Arguments of `vllm serve` beyond those of its engine: how chats become prompts, and answers become messages.
+CHAT_ARGUMENTS = frozenset(
+    {
+        "chat_template", "chat_template_content_format", "default_chat_template_kwargs", "enable_auto_tool_choice",
+        "enable_prompt_tokens_details", "exclude_tools_when_tool_choice_none", "return_tokens_as_token_ids",
+        "tool_call_parser", "tool_parser_plugin", "tool_strict_level", "trust_request_chat_template",
+    }
+)  # fmt: skip
+#: Arguments that the record sets elsewhere, and the names that it has there.
+_ELSEWHERE = {
+    "model": "source", "runner": "processor", "served_model_name": "the record's name", "lora_modules": "adapters",
+}  # fmt: skip
+#: A LoRA adapter's description in its folder.
+_ADAPTER = "adapter_config.json"
+
+
+def arguments_of(model: Model, options: EngineOptions, *, memory_share: float) -> dict[str, Any]:
+    """Return vLLM's engine arguments; `memory_share` is the device's share that the engine reserves by default."""
+    common = {
+        "model": model.source, "runner": EngineOptions.TASKS[model.processor], "dtype": model.dtype,
+        "max_num_seqs": options.concurrency, "gpu_memory_utilization": memory_share,
+    }  # fmt: skip
+    adapted = {"enable_lora": True, "max_loras": len(options.adapters)} if options.adapters else {}
+    return {**common, **adapted, **options.engine}
+
+
+def serve_words(arguments: Mapping[str, Any], adapters: Mapping[str, Path], *, name: str, socket: Path) -> list[str]:
+    """Return the words after `vllm serve` that have these arguments, with the paths of adapters by their names."""
+    given = {key: value for key, value in arguments.items() if key != "model"}
+    words = [str(arguments["model"]), "--served-model-name", name, "--uds", str(socket)]
+    words += ["--disable-uvicorn-access-log", "--uvicorn-log-level", "warning"]
+    words += [word for key, value in given.items() for word in _words(key, value)]
+    if adapters:
+        words += ["--lora-modules", *(f"{adapter}={path}" for adapter, path in adapters.items())]
+    return words
+
+
+def adapters_of(model: Model, options: EngineOptions) -> dict[str, Path]:
+    """Return the folders of a model's adapters; raise `ModelUnavailable` for a folder that is none."""
+    found = {name: Path(model.source) / folder for name, folder in options.adapters.items()}
+    for name, path in found.items():
+        if not (path / _ADAPTER).is_file():
+            raise ModelUnavailable(f"model {model.name!r}: the adapter {name!r} lacks the file {path / _ADAPTER}")
+    return found
+
+
+def check_arguments(model: Model, options: EngineOptions, *, memory_share: float) -> None:
+    """Have vLLM check the arguments and the model's configuration, without weights; raise `ModelUnavailable`."""
+    engine = vllm("engine.arg_utils").AsyncEngineArgs
+    check_names(model, options.engine, {field.name for field in fields(engine)} | CHAT_ARGUMENTS)
+    arguments = arguments_of(model, options, memory_share=memory_share)
+    given = {name: value for name, value in arguments.items() if name not in CHAT_ARGUMENTS}
+    try:
+        engine(**given).create_engine_config()
+    except Exception as error:
+        raise ModelUnavailable(f"vLLM rejects model {model.name!r}: {error_line(error)}") from error
+
+
+def check_names(model: Model, engine: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `ModelUnavailable` for names in `options.engine` that are not known, with the nearest one that is."""
+    for name in engine:
+        if name in _ELSEWHERE:
+            raise ModelUnavailable(f"model {model.name!r}: options.engine.{name} is set by {_ELSEWHERE[name]}")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ModelUnavailable(f"model {model.name!r}: vLLM has no engine argument {name!r}{hint}")
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """Yield the words of an argument as vLLM's command line takes it."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        yield f"--{flag}" if value else f"--no-{flag}"
+    elif value is not None:
+        yield f"--{flag}"
+        yield from map(_word, value) if isinstance(value, list | tuple) else (_word(value),)
+
+
+def _word(value: Any) -> str:
+    return json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)
