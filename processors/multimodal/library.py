@@ -64,7 +64,7 @@ def _processor_class(model: Model, kind: str) -> Any:
 
     named = [read_config(model, name).get("processor_class") for name in (*_FILES, "tokenizer_config.json")]
     wanted = next((name for name in named if name), None) or known.PROCESSOR_MAPPING_NAMES.get(kind)  # type: ignore[attr-defined]
-    found = None if wanted is None else known.processor_class_from_name(str(wanted))  # type: ignore[no-untyped-call]
+    found = None if wanted is None else known.processor_class_from_name(str(wanted))
     if found is not None and hasattr(found, "get_attributes"):
         return found
     if any("auto_map" in read_config(model, name) for name in _FILES):
