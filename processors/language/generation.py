@@ -168,7 +168,8 @@ def _room(given: int, wanted: int | None, most: int | None) -> int:
     left = None if most is None else most - given
     if left is not None and left < (wanted or 1):
         raise InvalidInput(
-            f"The prompt has {given} tokens and needs room for {wanted or 1} more; the model takes {most} in total."
+            f"The prompt has {given} tokens and needs room for {wanted or 1} more; the model takes {most} in total. "
+            f"That is {(wanted or 1) - left} too many."
         )
     return wanted or min(_NEW_TOKENS, left or _NEW_TOKENS)
 

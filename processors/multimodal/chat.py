@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
-from penstock.processors.directory import check_options
+from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
 from penstock.processors.language.generation import GENERATED, Context, generation_prompt, generation_result
+from penstock.processors.language.tokens import Vocabulary
 from penstock.processors.limits import check_items
-from penstock.processors.multimodal.conversation import expand_placeholders, read_conversation_encoder
-from penstock.processors.multimodal.families import PreparedImage, read_family
+from penstock.processors.multimodal.conversation import (
+    ConversationEncoder,
+    expand_placeholders,
+    read_conversation_encoder,
+)
+from penstock.processors.multimodal.families import FAMILIES, Family, PreparedImage, read_family
+from penstock.processors.multimodal.general import INPUTS_NAME, GeneralEncoder, read_general_encoder
 from penstock.processors.multimodal.request import ImagePart, ImageTextRequest
 from penstock.processors.outputs import OUTPUTS
+from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.prompts import write_dummy
 
 #: The network's inputs: float32 arrays `image_0`, `image_1`, ... in the order of the conversation, and their layouts.
 IMAGE_NAME, LAYOUTS_NAME = "image_{}", "layouts"
 #: New tokens of a warm-up: enough to run every kind of step.
 _DUMMY_STEPS = 4
+
+
+Read = Callable[[str], ImageArray]
+
+
+class Chats(Protocol):
+    """A way to make prompts of chats."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer."""
+        ...
+
+    def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
+        """Return the prompt and the context of a request; `read` returns the image of a reference."""
+        ...
 
 
 class ImageTextToText:
@@ -35,41 +60,88 @@ class ImageTextToText:
             optional={IMAGE_NAME.format("*"): "float32 (...)"},
             output=GENERATED.output,
         ),
+        Exchange(prompt=GENERATED.prompt, optional={INPUTS_NAME.format("*"): "array"}, output=GENERATED.output),
     )
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "preprocessor")
-        self._family = read_family(model)
-        self._conversation = read_conversation_encoder(model, self._family.image_token_id)
+        self._chats = _chats(model)
 
     def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[Context]:
         """Return one prompt: all tokens of the conversation, with placeholders for the images, and the images."""
         references = [part.image for turn in request.turns for part in turn.parts if isinstance(part, ImagePart)]
         where = "/input/messages" if request.images is None else "/input/images"
         check_items(len(references), self._model.limits, where, "images")
-        ids = self._conversation.encode(request.turns)
-        images = self._prepare(references, media)
-        ids = expand_placeholders(ids, self._family.image_token_id, [prepared.tokens for prepared in images])
-        text = generation_prompt(ids, request, self._conversation.vocabulary.max_tokens)
-        arrays = {IMAGE_NAME.format(number): prepared.pixels for number, prepared in enumerate(images)}
-        prompt = Prompt({**text.data, **arrays, LAYOUTS_NAME: [prepared.layout for prepared in images]}, text.cost)
-        return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), len(ids), tuple(request.stop)))
+
+        def read(reference: str) -> ImageArray:
+            image: ImageArray = INPUTS.read("image", media.path(reference), self._model.limits)
+            return image
+
+        prompt, context = self._chats.prompt(request, references, read)
+        return Prepared(iter([prompt]), 1, prompt.cost, context)
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data; `usage` includes the images' tokens."""
-        return generation_result(outputs, self._conversation.vocabulary, context, sink)
+        return generation_result(outputs, self._chats.vocabulary, context, sink)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a question about one image of ordinary size."""
         request = {"images": ["media://dummy"], "prompt": "What is this?", "max_new_tokens": _DUMMY_STEPS}
         return Dummy(request, {"media://dummy": write_dummy(folder, limits)})
 
-    def _prepare(self, references: Sequence[str], media: Media) -> list[PreparedImage]:
-        """Prepare the images; an image that appears several times is prepared once."""
+
+@dataclass(frozen=True, slots=True)
+class FamilyChats:
+    """Chats of a family: prepared without the library, with cached encodings of images."""
+
+    family: Family
+    conversation: ConversationEncoder
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer."""
+        return self.conversation.vocabulary
+
+    def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
+        """Return the prompt and the context of a request; an image that appears several times is prepared once."""
+        ids = self.conversation.encode(request.turns)
         prepared: dict[str, PreparedImage] = {}
         for reference in references:
             if reference not in prepared:
-                image = INPUTS.read("image", media.path(reference), self._model.limits)
-                prepared[reference] = self._family.prepare(image)
-        return [prepared[reference] for reference in references]
+                prepared[reference] = self.family.prepare(read(reference))
+        images = [prepared[reference] for reference in references]
+        ids = expand_placeholders(ids, self.family.image_token_id, [image.tokens for image in images])
+        text = generation_prompt(ids, request, self.vocabulary.max_tokens)
+        arrays = {IMAGE_NAME.format(number): image.pixels for number, image in enumerate(images)}
+        prompt = Prompt({**text.data, **arrays, LAYOUTS_NAME: [image.layout for image in images]}, text.cost)
+        return prompt, Context(tuple(ids), len(ids), tuple(request.stop))
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralChats:
+    """Chats of every other model, by the library's own processor."""
+
+    encoder: GeneralEncoder
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer."""
+        return self.encoder.vocabulary
+
+    def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
+        """Return the prompt and the context of a request."""
+        images = {reference: read(reference) for reference in dict.fromkeys(references)}
+        made = self.encoder.encode(request.turns, [images[reference] for reference in references])
+        text = generation_prompt(made.ids, request, self.vocabulary.max_tokens)
+        arrays = {INPUTS_NAME.format(name): array for name, array in made.arrays.items()}
+        before = () if self.encoder.apart else tuple(made.ids)
+        return Prompt({**text.data, **arrays}, text.cost), Context(before, len(made.ids), tuple(request.stop))
+
+
+def _chats(model: Model) -> Chats:
+    """Return the way of a model's chats: that of its family, or the general one."""
+    if read_config(model).get("model_type") not in FAMILIES:
+        return GeneralChats(read_general_encoder(model))
+    family = read_family(model)
+    return FamilyChats(family, read_conversation_encoder(model, family.image_token_id))

@@ -319,10 +319,6 @@ def test_the_processor_keeps_its_contract(check: Any, directory: Path, files: di
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (
-            {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "blip"},
-            "does not support the model_type 'blip'",
-        ),
         ({"vision_config": {"model_type": "pixtral"}}, "the vision tower 'pixtral' is not supported"),
         (
             {"vision_config": {"model_type": "siglip_vision_model", "image_size": 48}},

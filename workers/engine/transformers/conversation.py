@@ -22,7 +22,8 @@ from penstock.processors.base import Array, Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import Encoded, Encodings, counted, encoding_key, limit_bytes
 from penstock.workers.engine.torch.device import Sent, TorchDevice
-from penstock.workers.engine.transformers.directory import HubDirectory
+from penstock.workers.engine.transformers.directory import HubDirectory, read_config
+from penstock.workers.engine.transformers.general import check_general, load_general
 from penstock.workers.engine.transformers.generation import Counts, Opening, generator_of
 from penstock.workers.engine.transformers.positions import grid_positions
 
@@ -133,14 +134,22 @@ def image_features(network: Any, shape: Shape, pixels: Tensor, layout: Layout) -
 
 
 def load_conversation(directory: HubDirectory) -> Runner:
-    """Load a network that answers chats about images."""
+    """Load a network that answers chats about images: with a shape of this module, or the general way."""
     model = directory.model
     device = TorchDevice.of(model)
+    if directory.config.get("model_type") not in _SHAPES:
+        return load_general(directory, device)
     network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
     config = network.config
     encodings = Encodings[Tensor](limit_bytes(model), size_of=lambda features: features.nbytes)
     opener = ImageOpener(model, network, _SHAPES[config.model_type](config), config.image_token_id, encodings)
     return generator_of(network, model, device, opener)
+
+
+def check_conversation(directory: HubDirectory) -> None:
+    """Raise `ModelUnavailable` for a network that cannot answer chats, without reading its weights."""
+    if directory.config.get("model_type") not in _SHAPES:
+        check_general(read_config(directory.model))
 
 
 def _llava(config: Any) -> Shape:

@@ -150,7 +150,7 @@ def known_types() -> Known:
             Task.DEPTH_ESTIMATION: frozenset(modeling_auto.MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES),
             Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
             Task.IMAGE_EMBEDDING: images,
-            Task.IMAGE_TEXT_TO_TEXT: _CHATS & frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
+            Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
             Task.TEXT_EMBEDDING: frozenset(texts - images),
             Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
             # Other speech models of the library return no timestamps, or take samples.
@@ -234,8 +234,6 @@ _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "
 _OTHER_AUDIO = frozenset({"wav2vec2-bert", "whisper"})
 #: Tasks whose networks take tokens, or cast their inputs.
 _OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
-#: Model types of chats about images, each with a shape in `conversation.py`.
-_CHATS = frozenset({"llava", "llava_next", "qwen2_vl"})
 #: Model types that compare images with texts by the product of their embeddings.
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})
 #: Model types that return masks and classes of an image alone; OneFormer takes a text as well.

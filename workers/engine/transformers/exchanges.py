@@ -60,6 +60,7 @@ BY_TASK: Mapping[Task, Sequence[Exchange]] = MappingProxyType(
                 optional={**_SAMPLED, "layouts": "list", "image_*": "float32 (...)"},
                 output=_TEXT,
             ),
+            Exchange(prompt={**_TOKENS, **_SAMPLING}, optional={**_SAMPLED, "inputs.*": "array"}, output=_TEXT),
         ),
         Task.TEXT_EMBEDDING: (Exchange(prompt=_TOKENS, optional={"prompt_tokens": "number"}, output=_EMBEDDING),),
         Task.TEXT_GENERATION: (

@@ -12,7 +12,7 @@ from penstock.models import Model
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
-from penstock.workers.engine.transformers.conversation import load_conversation
+from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
@@ -62,7 +62,9 @@ def import_network(model: Model) -> None:
 def check_transformers(model: Model) -> None:
     """Check the files that `load_transformers` would load, without reading weights; raise `ModelUnavailable`."""
     with naming(model):
-        _directory(model)
+        directory = _directory(model)
+        if directory.task is Task.IMAGE_TEXT_TO_TEXT:
+            check_conversation(directory)
 
 
 def _directory(model: Model) -> HubDirectory:

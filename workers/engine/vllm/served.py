@@ -14,9 +14,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import httpx
 import structlog
@@ -32,6 +33,8 @@ from penstock.workers.engine.vllm.orphans import MARK, WORKER
 LOOK_S, WELL_S = 0.25, 30.0
 #: Seconds that a server may take to end by itself.
 END_S = 20.0
+#: Seconds for the last lines of a server whose processes have ended.
+READ_S = 2.0
 #: Bytes of the latest lines of a server, in which the reason of its end is.
 _KEPT_BYTES = 64 * 1024
 #: Bytes of a socket's path, at most: the system's limit is 108.
@@ -95,12 +98,17 @@ class Serving:
             await asyncio.sleep(LOOK_S)
 
     async def is_well(self) -> bool:
-        """Return True if it answers and its engine works."""
+        """Return True if it answers and its engine works. Does not wait for one that ends meanwhile."""
+        asking = asyncio.ensure_future(self.client.get("http://vllm/health", timeout=WELL_S))
+        ending = asyncio.ensure_future(self.process.wait())
         try:
-            answer = await self.client.get("http://vllm/health", timeout=WELL_S)
+            await asyncio.wait([asking, ending], return_when=asyncio.FIRST_COMPLETED)
+            return asking.done() and asking.result().is_success
         except httpx.HTTPError:
             return False
-        return answer.is_success
+        finally:
+            asking.cancel()
+            ending.cancel()
 
     async def end(self) -> None:
         """End its processes, by force if they do not end themselves."""
@@ -117,16 +125,20 @@ class Serving:
     async def _read_out(self) -> None:
         """Wait for the last lines. A process of its own that is somewhere else may keep the pipe open."""
         if self.reading is not None:
-            await asyncio.wait([self.reading], timeout=END_S)
+            await asyncio.wait([self.reading], timeout=READ_S)
             self.reading.cancel()
+            await asyncio.wait([self.reading])
 
-    async def read(self, output: asyncio.StreamReader) -> None:
+    async def read(self, output: IO[bytes]) -> None:
         """Keep its latest lines, and log them."""
-        while data := await output.read(_KEPT_BYTES):
-            self.lines += data
-            del self.lines[:-_KEPT_BYTES]
-            for line in data.decode(errors="replace").splitlines():
-                log.debug("vllm.said", line=line)
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), output)
+        with closing(transport):
+            while data := await reader.read(_KEPT_BYTES):
+                self.lines += data
+                del self.lines[:-_KEPT_BYTES]
+                for line in data.decode(errors="replace").splitlines():
+                    log.debug("vllm.said", line=line)
 
 
 class VllmServer:
@@ -187,14 +199,17 @@ class VllmServer:
             folder = Path(stack.enter_context(_folder()))
             server = Server("http://vllm/v1", self._options, None, socket=str(folder / "socket"), called="vLLM")
             client = await stack.enter_async_context(server.connected())
-            process = await asyncio.create_subprocess_exec(
-                self._command, "serve", *self._words(folder / "socket"), env=environment(),
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
+            # A pipe of our own: with one of asyncio, `wait()` would also wait for processes that hold it open.
+            output, theirs = os.pipe()
+            lines = stack.enter_context(os.fdopen(output, "rb", buffering=0))
+            with os.fdopen(theirs, "wb") as written:
+                process = await asyncio.create_subprocess_exec(
+                    self._command, "serve", *self._words(folder / "socket"), env=environment(),
+                    stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
+                )  # fmt: skip
             serving = Serving(process, server, client, stack.pop_all())
-        if process.stdout is not None:
-            serving.reading = asyncio.get_running_loop().create_task(serving.read(process.stdout))
+        serving.reading = asyncio.get_running_loop().create_task(serving.read(lines))
         return serving
 
 

@@ -1,0 +1,258 @@
+"""Chats by the library's own processor: the general way, for every model without a family of its own.
+
+The processor of transformers renders the conversation, prepares the images and makes the network's inputs. All inputs
+cross to the engine as they are. Text of users never becomes a placeholder: whatever the tokenizer or the processor
+would find in it is broken by a space first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tokenizers import Tokenizer
+
+from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.models import Model
+from penstock.processors.base import Array
+from penstock.processors.directory import read_config
+from penstock.processors.language.tokens import Vocabulary, max_tokens
+from penstock.processors.multimodal.library import first_line, is_encoder_decoder, load_processor
+from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
+from penstock.processors.vision.image import ImageArray
+from penstock.reports import Issue
+
+#: Names of the network's inputs in a prompt: the library's names behind this.
+INPUTS_NAME = "inputs.{}"
+IDS = "input_ids"
+#: Side in pixels and words of the example that shows how a processor wants its input.
+_PROBE_PX, _PROBE = 64, "probe"
+
+#: Names of fields of `config.json` with the ids of placeholders.
+_PLACEHOLDER = re.compile(r"(image|img|video|vision|visual|audio|boi|eoi|boa|eoa).*token_(id|ids|index)$")
+
+Part = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A conversation as the inputs of a network."""
+
+    #: Token ids; empty for networks that take the text inside of an image.
+    ids: list[int]
+    #: The other inputs by the library's names, with their batch axis of 1 or of images.
+    arrays: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The form of a processor's input."""
+
+    #: True: a conversation for the chat template. False: the text of a single message.
+    template: bool = True
+    #: True: every content is a list of parts. False: contents without images are texts.
+    in_parts: bool = True
+    #: Without a template: the text that stands before the message for each image.
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralEncoder:
+    """Encodes conversations by a processor of the library."""
+
+    processor: Any
+    vocabulary: Vocabulary
+    #: True: the answer does not continue the prompt's tokens.
+    apart: bool
+    #: Texts that the processor itself replaces; the tokenizer may not know them.
+    marks: Sequence[str]
+    style: Style = field(default_factory=Style)
+
+    def encode(self, turns: Sequence[ChatMessage], images: Sequence[ImageArray]) -> Encoded:
+        """Return the network's inputs for a conversation with its images in order.
+
+        Raises `InvalidInput` with the processor's reason if it rejects the conversation or the images.
+        """
+        left = iter([Image.fromarray(image) for image in images])
+        contents = [self._parts(turn, at, left) for at, turn in enumerate(turns)]
+        try:
+            made = self._processed(turns, contents) if self.style.template else self._processed_text(turns, contents)
+        except (ValueError, TypeError) as error:  # TypeError: the template adds a list to a text
+            raise InvalidInput(f"The model's processor rejects these messages: {first_line(error)}") from error
+        except Exception as error:
+            if "TemplateError" not in {cls.__name__ for cls in type(error).__mro__}:
+                raise
+            raise InvalidInput(f"The model's chat template rejects these messages: {first_line(error)}") from error
+        return _encoded(made)
+
+    def harmless(self, text: str) -> str:
+        """Return the text with a space inside each special token and each mark of the processor."""
+        for mark in self.marks:
+            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        return self.vocabulary.plain(text)
+
+    def _parts(self, turn: ChatMessage, at: int, images: Iterator[Image.Image]) -> list[Part]:
+        parts: list[Part] = []
+        for part in turn.parts:
+            if isinstance(part, ImagePart):
+                parts.append({"type": "image", "image": next(images)})
+            elif parts and parts[-1]["type"] == "text":
+                parts[-1] = {"type": "text", "text": parts[-1]["text"] + part.text}
+            else:
+                parts.append({"type": "text", "text": part.text})
+        plain = [part | {"text": self.harmless(part["text"])} if "text" in part else part for part in parts]
+        joined = "".join(part.get("text", "") for part in plain)
+        if self.harmless(joined) != joined:
+            detail = "the texts before and after an image form one of the model's special tokens together"
+            raise InvalidInput(detail, errors=[Issue(f"/input/messages/{at}/content", detail)])
+        return plain
+
+    def _processed(self, turns: Sequence[ChatMessage], contents: Sequence[list[Part]]) -> Mapping[str, Any]:
+        messages = [
+            {"role": turn.role, "content": content if self.style.in_parts else _shortest(content)}
+            for turn, content in zip(turns, contents, strict=True)
+        ]
+        made: Mapping[str, Any] = self.processor.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
+        return made
+
+    def _processed_text(self, turns: Sequence[ChatMessage], contents: Sequence[list[Part]]) -> Mapping[str, Any]:
+        if len(turns) != 1 or turns[0].role != "user":
+            raise ValueError("it has no chat template, and takes one message of a user")
+        images = [part["image"] for part in contents[0] if part["type"] == "image"]
+        text = self.style.before * len(images) + "".join(part.get("text", "") for part in contents[0])
+        # Several images of one text are a batch of lists.
+        given: dict[str, Any] = {"images": [images] if len(images) > 1 else images} if images else {}
+        made: Mapping[str, Any] = self.processor(text=text, return_tensors="pt", **given)
+        return made
+
+
+def read_general_encoder(model: Model) -> GeneralEncoder:
+    """Return the model's encoder; raise `ModelUnavailable` if the library's processor takes no images with text."""
+    processor = load_processor(model)
+    tokenizer = getattr(processor, "tokenizer", None)
+    if not hasattr(processor, "image_processor") or tokenizer is None:
+        raise ModelUnavailable(f"model {model.name!r}: {type(processor).__name__} takes no images with text")
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json, which its tokenizer is read from")
+    marks = _marks(processor)
+    vocabulary = _vocabulary(model, tokenizer, marks)
+    encoder = GeneralEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
+    return _styled(model, encoder)
+
+
+def _styled(model: Model, encoder: GeneralEncoder) -> GeneralEncoder:
+    """Return the encoder with the style whose example the processor accepts, without losing its words."""
+    reason = ""
+    for style in _styles(encoder.processor):
+        tried = GeneralEncoder(encoder.processor, encoder.vocabulary, encoder.apart, encoder.marks, style)
+        try:
+            if _keeps_words(tried):
+                return tried
+            reason = reason or "its text or its image is lost"
+        except Exception as error:  # the library's are of any type
+            reason = reason or first_line(error) or type(error).__name__
+    raise ModelUnavailable(
+        f"model {model.name!r}: {type(encoder.processor).__name__} takes no chat of a text and an image: {reason}"
+    )
+
+
+def _styles(processor: Any) -> list[Style]:
+    if getattr(processor, "chat_template", None):
+        return [Style(), Style(in_parts=False)]
+    token = getattr(processor, "image_token", None)
+    return [Style(template=False), *([Style(template=False, before=str(token))] if token else [])]
+
+
+def _keeps_words(encoder: GeneralEncoder) -> bool:
+    """Return True if the encoder's input has the words of an example and an image.
+
+    Templates that reject a first turn of the assistant or two turns are tried with one message.
+    """
+    words = TextPart(type="text", text=_PROBE)
+    shown = ChatMessage(role="user", content=[ImagePart(type="image", image=_PROBE), words])
+    black = np.zeros((_PROBE_PX, _PROBE_PX, 3), dtype=np.uint8)
+    made = encoder.encode([shown], [black])
+    pixels = sum(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in made.arrays.values())
+    if not pixels or (made.ids and not _kept(encoder, made)):
+        return False
+    if not encoder.style.template:
+        return True
+    said = [ChatMessage(role="user", content=_PROBE), ChatMessage(role="assistant", content=_PROBE), shown]
+    try:
+        return _kept(encoder, encoder.encode(said, [black]))
+    except InvalidInput:  # it takes one turn only
+        return True
+
+
+def _kept(encoder: GeneralEncoder, made: Encoded) -> bool:
+    text = encoder.vocabulary.decode(made.ids)
+    return _PROBE in text and "{'" not in text
+
+
+def _shortest(content: list[Part]) -> str | list[Part]:
+    """Return the text of a message without images."""
+    return content[0]["text"] if len(content) == 1 and content[0]["type"] == "text" else content
+
+
+def _marks(processor: Any) -> list[str]:
+    """Return the texts that a processor and its tokenizers name as tokens, the longest first."""
+    found = list(getattr(processor, "all_special_multimodal_tokens", ()))
+    tokenizers = [getattr(processor, name) for name in processor.get_attributes() if "tokenizer" in name]
+    for owner in (processor, *tokenizers):
+        found += [getattr(owner, name, None) for name in {*vars(owner), *dir(type(owner))} if name.endswith("token")]
+        found += getattr(owner, "all_special_tokens", ())
+    texts = {getattr(mark, "content", mark) for mark in found}  # some are tokens of `tokenizers`
+    return sorted((mark for mark in texts if isinstance(mark, str) and len(mark) > 1), key=len, reverse=True)
+
+
+def _vocabulary(model: Model, tokenizer: Any, marks: Sequence[str]) -> Vocabulary:
+    """Return the library's tokenizer for decoding, and for finding special tokens in users' texts.
+
+    Placeholders that `config.json` names count as special tokens, even where the tokenizer does not call them so.
+    """
+    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    own.no_padding()
+    own.no_truncation()
+    added = own.get_added_tokens_decoder()
+    special = {number: token.content for number, token in added.items() if token.special or token.content in marks}
+    for number in _placeholders(read_config(model)):
+        if number not in special and (token := own.id_to_token(number)) is not None:
+            special[number] = token
+    return Vocabulary(own, max_tokens(model, model.limits), special)
+
+
+def _placeholders(config: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the ids of tokens that stand for images, videos or sound, as a configuration names them."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _placeholders(value)
+        elif _PLACEHOLDER.search(name):
+            yield from (one for one in (value if isinstance(value, list) else [value]) if type(one) is int)
+
+
+def _encoded(made: Mapping[str, Any]) -> Encoded:
+    """Return the processor's tensors as arrays; lists of arrays get a number each."""
+    arrays: dict[str, Array] = {}
+    for name, value in made.items():
+        if value is None or name == IDS:
+            continue
+        if isinstance(value, list | tuple):
+            arrays.update({f"{name}.{number}": _array(one) for number, one in zip(count(), value, strict=False)})
+        else:
+            arrays[name] = _array(value)
+    ids = made.get(IDS)
+    return Encoded([] if ids is None else [int(number) for number in _array(ids).reshape(-1)], arrays)
+
+
+def _array(value: Any) -> Array:
+    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"it makes a value of the type {type(value).__name__}, which is no array")
+    return np.ascontiguousarray(array)
