@@ -31,10 +31,11 @@ MAX_HASHED_FILES = 1000
 #: Machine of a model that a server computes.
 SERVER = "server"
 #: Fields of a record that cannot change a result. `source` is a local path here, which differs between machines.
+#: `measure_batch` allows no batch that `max_batch` does not allow: how many prompts share one depends on other jobs.
 _NOT_COMPUTED = frozenset(
     {
-        "title", "description", "aliases", "source", "weights_url", "queue", "warm_up", "cache", "io_timeout_s",
-        "execution_timeout_s", "queue_ttl_s", "max_attempts", "licence", "citation", "links",
+        "title", "description", "aliases", "source", "weights_url", "queue", "warm_up", "measure_batch", "cache",
+        "io_timeout_s", "execution_timeout_s", "queue_ttl_s", "max_attempts", "licence", "citation", "links",
     }
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Warm-up: a model's dummy request runs through pre_process, engine and post_process before jobs are claimed.
 
 The warm-up loads the weights, compiles what needs compiling, finds the largest batch that fits on the device, and
-finds faults of a model before a job does.
+finds faults of a model before a job does. With `measure_batch` it also finds the smallest batch that is about as fast.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Check, Engine
 from penstock.workers.outcomes import to_penstock_error
-from penstock.workers.processing import Processing
+from penstock.workers.processing import Processing, Work
 
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
+
+#: No batch is measured after this share of the time of loading and warming up, or after this many seconds if longer.
+MEASURE_SHARE, MEASURE_S = 0.2, 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +43,8 @@ class WarmUpReport:
     warm_up_s: float
     #: Number of the dummy's prompts that fit in one batch.
     largest_batch: int
+    #: Number of them in the batches from now on: fewer where `measure_batch` found that more are not faster.
+    batch: int
 
 
 def warm_up(
@@ -86,17 +91,26 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
     check = _until(time.monotonic() + model.execution_timeout_s, check)
     try:
         load_s = engine.load(model, check=check)
-        work = replace(processing.dummy(_with_small_limits(model), folder), model=model)
+        work = dummy_of(model, processing, folder)
         begun = time.monotonic()
         largest = LargestPrompt()
         with processing.open(work, check=check, say=lambda _: None) as session:
             prompts = largest.watch(session.prompts)
             with closing(engine.run(model, prompts, check=check, cost=session.cost)) as outputs:
                 session.finish(outputs)
-        batch = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
-        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), batch)
+        most = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
+        batch = most
+        if model.measure_batch and most > 1 and largest.prompt is not None:
+            within_s = max(MEASURE_S, MEASURE_SHARE * (load_s + time.monotonic() - begun))
+            batch = engine.measure(model, largest.prompt, most, within_s=within_s, check=check)
+        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most, batch)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def dummy_of(model: Model, processing: Processing, folder: Path) -> Work:
+    """Return a model's dummy request, small on a CPU; creates `folder`. Raises the processor's errors."""
+    return replace(processing.dummy(_with_small_limits(model), folder), model=model)
 
 
 def _with_small_limits(model: Model) -> Model:
@@ -131,7 +145,7 @@ class LargestPrompt:
         try:
             for prompt in prompts:
                 if self.prompt is None or prompt.cost > self.prompt.cost:
-                    self.prompt = _copy(prompt)
+                    self.prompt = copied(prompt)
                 yield prompt
         finally:
             close = getattr(prompts, "close", None)
@@ -139,7 +153,7 @@ class LargestPrompt:
                 close()
 
 
-def _copy(prompt: Prompt) -> Prompt:
-    """Copy the arrays: their memory may be reused once the prompts were answered."""
+def copied(prompt: Prompt) -> Prompt:
+    """Return a copy of a prompt with its arrays: their memory may be reused once the prompt was answered."""
     copies = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in prompt.data.items()}
     return replace(prompt, data=copies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,18 @@ def test_all_windows_of_a_scene_have_one_size_and_cost_no_more_than_the_fewest_t
         assert len(cuts) <= max(1, -(-(padded - 2 * halo) // tile))
         # At most the scene, a halo on both sides of every cut, and the rounding to the stride.
         assert len(cuts) * side < padded + 2 * halo * (len(cuts) - 1) + len(cuts) * stride
+
+
+@pytest.mark.parametrize(("size", "sides"), [(960, [960]), (961, [592, 592]), (1200, [704, 704]), (1728, [960, 960])])
+def test_a_scene_little_larger_than_a_tile_has_equal_windows_with_a_halo_only_at_the_cut(
+    size: int, sides: list[int]
+) -> None:
+    """The cut of csmask: windows of 960 px at most, 96 px of halo, a stride of 16 px."""
+    plan = make_plan(
+        size, 400, tile_px=768, halo_px=96, stride_px=16, pixel_bytes=13, strip_bytes=10**9, column_bytes=COLUMN_BYTES
+    )  # fmt: skip
+    assert [row.window_stop - row.window_start for row in plan.rows] == sides
+    assert sum(sides) - size < 2 * 96 * (len(sides) - 1) + 16 * len(sides), "the halos, and the rounding to the stride"
 
 
 def _width(plan: Plan) -> int:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ModelUnavailable
-from penstock.local.inspection import inspect
+from penstock.local.inspection import ModelFinding, Sample, inspect
 from penstock.local.library import Engine
-from tests.support.hub import a_bert, a_vit
+from penstock.processors.geo.sample import write_sample
+from tests.support.hub import a_bert, a_segformer, a_vit
 from tests.support.language import a_gpt2
 from tests.support.model_directories import bytes_directory
 
@@ -131,3 +132,66 @@ def test_each_problem_is_said_once(classifier: Path) -> None:
     (classifier / "files").mkdir()
     said = problems(classifier, "transformers", "image-classification", f'files = {{ "a.bin" = "{"0" * 64}" }}')
     assert said.count("lacks the file 'a.bin'") == 1
+
+
+BANDS = ", ".join(f'{{ name = "{name}", mean = 0.1, std = 0.1 }}' for name in ("blue", "green", "red"))
+CLASSES = ", ".join(f'{{ id = {number}, name = "{number}", colour = "#00000{number}" }}' for number in range(5))
+RASTER = f"""
+device = "cpu"
+dtype = "%s"
+
+[models.mine.options]
+tile_px = 64
+halo_px = 32
+stride_px = 32
+bands = [{BANDS}]
+classes = [{CLASSES}]
+"""
+
+
+def compared(folder: Path, processor: str, more: str, sample: Path | None = None) -> ModelFinding:
+    """Return the finding of a warm-up of the model whose files lie in `folder/files`."""
+    (folder / "models.toml").write_text(RECORD.format(runner="transformers", processor=processor, more=more))
+    with Engine(catalogue=[folder / "models.toml"]) as engine:
+        files = None if sample is None else Sample(sample.name, lambda _: {"scene": str(sample)})
+        (found,) = inspect(engine, ["mine"], warm_up=True, sample=files)
+    return found
+
+
+def test_a_model_in_bfloat16_is_compared_with_float32_on_noise_and_on_a_scene(tmp_path: Path) -> None:
+    a_segformer(tmp_path / "files")
+    write_sample(tmp_path / "scene.tif", size_px=192)
+    more = RASTER % "bfloat16"
+    noise = compared(tmp_path, "raster-segmentation", more)
+    scene = compared(tmp_path, "raster-segmentation", more, tmp_path / "scene.tif")
+    for found, sample, least in ((noise, "noise", 64 * 64), (scene, "scene.tif", 192 * 192 // 2)):
+        assert found.problems == ()
+        assert found.float32 is not None
+        assert found.float32.labels >= least
+        assert found.float32.sample == sample
+        assert found.float32.share == found.float32.differing / found.float32.labels
+        assert f"of the labels of {sample} differ from float32" in found.notes[-1]
+    assert noise.float32 is not None
+    assert 0 < noise.float32.differing < noise.float32.labels / 2, "random weights are near to many borders"
+
+
+def test_of_a_model_in_float32_no_difference_is_said(tmp_path: Path) -> None:
+    a_segformer(tmp_path / "files")
+    found = compared(tmp_path, "raster-segmentation", RASTER % "float32")
+    assert (found.ok, found.float32) == (True, None)
+    assert "differ" not in str(found.notes)
+
+
+def test_a_sample_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
+    a_segformer(tmp_path / "files")
+    (tmp_path / "scene.tif").write_text("no scene")
+    more = RASTER % "bfloat16"
+    (said,) = compared(tmp_path, "raster-segmentation", more, tmp_path / "scene.tif").problems
+    assert said.startswith("not compared with float32: media_unreadable")
+
+
+def test_a_classifier_in_bfloat16_is_compared_by_its_best_class(classifier: Path) -> None:
+    found = compared(classifier, "image-classification", 'device = "cpu"\ndtype = "bfloat16"')
+    assert found.problems == ()
+    assert found.float32 is not None
+    assert found.float32.labels == 1

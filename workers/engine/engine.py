@@ -23,6 +23,7 @@ from penstock.listening import listener, listening
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, Continue, Done, OnBatch, OnDevice, Step
+from penstock.workers.engine.batch_search import search
 from penstock.workers.engine.batching import Batch, Pick, compose
 from penstock.workers.engine.device_time import DeviceTime
 from penstock.workers.engine.memory import budget_bytes
@@ -176,6 +177,32 @@ class BatchingEngine:
                     return min(copies, bucket.limit().prompts)
             return 1
 
+    def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:
+        """Return the smallest batch of about the highest rate, and keep to its cost; see `Engine.measure`."""
+        check, ends_s = self._guarded(check), time.monotonic() + within_s
+        with self._using(model, check) as resident:
+            steps, cost = search(most), resident.fitted(prompt).cost
+            size, before = next(steps), resident.best_cost
+            try:
+                resident.best_cost = inf
+                while True:
+                    size = steps.send(self._rate(resident, [prompt] * size, ends_s, check))
+            except StopIteration as end:
+                chosen: int = end.value
+                before = inf if chosen == most else chosen * cost
+                return chosen
+            finally:
+                resident.best_cost = before
+
+    def _rate(self, resident: Resident, prompts: Sequence[Prompt], ends_s: float, check: Check) -> float | None:
+        """Return the rate of a batch, the higher of two tries; None after `ends_s`, or if other jobs disturbed both."""
+        rates = [
+            len(prompts) / took_s
+            for _ in range(2)
+            if time.monotonic() < ends_s and (took_s := self._run_at_once(resident, prompts, check)) is not None
+        ]
+        return max(rates, default=None)
+
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop the scheduler and free the device; runs that have not ended raise `Drained`.
 
@@ -266,18 +293,26 @@ class BatchingEngine:
                 run.add(item)
                 self._work.notify_all()
 
-    def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> None:
-        """Submit prompts together, so that they share a batch; drop the outputs."""
-        run = self._open(resident, sum(prompt.cost for prompt in prompts))
+    def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
+        """Submit prompts together, so that they share a batch; drop the outputs.
+
+        Return the seconds without admission; None if other jobs had runs before, or batches meanwhile.
+        """
+        own: list[int] = []
+        run = self._open(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))
         try:
             items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
+                alone, before, begun_s = self._runs == [run], self._batches, time.monotonic()
                 for item in items:
                     run.add(item)
                 run.no_more_prompts()
                 self._work.notify_all()
             for _ in run.take(check):
                 pass
+            took_s = time.monotonic() - begun_s
+            with self._lock:
+                return took_s if alone and self._batches - before == len(own) else None
         finally:
             with self._lock:
                 self._remove(run)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 import structlog
 
@@ -39,6 +40,8 @@ class Resident:
     users: int = 0
     #: Largest batch by bucket, where the model's own did not fit into the device's memory.
     reduced: dict[Hashable, int] = field(default_factory=dict)
+    #: Largest cost of a batch, where it was measured that larger batches are not faster.
+    best_cost: float = inf
     #: The runner, if another engine computes.
     elsewhere: Elsewhere | None = field(init=False, default=None)
     #: True if the runner takes prompts of a file's own numbers.

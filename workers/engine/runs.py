@@ -32,7 +32,8 @@ class Bucket:
 
     def limit(self) -> Limit:
         """Return the largest batch of this bucket."""
-        cost, elsewhere = self.resident.model.max_batch_cost or inf, self.resident.elsewhere
+        cost = min(self.resident.model.max_batch_cost or inf, self.resident.best_cost)
+        elsewhere = self.resident.elsewhere
         begin = inf if elsewhere is None else elsewhere.free
         return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost, begin)
 

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailabl
 
 if TYPE_CHECKING:
     from penstock.config import Settings
+    from penstock.local.inspection import Sample
     from penstock.local.library import Engine
     from penstock.models import Catalogue, CatalogueEntry, Model
 
@@ -72,17 +73,27 @@ def check(
     warm_up: Annotated[
         bool, typer.Option("--warm-up", help="Also load each model and run a dummy request through it.")
     ] = False,
+    sample: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Scene or picture to compare models in bfloat16 with float32 on, instead of noise. Implies --warm-up.",
+        ),
+    ] = None,
     catalogue: Catalogues = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this installation's models: processor, schema, hashes, and the packages and memory that the runner needs.
 
-    Weights are read with --warm-up only. Exit code 1 if a model is broken.
+    Weights are read with --warm-up only. A model in bfloat16 with classes or numbers is then computed in float32 too,
+    and the share of labels that differ is shown. Exit code 1 if a model is broken.
     """
     from penstock.local.inspection import inspect
 
     with _engine(catalogue) as engine:
-        findings = list(inspect(engine, names or (), warm_up=warm_up))
+        findings = list(inspect(engine, names or (), warm_up=warm_up or sample is not None, sample=_sample(sample)))
     if as_json:
         print_json([{**asdict(finding), "ok": finding.ok} for finding in findings])
     else:
@@ -217,6 +228,14 @@ def unpublish(
         return
     for name in names:
         out.print(f"{name}  withdrawn")
+
+
+def _sample(path: Path | None) -> Sample | None:
+    """Return a file as a sample for a model's first media field."""
+    from penstock.cli.params import assign_files
+    from penstock.local.inspection import Sample
+
+    return None if path is None else Sample(path.name, lambda schema: assign_files([str(path)], schema))
 
 
 def _described(found: Catalogue, name: str, settings: Settings) -> CatalogueEntry:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.local.installation import Installation
 from penstock.local.library import Engine
+from penstock.local.precision import Difference, is_compared
 from penstock.models import CatalogueEntry, Model
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.weights import locate
@@ -28,6 +30,8 @@ class ModelFinding:
     notes: tuple[str, ...] = ()
     #: Seconds of the dummy request, if it was run.
     warm_up_s: float | None = None
+    #: The difference to float32, for a warmed-up model with classes or numbers in another number type.
+    float32: Difference | None = None
 
     @property
     def ok(self) -> bool:
@@ -35,11 +39,31 @@ class ModelFinding:
         return not self.problems
 
 
-def inspect(engine: Engine, names: Sequence[str], *, warm_up: bool) -> Iterator[ModelFinding]:
-    """Check the named models, or all, without fetching files. With `warm_up`, run the dummy requests of sound ones."""
+#: Returns a model's input with a sample file, by the schema of its input.
+InputOf = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A file on which models in another number type than float32 are compared with float32."""
+
+    name: str
+    input_of: InputOf
+
+
+def inspect(
+    engine: Engine, names: Sequence[str], *, warm_up: bool, sample: Sample | None = None
+) -> Iterator[ModelFinding]:
+    """Check the named models, or all, without fetching files. With `warm_up`, run the dummy requests of sound ones.
+
+    Those in another number type than float32 are compared with float32, on the sample or on noise.
+    """
     for name in names or engine.installation.names:
         found = _inspect(engine.installation, name)
-        yield _warm_up(engine, found) if warm_up and found.ok else found
+        if warm_up and found.ok:
+            found = _warm_up(engine, found)
+            found = _compare(engine, found, sample) if found.ok else found
+        yield found
 
 
 def _inspect(installation: Installation, name: str) -> ModelFinding:
@@ -58,7 +82,26 @@ def _warm_up(engine: Engine, found: ModelFinding) -> ModelFinding:
     except Exception as error:  # the check looks for faults of processors, too
         return replace(found, problems=(f"its dummy request failed: {type(error).__name__}: {error}",))
     note = f"loaded in {warmth.load_s:.1f} s, warmed up in {warmth.warm_up_s:.2f} s"
+    if warmth.batch < warmth.largest_batch:
+        note += f", batches of {warmth.batch} (of {warmth.largest_batch} that fit)"
     return replace(found, notes=(*found.notes, note), warm_up_s=warmth.warm_up_s)
+
+
+def _compare(engine: Engine, found: ModelFinding, sample: Sample | None) -> ModelFinding:
+    """Add the difference to float32, if the model has one that is quick to compute."""
+    record, entry = engine.installation.look_up(found.model)
+    if not is_compared(record):
+        return found
+    try:
+        document = None if sample is None else sample.input_of(entry.input_schema)
+        difference = engine.compare(record.name, document, sample="noise" if sample is None else sample.name)
+    except PenstockError as error:
+        said = f"not compared with float32: {error.code}: {error.detail}"
+        if sample is not None:
+            return replace(found, problems=(*found.problems, said))
+        # Nobody asked for noise, and two networks may need too much memory.
+        return replace(found, notes=(*found.notes, said))
+    return replace(found, notes=tuple(filter(None, (*found.notes, str(difference)))), float32=difference)
 
 
 def size_bytes(path: Path) -> int:

@@ -27,6 +27,7 @@ from penstock.errors import Canceled, InvalidInput, InvalidRequest, MediaNotFoun
 from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Phase, Progress, is_reference
 from penstock.local.installation import Installation, processing_here
+from penstock.local.precision import Difference, compare
 from penstock.log import configure
 from penstock.models import CatalogueEntry, media_references
 from penstock.processors.base import Output
@@ -35,7 +36,7 @@ from penstock.requests import is_file
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import Processed, Session, Work
-from penstock.workers.warmup import WarmUpReport, warm
+from penstock.workers.warmup import WarmUpReport, dummy_of, warm
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -202,6 +203,20 @@ class Engine:
         record, _ = self.installation.servable(model)
         folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=self._scratch)) / "dummy"
         return warm(record, self._processing, self._engine, folder, check=_Callbacks().check)
+
+    def compare(self, model: str, document: Mapping[str, Any] | None = None, *, sample: str = "noise") -> Difference:
+        """Run a request in the record's number type and in float32; return how the outputs differ.
+
+        Without a document that is the dummy request; `sample` is the word for the input. Raises the errors of `run`.
+        """
+        record, entry = self.installation.servable(model)
+        with tempfile.TemporaryDirectory(prefix="compare-", dir=self._scratch) as scratch:
+            folder = Path(scratch) / "request"
+            if document is None:
+                work = dummy_of(record, self._processing, folder)
+            else:
+                work = Work(record, plain := _plain(document), _media(entry, plain, folder / "media"), folder / "files")
+            return compare(work, self._processing, self._engine, sample=sample, check=_Callbacks().check)
 
     def close(self) -> None:
         """Free the device, and remove results without a folder of their own."""

@@ -24,6 +24,7 @@ import psutil
 from pydantic import ValidationError
 
 from penstock.errors import ConfigError, PenstockError
+from penstock.local.precision import WITH_DTYPE
 from penstock.local.tuning import Candidate, Space, Trial, batch_sizes, thread_counts, tile_sizes, tuned
 from penstock.models import Model
 from penstock.processors.base import Prompt
@@ -81,12 +82,10 @@ def space_of(model: Model) -> Space:
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = (processors,) if on_gpu else thread_counts(processors)
     start = Candidate(tile_px, model.max_batch, processors, model.dtype)
-    dtypes = ("float32", "bfloat16") if has_bfloat16(on_gpu=on_gpu) and model.runner in _WITH_DTYPE else (model.dtype,)
+    dtypes = ("float32", "bfloat16") if has_bfloat16(on_gpu=on_gpu) and model.runner in WITH_DTYPE else (model.dtype,)
     return Space(start, sizes, batch_sizes(model.max_batch), threads, dtypes)
 
 
-#: Runners that read a record's `dtype`.
-_WITH_DTYPE = ("terratorch", "torch", "transformers")
 #: Flags of processors that multiply matrices of bfloat16 in hardware: x86 and Arm.
 _BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
@@ -217,7 +216,7 @@ def _peak_bytes(model: Model) -> int:
 
 
 def _on_gpu(model: Model) -> bool:
-    if model.device == "cpu" or model.runner not in _WITH_DTYPE:
+    if model.device == "cpu" or model.runner not in WITH_DTYPE:
         return False
     import torch
 
