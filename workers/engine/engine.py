@@ -51,6 +51,7 @@ class BatchingEngine:
         sharers: int = 1,
         ahead_prompts: int = 4,
         ahead_bytes: int = 256 * 2**20,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an engine with these runners and start its scheduler.
 
@@ -58,6 +59,7 @@ class BatchingEngine:
         processes that share it, `sharers`). `ahead_prompts` and
         `ahead_bytes` limit the prompts and outputs that one run holds in memory beside its largest prompt. A run may
         draw two batches of prompts ahead even if `ahead_prompts` is smaller; `ahead_bytes` still applies.
+        `clock` returns the seconds by which `measure` compares batches.
         """
         budget = (lambda: memory_bytes) if memory_bytes is not None else partial(budget_bytes, sharers)
         self._residency = Residency(runners, max_models=max_models, budget_bytes=budget)
@@ -72,6 +74,8 @@ class BatchingEngine:
         #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
         self._time = DeviceTime(at=time.monotonic())
+        #: Seconds by which batches are measured.
+        self._clock = clock
         self._loss: DeviceLost | None = None
         self._closed = False
         self._scheduler = threading.Thread(target=self._schedule, name="engine-scheduler", daemon=True)
@@ -179,7 +183,7 @@ class BatchingEngine:
 
     def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:
         """Return the smallest batch of about the highest rate, and keep to its cost; see `Engine.measure`."""
-        check, ends_s = self._guarded(check), time.monotonic() + within_s
+        check, ends_s = self._guarded(check), self._clock() + within_s
         with self._using(model, check) as resident:
             steps, cost = search(most), resident.fitted(prompt).cost
             size, before = next(steps), resident.best_cost
@@ -199,7 +203,7 @@ class BatchingEngine:
         rates = [
             len(prompts) / took_s
             for _ in range(2)
-            if time.monotonic() < ends_s and (took_s := self._run_at_once(resident, prompts, check)) is not None
+            if self._clock() < ends_s and (took_s := self._run_at_once(resident, prompts, check)) is not None
         ]
         return max(rates, default=None)
 
@@ -303,14 +307,14 @@ class BatchingEngine:
         try:
             items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
-                alone, before, begun_s = self._runs == [run], self._batches, time.monotonic()
+                alone, before, begun_s = self._runs == [run], self._batches, self._clock()
                 for item in items:
                     run.add(item)
                 run.no_more_prompts()
                 self._work.notify_all()
             for _ in run.take(check):
                 pass
-            took_s = time.monotonic() - begun_s
+            took_s = self._clock() - begun_s
             with self._lock:
                 return took_s if alone and self._batches - before == len(own) else None
         finally:

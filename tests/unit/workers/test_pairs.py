@@ -35,8 +35,8 @@ def test_a_runner_that_gives_other_values_is_refused_with_those_that_fit(tmp_pat
     assert problem(make_model(tmp_path, "text-generation", runner="vllm")) == (
         "the runner 'vllm' cannot serve the processor 'text-generation': it does not give `token_ids` (list), "
         "`finish_reason` (text); it does not take `max_new_tokens` (number), `temperature` (number), `top_p` (number), "
-        "`seed` (number). Runners for 'text-generation': transformers. Processors for 'vllm': tensor, text-embedding, "
-        "vllm-plugin"
+        "`seed` (number). Runners for 'text-generation': transformers. Processors for 'vllm': openai-chat, "
+        "openai-completion, openai-embedding, tensor, text-embedding, vllm-plugin"
     )
     assert problem(make_model(tmp_path, "text-generation", runner="transformers")) == ""
 
