@@ -42,17 +42,22 @@ class Counting(LocalStore):
 def test_a_job_with_a_small_result_takes_a_put_of_its_request_artifact_and_outcome(
     valkey: ValkeyProcess, tmp_path: Path
 ) -> None:
+    """The first job of a tenant in a worker takes one more, of the environment in which its result was computed."""
     with open_bench(valkey.url, tmp_path, durability="manifest") as bench:
         objects = Counting(tmp_path / "objects")
         pipeline = replace(bench.pipeline, objects=objects, waits=StoreWaits(objects, 60))
         bench = replace(bench, objects=objects, pipeline=pipeline)
-        media = bench.upload("hi")
-        objects.asked.clear()
-        key = bench.submit("a", {"text": media})
         slots = Slots(bench.settings, bench.store, bench.pipeline.served, bench.pipeline.run)
-        assert slots.work("default") == 1
-        assert bench.store.run(records.read(key)).state is State.SUCCEEDED
-    medium = media.rpartition("/")[2]
-    assert [each for each in objects.asked if not each.endswith(medium)] == [
-        "put_bytes request.json", "put_file echo.txt", "put_bytes outcome.json",
-    ]  # fmt: skip
+
+        def asked_for(name: str) -> list[str]:
+            media = bench.upload("hi")
+            objects.asked.clear()
+            key = bench.submit(name, {"text": media})
+            assert slots.work("default") == 1
+            assert bench.store.run(records.read(key)).state is State.SUCCEEDED
+            return [each for each in objects.asked if not each.endswith(media.rpartition("/")[2])]
+
+        request, artifact, environment, outcome = asked_for("a")
+        assert [request, artifact, outcome] == ["put_bytes request.json", "put_file echo.txt", "put_bytes outcome.json"]
+        assert environment.startswith("put_bytes ")
+        assert asked_for("b") == [request, artifact, outcome]
