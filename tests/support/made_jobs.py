@@ -23,8 +23,6 @@ from penstock.storage.redis.scripts import JobStore
 from penstock.up.valkey import recorded_url
 
 QUEUE = "made"
-#: Jobs of one pipeline.
-TOGETHER = 500
 MODEL = CatalogueEntry(
     name="made",
     title="A model of the tests",
@@ -72,11 +70,10 @@ class MadeJobs:
         return wanted.key
 
     def submit_many(self, count: int, metadata: Mapping[str, str]) -> None:
-        """Submit jobs that nobody claims, quickly: many at once, and without manifests in the object store."""
+        """Submit jobs that nobody claims, without manifests in the object store."""
         limits = QueueLimits(10**6, 10**6, self.settings.retention_s, self.settings.max_crashes)
-        for begin in range(0, count, TOGETHER):
-            wanted = [self._wanted({}, metadata, "unclaimed") for _ in range(min(TOGETHER, count - begin))]
-            self.jobs.run_all([records.submit(one, limits) for one in wanted])
+        for _ in range(count):
+            self.jobs.run(records.submit(self._wanted({}, metadata, "unclaimed"), limits))
 
     def upload(self, path: Path) -> str:
         """Store a file as an upload of the tenant, and return its reference."""
