@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -201,8 +202,21 @@ class Pipeline:
         if made.copied is not None:
             return copied(made.copied[1], inputs, defaults, made.copied[0])
         described = environment(runnable.facts, {**made.software, **loaded_software()})
-        name = self.environments.keep(self.waits.store(attempt), attempt.claim.key.tenant, described)
+        name = self._kept(attempt, described)
         return provenance(name, inputs, defaults, Course(attempt.claim.parts, made.resumed))
+
+    def _kept(self, attempt: Attempt, described: Mapping[str, Any]) -> str | None:
+        """Store the environment of a result and return its digest.
+
+        Jobs that live in Redis alone do not wait for an object store that is away: their results have None.
+        """
+        tenant = attempt.claim.key.tenant
+        if self.settings.durability == "manifest":
+            return self.environments.keep(self.waits.store(attempt), tenant, described)
+        try:
+            return self.environments.keep(self.objects, tenant, described)
+        except ObjectStoreUnavailable:
+            return None
 
     def _known(self, attempt: Attempt, runnable: RunnableModel, media: JobMedia, folder: Path) -> Processed | None:
         """Return the result of an earlier, equal job, if the model has a cache and such a job exists.

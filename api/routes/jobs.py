@@ -134,7 +134,7 @@ async def read_job(
     if if_none_match and _matches(if_none_match, etag):
         return Response(status_code=304, headers=dict(response.headers))
     made_by = await api.provenance(job)
-    if made_by is not None and "software" not in made_by:
+    if made_by is not None and "environment" in made_by and "software" not in made_by:
         del response.headers["ETag"]  # the next answer may tell more
     return api.view(job, provenance=made_by)
 

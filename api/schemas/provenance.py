@@ -74,7 +74,8 @@ class ProvenanceView(Kept):
     environment: str | None = Field(
         default=None,
         description="Digest of `model`, `machine` and `software`: two results with the same one were computed alike. "
-        "Null where the result cache returned the result of a job without provenance, as are the three.",
+        "Null, as are the three, where the result cache returned the result of a job without provenance, and for a "
+        "job kept in Redis alone that ended while the object store was away.",
     )
     #: The model; null where its description is no longer stored.
     model: MadeByModelView | None = None

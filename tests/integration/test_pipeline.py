@@ -12,23 +12,26 @@ from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from penstock import log
-from penstock.errors import RedisUnavailable
+from penstock.errors import ObjectStoreUnavailable, RedisUnavailable
 from penstock.jobs import Claim, Job, JobKey, Progress, State, Status
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
 from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import RunLast
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
 from penstock.workers.slots import Slots
+from penstock.workers.store_waits import StoreWaits
 from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -116,6 +119,25 @@ def test_a_result_carries_what_made_it_in_both_stores(bench: Bench, durability: 
     if durability == "manifest":
         bench.store.client.flushdb()
         assert bench.journal.run(journal.read(key)).provenance == job.provenance
+
+
+class Full(LocalStore):
+    """A store that takes nothing more."""
+
+    def put_bytes(self, *_: Any, **__: Any) -> ObjectInfo:
+        raise ObjectStoreUnavailable("it is full")
+
+
+def test_a_job_kept_in_redis_alone_does_not_wait_to_store_its_environment(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    with open_bench(valkey.url, tmp_path, durability="redis") as bench:
+        key = bench.submit("a", {"text": bench.upload("hi")})
+        objects = Full(tmp_path / "objects")
+        pipeline = replace(bench.pipeline, objects=objects, waits=StoreWaits(objects, 600))
+        assert Slots(bench.settings, bench.store, pipeline.served, pipeline.run).work("default") == 1
+        job = read(bench, key)
+        assert (job.state, "environment" in json.loads(job.provenance or "")) == (State.SUCCEEDED, False)
 
 
 @pytest.mark.parametrize("text", ["bad", "bug"])
