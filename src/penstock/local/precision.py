@@ -46,7 +46,8 @@ class Difference:
     differing: int
     #: `differing` of `labels`, from 0 to 1; None without labels.
     share: float | None
-    #: Largest absolute difference of outputs that are numbers; None without such outputs.
+    #: Largest absolute difference of outputs that are numbers, infinite where one is none in the own type alone; None
+    #: without such outputs. What is no finite number in float32 is left out.
     largest_difference: float | None
     #: Largest absolute number of these outputs in float32.
     largest_number: float | None
@@ -93,10 +94,13 @@ class Tally:
         self.differing += int(np.count_nonzero(differ))
 
     def _add_numbers(self, own: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> None:
-        if not own.size:
+        finite = np.isfinite(exact)  # networks may answer "no number" for pixels without data
+        if not finite.any():
             return
-        self.largest_difference = max(self.largest_difference or 0.0, float(np.abs(own - exact).max()))
-        self.largest_number = max(self.largest_number or 0.0, float(np.abs(exact).max()))
+        differences = np.abs(own[finite] - exact[finite])
+        largest = float(np.where(np.isnan(differences), np.inf, differences).max())
+        self.largest_difference = max(self.largest_difference or 0.0, largest)
+        self.largest_number = max(self.largest_number or 0.0, float(np.abs(exact[finite]).max()))
 
 
 def is_compared(model: Model) -> bool:

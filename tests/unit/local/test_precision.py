@@ -73,3 +73,19 @@ def test_of_other_outputs_nothing_is_said() -> None:
 def test_only_models_that_are_quick_to_compute_twice_are_compared(change: dict[str, Any], compared: bool) -> None:
     fields = {"runner": "torch", "processor": "raster-segmentation", "dtype": "bfloat16"} | change
     assert is_compared(Model(name="m", title="M", source=".", revision="1", **fields)) is compared
+
+
+@pytest.mark.parametrize(
+    ("own", "exact", "difference", "number"),
+    [
+        ([1.5, np.nan], [1.0, np.nan], 0.5, 1.0),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0, 2.0),
+        ([np.nan, 1.0], [1.0, 1.0], np.inf, 1.0),
+        ([1.0], [np.nan], None, None),
+    ],
+)
+def test_pixels_without_a_number_hide_no_difference(
+    own: list[float], exact: list[float], difference: float | None, number: float | None
+) -> None:
+    found = tallied("values", np.array(own), np.array(exact)).result("noise")
+    assert (found.largest_difference, found.largest_number) == (difference, number)
