@@ -32,7 +32,7 @@ IMAGE_NAME, LAYOUTS_NAME = "image_{}", "layouts"
 #: New tokens of a warm-up: enough to run every kind of step.
 _DUMMY_STEPS = 4
 
-
+#: Returns the image of a reference.
 Read = Callable[[str], ImageArray]
 
 

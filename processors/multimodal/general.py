@@ -17,12 +17,12 @@ import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import InvalidInput, ModelUnavailable, first_line
 from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
-from penstock.processors.multimodal.library import first_line, is_encoder_decoder, load_processor
+from penstock.processors.multimodal.library import is_encoder_decoder, load_processor
 from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
 from penstock.processors.vision.image import ImageArray
 from penstock.reports import Issue

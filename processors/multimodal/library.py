@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import ModelUnavailable, PenstockError
+from penstock.errors import ModelUnavailable, PenstockError, first_line
 from penstock.models import Model
 from penstock.processors.directory import read_config
 
@@ -177,8 +177,3 @@ def _load_errors(model: Model, kind: str) -> Iterator[None]:
             f"model {model.name!r}: its files do not make the processor of the model_type {kind!r} "
             f"({type(error).__name__}: {first_line(error)})"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error of the library."""
-    return next(iter(str(error).strip().splitlines()), "")

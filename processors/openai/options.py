@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, StringConstraints, ValidationError
@@ -25,11 +25,8 @@ class RequestOptions(Record):
     timeout_s: float = Field(default=300, gt=0)
     #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
     passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
-
-    @property
-    def adapter_names(self) -> Sequence[str]:
-        """The LoRA adapters that a request may name."""
-        raise NotImplementedError
+    #: Names of the LoRA adapters that a request may name.
+    adapters: tuple[Adapter, ...] | Mapping[Adapter, str] = ()
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -55,11 +52,6 @@ class ServerOptions(RequestOptions):
     #: Further tries of a request within an attempt, after failures of the server.
     retries: int = Field(default=4, ge=0, le=100)
 
-    @property
-    def adapter_names(self) -> Sequence[str]:
-        """The LoRA adapters that a request may name."""
-        return self.adapters
-
     @classmethod
     def of(cls, model: Model) -> Self:
         """Return a model's options; raise `ModelUnavailable` that names the wrong ones."""
@@ -81,11 +73,6 @@ class EngineOptions(RequestOptions):
     adapters: Mapping[Adapter, str] = Field(default_factory=dict)
     #: vLLM's engine arguments, such as `{"max_model_len": 8192, "tensor_parallel_size": 2}`.
     engine: Mapping[str, Any] = Field(default_factory=dict)
-
-    @property
-    def adapter_names(self) -> Sequence[str]:
-        """The LoRA adapters that a request may name."""
-        return tuple(self.adapters)
 
 
 def options_of(model: Model) -> RequestOptions:

@@ -221,9 +221,9 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 def request_for(request: type[RequestT], options: RequestOptions) -> type[RequestT]:
     """Return the request of a model: with an adapter if it has some, and with the parameters that it passes on."""
-    if options.adapter_names:
+    if options.adapters:
         about = Field(default=None, description="LoRA adapter of the model; default: none.")
-        named: dict[str, Any] = {"adapter": (Literal[tuple(options.adapter_names)] | None, about)}
+        named: dict[str, Any] = {"adapter": (Literal[tuple(options.adapters)] | None, about)}
         request = create_model(request.__name__, __base__=request, __module__=__name__, **named)
     return passing(request, options.passed)
 

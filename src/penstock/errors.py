@@ -372,3 +372,8 @@ class Fenced(Interruption, code="fenced"):
 
 class Drained(Interruption, code="drained"):
     """The worker is shutting down."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text; empty for an error without a text."""
+    return next(iter(str(error).strip().splitlines()), "")

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
 
 from tests.support.hub import save
 from tests.support.image_text_kinds import FIRST, KINDS, Kind
+from tests.support.multimodal import write_tokenizer
 
 END = "<end>"
 VOCABULARY = 320
@@ -72,12 +71,7 @@ def write_kind(model_type: str, folder: Path) -> Path:
 
 
 def _write_tokens(folder: Path, special: list[str], kind: Kind) -> None:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(BPE({letter: number for number, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, special)
     config = {"bos_token": END, "eos_token": END, "pad_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "extra_special_tokens": dict(kind.named)}))
 

@@ -40,14 +40,19 @@ def write_json_files(folder: Path, files: Mapping[str, Any]) -> None:
         (folder / name).write_text(json.dumps(data))
 
 
-def write_texts(folder: Path, special: list[str], template: str) -> None:
-    """Write a tokenizer of bytes, whose special tokens are numbered from 256, and a chat template."""
+def write_tokenizer(folder: Path, special: list[str]) -> None:
+    """Write a tokenizer of bytes, whose special tokens are numbered from 256."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(BPE({letter: number for number, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def write_texts(folder: Path, special: list[str], template: str) -> None:
+    """Write a tokenizer of bytes, whose special tokens are numbered from 256, and a chat template."""
+    write_tokenizer(folder, special)
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     (folder / "chat_template.jinja").write_text(template)
 

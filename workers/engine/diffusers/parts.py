@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 import torch
 
-from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
+from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError, first_line
 from penstock.models import Model
 from penstock.processors.image_generation.pipeline import Pipeline
 from penstock.workers.engine.sources import directory_of
@@ -116,13 +116,9 @@ def _load_errors(model: Model, part: str) -> Iterator[None]:
     except MemoryError as error:
         raise OutOfMemory from error
     except Exception as error:  # a wrong config raises errors of any type
-        reason = error.detail if isinstance(error, PenstockError) else f"{type(error).__name__}: {_first_line(error)}"
+        reason = error.detail if isinstance(error, PenstockError) else f"{type(error).__name__}: {first_line(error)}"
         raise ModelUnavailable(
             f"model {model.name!r} cannot be loaded: the files of {part}/ do not make a network ({reason})"
             if part != "scheduler"
             else f"model {model.name!r} cannot be loaded: scheduler/scheduler_config.json is not usable ({reason})"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "")

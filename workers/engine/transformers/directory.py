@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError
+from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError, first_line
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
@@ -217,14 +217,10 @@ def _load_errors() -> Iterator[None]:
     except MemoryError as error:
         raise OutOfMemory from error
     except ImportError as error:
-        raise ModelUnavailable(f"it needs a library that is not installed: {_first_line(error)}") from error
+        raise ModelUnavailable(f"it needs a library that is not installed: {first_line(error)}") from error
     except Exception as error:  # a wrong config raises errors of any type
-        sentence = f"config.json and the weights do not make a network ({type(error).__name__}: {_first_line(error)})"
+        sentence = f"config.json and the weights do not make a network ({type(error).__name__}: {first_line(error)})"
         raise ModelUnavailable(sentence) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
 
 
 #: Model types with one method for embeddings of images and one for texts.

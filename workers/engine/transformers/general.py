@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed, first_line
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
 from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
@@ -178,7 +178,7 @@ class GeneralRunner:
         except _Captured as found:
             return found.opened
         except ValueError as error:
-            raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
+            raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
         raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
 
     def _scores(self, opened: Opened) -> Tensor:
@@ -191,7 +191,7 @@ class GeneralRunner:
         try:
             outputs = network(**given, return_dict=True)
         except ValueError as error:
-            raise InvalidInput(f"the network rejects this prompt: {_first_line(error)}") from error
+            raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
         # As loops of the library do, its own and those of `custom_generate`.
         opened.arguments = network._update_model_kwargs_for_generation(
             outputs, arguments, is_encoder_decoder=network.config.is_encoder_decoder
@@ -272,7 +272,3 @@ def _with_lists(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         else:
             made[name] = value
     return made
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
