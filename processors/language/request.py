@@ -74,6 +74,47 @@ def embedding_request(prompts: Sequence[str]) -> type[TextEmbeddingRequest]:
     return create_model(TextEmbeddingRequest.__name__, __base__=TextEmbeddingRequest, __module__=__name__, **fields)
 
 
+Texts = str | Annotated[list[str], Field(min_length=1, max_length=10_000), ITEMS]
+Raw = Annotated[bool, Field(description="Scores as the network computes them, instead of probabilities.")]
+
+
+class TextClassificationRequest(BaseModel):
+    """Texts to classify."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    texts: Texts = Field(description="One text or a list of them.")
+    top_k: int = Field(default=5, ge=1, le=1000, description="Number of classes per text in the result, best first.")
+    raw: Raw = False
+
+
+class TextRankingRequest(BaseModel):
+    """Documents to rank by how well they answer a query. They come first, so that texts of the command line are these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    documents: Texts = Field(description="One document or a list of them.")
+    queries: Texts = Field(description="One query for all documents, or one for each document.")
+    max_query_tokens: int | None = Field(default=None, ge=1, description="Longer queries are cut to these tokens.")
+    max_document_tokens: int | None = Field(default=None, ge=1, description="Longer documents are cut to these tokens.")
+    raw: Raw = False
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The queries with their documents, in the order of the documents."""
+        documents = [self.documents] if isinstance(self.documents, str) else self.documents
+        queries = [self.queries] if isinstance(self.queries, str) else self.queries
+        return list(zip(queries * len(documents) if len(queries) == 1 else queries, documents, strict=True))
+
+    @model_validator(mode="after")
+    def _one_query_each(self) -> Self:
+        documents = 1 if isinstance(self.documents, str) else len(self.documents)
+        queries = 1 if isinstance(self.queries, str) else len(self.queries)
+        if queries not in (1, documents):
+            raise ValueError(f"give one query, or one for each document: there are {queries} and {documents} documents")
+        return self
+
+
 class Message(BaseModel):
     """One turn of a conversation."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, normalizers
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
@@ -29,6 +29,8 @@ class Tokens:
     ids: list[int]
     #: True if the text was too long and was cut.
     truncated: bool = False
+    #: The number of each token's text in a pair, 0 or 1; empty for a single text.
+    types: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,16 @@ class Vocabulary:
         """
         encoding = self.tokenizer.encode(prompt + self.plain(text))
         return Tokens(encoding.ids, truncated=bool(encoding.overflowing))
+
+    def cut_pair(self, first: str, second: str) -> Tokens:
+        """Return the tokens of two texts together; the longer one is cut to the model's maximum."""
+        encoding = self.tokenizer.encode(self.plain(first), self.plain(second))
+        return Tokens(encoding.ids, truncated=bool(encoding.overflowing), types=encoding.type_ids)
+
+    def shortened(self, text: str, tokens: int) -> str:
+        """Return the beginning of a text, of this number of tokens at most."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return text if len(encoding.ids) <= tokens else text[: encoding.offsets[tokens - 1][1]]
 
     def beginning(self, prompt: str) -> int:
         """Return the number of tokens of a text's beginning, with the special tokens before it."""
@@ -97,6 +109,9 @@ def read_vocabulary(model: Model, *, truncate: bool) -> Vocabulary:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain exceptions only
         raise ModelUnavailable(f"model {model.name!r}: its tokenizer.json cannot be read: {error}") from error
+    if read_config(model, "sentence_bert_config.json").get("do_lower_case") is True:
+        own = tokenizer.normalizer
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([] if own is None else [own])])
     most = max_tokens(model, model.limits)
     # The runner pads prompts of different lengths, because only the runner knows which prompts share a batch.
     tokenizer.no_padding()

@@ -141,8 +141,8 @@ def read_general_encoder(model: Model) -> GeneralEncoder:
         raise ModelUnavailable(f"model {model.name!r}: {type(processor).__name__} takes no images with text")
     if not getattr(tokenizer, "is_fast", False):
         raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json, which its tokenizer is read from")
-    marks = _marks(processor)
-    vocabulary = _vocabulary(model, tokenizer, marks)
+    marks = marks_of(processor)
+    vocabulary = library_vocabulary(model, tokenizer, marks)
     encoder = GeneralEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
     return _styled(model, encoder)
 
@@ -201,7 +201,7 @@ def _shortest(content: list[Part]) -> str | list[Part]:
     return content[0]["text"] if len(content) == 1 and content[0]["type"] == "text" else content
 
 
-def _marks(processor: Any) -> list[str]:
+def marks_of(processor: Any) -> list[str]:
     """Return the texts that a processor and its tokenizers name as tokens, the longest first."""
     found = list(getattr(processor, "all_special_multimodal_tokens", ()))
     tokenizers = [getattr(processor, name) for name in processor.get_attributes() if "tokenizer" in name]
@@ -212,7 +212,7 @@ def _marks(processor: Any) -> list[str]:
     return sorted((mark for mark in texts if isinstance(mark, str) and len(mark) > 1), key=len, reverse=True)
 
 
-def _vocabulary(model: Model, tokenizer: Any, marks: Sequence[str]) -> Vocabulary:
+def library_vocabulary(model: Model, tokenizer: Any, marks: Sequence[str]) -> Vocabulary:
     """Return the library's tokenizer for decoding, and for finding special tokens in users' texts.
 
     Placeholders that `config.json` names count as special tokens, even where the tokenizer does not call them so.
@@ -244,14 +244,15 @@ def _encoded(made: Mapping[str, Any]) -> Encoded:
         if value is None or name == IDS:
             continue
         if isinstance(value, list | tuple):
-            arrays.update({f"{name}.{number}": _array(one) for number, one in zip(count(), value, strict=False)})
+            arrays.update({f"{name}.{number}": array_of(one) for number, one in zip(count(), value, strict=False)})
         else:
-            arrays[name] = _array(value)
+            arrays[name] = array_of(value)
     ids = made.get(IDS)
-    return Encoded([] if ids is None else [int(number) for number in _array(ids).reshape(-1)], arrays)
+    return Encoded([] if ids is None else [int(number) for number in array_of(ids).reshape(-1)], arrays)
 
 
-def _array(value: Any) -> Array:
+def array_of(value: Any) -> Array:
+    """Return a value of the library as an array; raise `ValueError` if it is none."""
     array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"it makes a value of the type {type(value).__name__}, which is no array")

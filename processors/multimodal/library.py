@@ -58,6 +58,19 @@ def is_encoder_decoder(model: Model) -> bool:
         return bool(library().AutoConfig.from_pretrained(model.source, **_LOCAL).is_encoder_decoder)
 
 
+def text_length(model: Model) -> int | None:
+    """Return the places of the network's text tower, with the library's default; None if it has no maximum."""
+    with _load_errors(model, "its"):
+        config = library().AutoConfig.from_pretrained(model.source, **_LOCAL).get_text_config()
+        places: int | None = getattr(config, "max_position_embeddings", None)
+        shifted = config.model_type in _SHIFTED
+        return places - (config.pad_token_id + 1) if shifted and places is not None else places
+
+
+#: Types of text towers whose positions begin after the padding token's id, which leaves fewer positions.
+_SHIFTED = frozenset({"altclip_text_model"})
+
+
 def _processor_class(model: Model, kind: str) -> Any:
     """Return the class that the directory's files name, else the class of the `model_type`."""
     from transformers.models.auto import processing_auto as known

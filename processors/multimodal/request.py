@@ -1,4 +1,4 @@
-"""The `input` of chats about images. The API publishes its JSON Schema, so nothing heavy is imported here."""
+"""The `input` of chats about images, and of texts and images to embed. The API publishes its JSON Schema, so nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.models import ITEMS, MediaReference
-from penstock.processors.language.request import NewTokens, Seed, Stop, Temperature, TopP
+from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
 
 _KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
 
@@ -88,4 +88,38 @@ class ImageTextRequest(BaseModel):
             raise ValueError("give either images with a prompt, or messages")
         if (self.images is None) != (self.prompt is None):
             raise ValueError("images and prompt go together")
+        return self
+
+
+class TextImageEmbeddingRequest(BaseModel):
+    """Texts, images or both to embed: one vector each, of one space. Vectors of texts come first in the result."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra={"anyOf": [{"required": ["texts"]}, {"required": ["images"]}]}
+    )
+
+    texts: Texts | None = Field(default=None, description="One text or a list of them.")
+    images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS] | None = (
+        Field(default=None, description=f"One image or a list of them ({_KINDS}).")
+    )
+    outputs: tuple[EmbeddingOutput, ...] = Field(
+        default=("json",),
+        min_length=1,
+        description="json: the embeddings in the result; safetensors: the artifact embeddings.safetensors.",
+    )
+
+    @property
+    def listed_texts(self) -> list[str]:
+        """The texts, in order."""
+        return [self.texts] if isinstance(self.texts, str) else self.texts or []
+
+    @property
+    def listed_images(self) -> list[str]:
+        """The media references of the images, in order."""
+        return [self.images] if isinstance(self.images, str) else self.images or []
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.texts is None and self.images is None:
+            raise ValueError("give texts, images or both")
         return self

@@ -26,13 +26,17 @@ class Classes:
 
     labels: Mapping[int, str]
     multi_label: bool
+    #: True: the logits are the answer, as of a regression.
+    raw: bool = False
 
     def scores(self, output: Output) -> Scores:
-        """Return the softmax of the logits, or their sigmoid for multi-label models and models of one class."""
+        """Return the softmax of the logits, their sigmoid for multi-label models and those of one class, or raw ones."""
         logits = np.asarray(output.data[OUTPUT_NAME])
         values = logits.astype(np.float64)
         if values.ndim != 1 or not np.isfinite(values).all():
             raise ProcessorFailed(f"The network answered {logits.dtype} {logits.shape}; expected finite (classes,).")
+        if self.raw:
+            return values
         if self.multi_label or len(values) == 1:
             return np.asarray(0.5 * (1 + np.tanh(values / 2)))
         raised = np.exp(values - values.max())

@@ -114,8 +114,16 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "speech-recognition": _hub(networks.speech_recognition, "speech.wav"),
         "tabular": _onnx(graphs.table, "plots.csv", _COLUMNS),
         "tensor": _onnx(graphs.rows, "rows.npy", _ROWS),
+        "text-classification": _hub(
+            networks.text_classification({0: "negative", 1: "positive"}), '"A pleasant evening."'
+        ),
         "text-embedding": _hub(networks.text_embedding, '"A cat sits on the mat."'),
         "text-generation": _hub(networks.text_generation, '"Once upon a time"'),
+        "text-image-embedding": _hub(networks.zero_shot, '"a cat" "a dog"'),
+        "text-ranking": _hub(
+            networks.text_classification({0: "relevance"}),
+            '"A cat sleeps." "It rains." --param queries=\'What do cats do?\'',
+        ),
         "video-classification": _hub(_LABELLER, "clip.mp4"),
         "video-segmentation": _hub(_SEGMENTER, "clip.mp4"),
         "zero-shot-classification": _hub(networks.zero_shot, "photo.jpg --param labels=cat,dog"),

@@ -79,6 +79,20 @@ def text_embedding(folder: Path) -> None:
     _tokenizer(folder, "<end>")
 
 
+def text_classification(labels: Mapping[int, str]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        transformers = library("transformers")
+
+        config = transformers.BertConfig(
+            **_WIDE, vocab_size=257, max_position_embeddings=256, initializer_range=0.5, pad_token_id=256,
+            id2label=dict(labels),
+        )  # fmt: skip
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+        _tokenizer(folder, "<end>")
+
+    return write
+
+
 def speech_recognition(folder: Path) -> None:
     """Write a Whisper that hears `_WINDOW_S` at a time."""
     transformers = library("transformers")

@@ -151,7 +151,10 @@ def known_types() -> Known:
             Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
             Task.IMAGE_EMBEDDING: images,
             Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
+            Task.TEXT_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+            - _OTHER_TEXTS,
             Task.TEXT_EMBEDDING: frozenset(texts - images),
+            Task.TEXT_IMAGE_EMBEDDING: _ONE_SPACE,
             Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
             # Other speech models of the library return no timestamps, or take samples.
             Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
@@ -229,7 +232,18 @@ _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "
 #: Audio classifiers with features of their own.
 _OTHER_AUDIO = frozenset({"wav2vec2-bert", "whisper"})
 #: Tasks whose networks take tokens, or cast their inputs.
-_OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
+_OF_TOKENS = frozenset(
+    {Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION}
+)
+#: Classifiers that take more than the tokens of a text (boxes, tables, entities), or characters instead.
+_OTHER_TEXTS = frozenset(
+    {
+        "canine", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "perceiver", "reformer",
+        "roc_bert", "tapas",
+    }
+)  # fmt: skip
+#: Model types with one network for texts and one for images, whose vectors lie in one space.
+_ONE_SPACE = frozenset({"align", "altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "siglip", "siglip2"})
 #: Model types that compare images with texts by the product of their embeddings.
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})
 #: Model types that return masks and classes of an image alone; OneFormer takes a text as well.

@@ -62,10 +62,20 @@ BY_TASK: Mapping[Task, Sequence[Exchange]] = MappingProxyType(
             ),
             Exchange(prompt={**_TOKENS, **_SAMPLING}, optional={**_SAMPLED, "inputs.*": "array"}, output=_TEXT),
         ),
+        Task.TEXT_CLASSIFICATION: (
+            Exchange(
+                prompt=_TOKENS,
+                optional={"token_type_ids": "int64 (tokens)"},
+                output={"logits": "float32 (classes)"},
+            ),
+        ),
         Task.TEXT_EMBEDDING: (Exchange(prompt=_TOKENS, optional={"prompt_tokens": "number"}, output=_EMBEDDING),),
         Task.TEXT_GENERATION: (
             Exchange(prompt={**_TOKENS, **_SAMPLING}, optional=_SAMPLED, output=_TEXT),
             Exchange(prompt={"inputs_embeds": "float32 (tokens, width)", **_SAMPLING}, optional=_SAMPLED, output=_TEXT),
+        ),
+        Task.TEXT_IMAGE_EMBEDDING: (
+            Exchange(prompt={"kind": "text"}, optional={"inputs.*": "array"}, output=_EMBEDDING),
         ),
         Task.SPEECH_RECOGNITION: (
             Exchange(

@@ -21,10 +21,12 @@ from penstock.workers.engine.transformers.photos import (
     load_detector,
     load_instance_segmenter,
 )
+from penstock.workers.engine.transformers.pooling import pooling_of
 from penstock.workers.engine.transformers.similarity import load_zero_shot_classifier
 from penstock.workers.engine.transformers.speech import load_transcriber
 from penstock.workers.engine.transformers.tasks import Task
-from penstock.workers.engine.transformers.texts import load_text_embedder
+from penstock.workers.engine.transformers.texts import load_text_classifier, load_text_embedder
+from penstock.workers.engine.transformers.towers import load_text_image_embedder
 from penstock.workers.engine.weights import naming
 
 #: Loading functions by task.
@@ -38,7 +40,9 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
         Task.ZERO_SHOT_CLASSIFICATION: load_zero_shot_classifier,
         Task.IMAGE_EMBEDDING: load_image_embedder,
         Task.IMAGE_TEXT_TO_TEXT: load_conversation,
+        Task.TEXT_CLASSIFICATION: load_text_classifier,
         Task.TEXT_EMBEDDING: load_text_embedder,
+        Task.TEXT_IMAGE_EMBEDDING: load_text_image_embedder,
         Task.TEXT_GENERATION: load_generator,
         Task.SPEECH_RECOGNITION: load_transcriber,
         Task.AUDIO_CLASSIFICATION: load_audio_classifier,
@@ -65,6 +69,8 @@ def check_transformers(model: Model) -> None:
         directory = _directory(model)
         if directory.task is Task.IMAGE_TEXT_TO_TEXT:
             check_conversation(directory)
+        if directory.task is Task.TEXT_EMBEDDING:
+            pooling_of(directory)
 
 
 def _directory(model: Model) -> HubDirectory:

@@ -67,10 +67,10 @@ class SimilarityRunner:
         with self.device.running():
             received = [self.device.receive(state.sent) for state in states]
             if states[0].is_text:
-                embedded = _pooled(self.network.get_text_features(input_ids=torch.stack(received)))
+                embedded = pooled(self.network.get_text_features(input_ids=torch.stack(received)))
                 also = self._scale()
             else:
-                embedded, also = _pooled(self.network.get_image_features(pixel_values=torch.cat(received))), {}
+                embedded, also = pooled(self.network.get_image_features(pixel_values=torch.cat(received))), {}
             unit = embedded / embedded.norm(dim=-1, keepdim=True)
             return [Done(Output({"embedding": array, **also})) for array in arrays_of(unit)]
 
@@ -104,5 +104,6 @@ def load_zero_shot_classifier(directory: HubDirectory) -> Runner:
     )
 
 
-def _pooled(features: Any) -> Tensor:
+def pooled(features: Any) -> Tensor:
+    """Return the vectors (N, D) of the library's features, in float32."""
     return (features if isinstance(features, Tensor) else torch.as_tensor(features.pooler_output)).float()

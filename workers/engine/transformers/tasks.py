@@ -23,8 +23,10 @@ class Task(StrEnum):
     ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
     IMAGE_EMBEDDING = "image-embedding"
     IMAGE_TEXT_TO_TEXT = "image-text-to-text"
+    TEXT_CLASSIFICATION = "text-classification"
     TEXT_EMBEDDING = "text-embedding"
     TEXT_GENERATION = "text-generation"
+    TEXT_IMAGE_EMBEDDING = "text-image-embedding"
     SPEECH_RECOGNITION = "speech-recognition"
     AUDIO_CLASSIFICATION = "audio-classification"
 
@@ -42,24 +44,25 @@ class Known:
 
 
 #: Tasks by the end of a class's name in `architectures`, for tasks with a head of their own.
-_HEADS = {
-    "ForImageClassification": Task.IMAGE_CLASSIFICATION,
-    "ForImageClassificationWithTeacher": Task.IMAGE_CLASSIFICATION,
-    "ForSemanticSegmentation": Task.SEMANTIC_SEGMENTATION,
-    "LlavaForConditionalGeneration": Task.IMAGE_TEXT_TO_TEXT,
-    "LlavaNextForConditionalGeneration": Task.IMAGE_TEXT_TO_TEXT,
-    "Qwen2VLForConditionalGeneration": Task.IMAGE_TEXT_TO_TEXT,
-    "ForUniversalSegmentation": Task.INSTANCE_SEGMENTATION,
-    "ForInstanceSegmentation": Task.INSTANCE_SEGMENTATION,
-    "ForSegmentation": Task.INSTANCE_SEGMENTATION,
-    "ForObjectDetection": Task.OBJECT_DETECTION,
-    "ForDepthEstimation": Task.DEPTH_ESTIMATION,
-    "ForCausalLM": Task.TEXT_GENERATION,
-    "LMHeadModel": Task.TEXT_GENERATION,
-    "WhisperForConditionalGeneration": Task.SPEECH_RECOGNITION,
-    "ForAudioClassification": Task.AUDIO_CLASSIFICATION,
-    "ForSequenceClassification": Task.AUDIO_CLASSIFICATION,
-}
+_HEADS = (
+    ("ForImageClassification", Task.IMAGE_CLASSIFICATION),
+    ("ForImageClassificationWithTeacher", Task.IMAGE_CLASSIFICATION),
+    ("ForSemanticSegmentation", Task.SEMANTIC_SEGMENTATION),
+    ("LlavaForConditionalGeneration", Task.IMAGE_TEXT_TO_TEXT),
+    ("LlavaNextForConditionalGeneration", Task.IMAGE_TEXT_TO_TEXT),
+    ("Qwen2VLForConditionalGeneration", Task.IMAGE_TEXT_TO_TEXT),
+    ("ForUniversalSegmentation", Task.INSTANCE_SEGMENTATION),
+    ("ForInstanceSegmentation", Task.INSTANCE_SEGMENTATION),
+    ("ForSegmentation", Task.INSTANCE_SEGMENTATION),
+    ("ForObjectDetection", Task.OBJECT_DETECTION),
+    ("ForDepthEstimation", Task.DEPTH_ESTIMATION),
+    ("ForCausalLM", Task.TEXT_GENERATION),
+    ("LMHeadModel", Task.TEXT_GENERATION),
+    ("WhisperForConditionalGeneration", Task.SPEECH_RECOGNITION),
+    ("ForAudioClassification", Task.AUDIO_CLASSIFICATION),
+    ("ForSequenceClassification", Task.AUDIO_CLASSIFICATION),
+    ("ForSequenceClassification", Task.TEXT_CLASSIFICATION),
+)
 
 
 #: Tasks that the shipped processors need, by the names of processors.
@@ -74,8 +77,11 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
         "instance-segmentation": Task.INSTANCE_SEGMENTATION,
         "object-detection": Task.OBJECT_DETECTION,
+        "text-classification": Task.TEXT_CLASSIFICATION,
         "text-embedding": Task.TEXT_EMBEDDING,
         "text-generation": Task.TEXT_GENERATION,
+        "text-image-embedding": Task.TEXT_IMAGE_EMBEDDING,
+        "text-ranking": Task.TEXT_CLASSIFICATION,
         "speech-recognition": Task.SPEECH_RECOGNITION,
         "video-classification": Task.IMAGE_CLASSIFICATION,
         "video-segmentation": Task.SEMANTIC_SEGMENTATION,
@@ -113,7 +119,7 @@ def resolve(config: Mapping[str, Any], asked: object, known: Known) -> Task:
     if asked is not None:
         return _asked(asked, model_type, possible)
     architectures = config.get("architectures") or ()
-    for head, task in _HEADS.items():
+    for head, task in _HEADS:
         if task in possible and any(str(name).endswith(head) for name in architectures):
             return task
     for task in (Task.IMAGE_EMBEDDING, Task.TEXT_EMBEDDING):

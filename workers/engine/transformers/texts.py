@@ -1,4 +1,4 @@
-"""Text embedding. Texts of similar lengths share a batch, padded to the longest and masked.
+"""Networks of texts: an embedding, or scores of labels. Texts of similar lengths share a batch, padded and masked.
 
 On a CPU in float32 a text alone gets the same bits every time; other texts of its batch change the last bits only (they
 are masked, but sums are taken in another order).
@@ -6,7 +6,8 @@ are masked, but sums are taken in another order).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from penstock.workers.engine.base import Done, Runner
 from penstock.workers.engine.remembering import remembering
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
-from penstock.workers.engine.transformers.pooling import Pooling, pooling_of
+from penstock.workers.engine.transformers.pooling import pooling_of
 
 #: Texts whose lengths are equal when rounded up to a multiple of this share a batch.
 LENGTH_STEP = 32
@@ -37,28 +38,43 @@ class SentText:
 
     sent: Sent
     #: The number of tokens at the beginning that do not count in the pooling.
-    skipped: int
+    skipped: int = 0
+    #: The numbers of the text's parts; None: the network takes none, or all tokens are of the first part.
+    types: Sent | None = None
+
+
+#: Makes the name and the arrays of outputs from a network, its inputs, and the mask of the tokens that count.
+Answer = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class TextRunner:
-    """A network that embeds texts: prompts have `input_ids`, int64 (T,), with special tokens.
+    """A network of texts: prompts have `input_ids`, int64 (T,), with special tokens.
 
-    The first `prompt_tokens` [0] of them are read by the network and left out of the pooling. Outputs have `embedding`,
-    float32 (D,).
+    `token_type_ids`, int64 (T,) of 0 and 1, name the parts of a pair of texts. The first `prompt_tokens` [0] tokens are
+    read by the network and left out of the pooling. Outputs have `embedding`, float32 (D,), or `logits`, float32
+    (classes,).
     """
 
     network: Any
     device: TorchDevice
-    pooling: Pooling
+    answer: Answer
     max_batch: int
     memory_bytes: int
     vocabulary: int
     max_tokens: int | None
+    #: Token of the padding; None: the network cannot tell padding from tokens, and takes one text at a time.
+    padding: int | None = 0
+    #: True where the network tells the parts of a pair apart.
+    takes_types: bool = False
+    #: Token whose number must be the same in all texts of a batch.
+    counted: int | None = None
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return the rounded length: texts of similar lengths share a batch."""
-        return -(-len(prompt.data["input_ids"]) // LENGTH_STEP)
+        ids = prompt.data["input_ids"]
+        ends = 0 if self.counted is None else int(np.count_nonzero(ids == self.counted))
+        return -(-len(ids) // LENGTH_STEP), ends
 
     def admit(self, prompt: Prompt) -> SentText:
         """Return the token ids on their way to the device."""
@@ -66,43 +82,88 @@ class TextRunner:
         skipped = prompt.data.get("prompt_tokens", 0)
         if type(skipped) is not int or not 0 <= skipped < len(ids):
             raise ProcessorFailed("the network takes `prompt_tokens`, a whole number below that of all tokens")
-        return SentText(self.device.send(ids), skipped)
+        return SentText(self.device.send(ids), skipped, self._types(prompt.data.get("token_type_ids"), len(ids)))
 
     def step(self, states: Sequence[SentText]) -> Sequence[Done]:
-        """Run the network once."""
+        """Run the network once; without a token for padding once per text."""
         with self.device.running():
-            ids, mask = _padded([self.device.receive(state.sent) for state in states])
-            embedded = self._embed(ids, mask, [state.skipped for state in states])
-            return [Done(Output({"embedding": array})) for array in arrays_of(embedded)]
+            if self.padding is None:
+                return [done for state in states for done in self._run([state])]
+            return self._run(states)
 
     def close(self) -> None:
         """Free the device's memory."""
         self.device.free(self.network)
 
-    def _embed(self, ids: Tensor, mask: Tensor, skipped: Sequence[int]) -> Tensor:
-        hidden = self.network(input_ids=ids, attention_mask=mask).last_hidden_state
+    def _types(self, types: Array | None, tokens: int) -> Sent | None:
+        if types is None or not self.takes_types:
+            return None
+        if not isinstance(types, np.ndarray) or types.dtype != np.int64 or types.shape != (tokens,):
+            raise ProcessorFailed("the network takes `token_type_ids`, an int64 array as long as `input_ids`")
+        if not np.isin(types, (0, 1)).all():
+            raise InvalidInput("`token_type_ids` are 0 and 1")
+        return self.device.send(types)
+
+    def _run(self, states: Sequence[SentText]) -> list[Done]:
+        texts = [self.device.receive(state.sent) for state in states]
+        mask = _padded([torch.ones_like(text) for text in texts], 0)
+        inputs = {"input_ids": _padded(texts, self.padding or 0), "attention_mask": mask}
+        if any(state.types is not None for state in states):
+            parts = zip(states, texts, strict=True)
+            inputs["token_type_ids"] = _padded(
+                [torch.zeros_like(text) if one.types is None else self.device.receive(one.types) for one, text in parts],
+                0,
+            )
         counted = mask.clone()
-        for row, count in zip(counted, skipped, strict=True):
-            row[:count] = 0
-        return self.pooling(hidden, counted)
+        for row, state in zip(counted, states, strict=True):
+            row[: state.skipped] = 0
+        name, answers = self.answer(self.network, inputs, counted)
+        return [Done(Output({name: array})) for array in arrays_of(answers)]
 
 
 def load_text_embedder(directory: HubDirectory) -> Runner:
     """Load a network that returns `embedding`; see `pooling_of` and `load_image_embedder` for its options."""
     model, pooling = directory.model, pooling_of(directory)
-    device = TorchDevice.of(model)
     network = directory.load("AutoModel", unused=lambda name: name.startswith("pooler."))
+
+    def embed(network: Any, inputs: Mapping[str, Tensor], counted: Tensor) -> tuple[str, Tensor]:
+        return "embedding", pooling(network(**inputs).last_hidden_state, counted)
+
+    runner = _runner(directory, network, embed)
+    pooling.layers.requires_grad_(requires_grad=False).to(runner.device.device)
+    return remembering(runner, model)
+
+
+def load_text_classifier(directory: HubDirectory) -> Runner:
+    """Load a network that returns `logits`."""
+    network = directory.load("AutoModelForSequenceClassification")
+    config = network.config
+    takes_types = "token_type_ids" in inspect.signature(network.forward).parameters
+    return _runner(
+        directory,
+        network,
+        lambda network, inputs, counted: ("logits", network(**inputs).logits.float()),  # noqa: ARG005
+        padding=getattr(config.get_text_config(), "pad_token_id", None),
+        takes_types=takes_types and getattr(config, "type_vocab_size", 0) > 1,
+        # Networks with a decoder read the vector at the last of these tokens, and count them over the whole batch.
+        counted=config.eos_token_id if config.is_encoder_decoder else None,
+    )
+
+
+def _runner(directory: HubDirectory, network: Any, answer: Answer, **fields: Any) -> TextRunner:
+    device = TorchDevice.of(directory.model)
     device.place(network)
-    runner = TextRunner(
+    config = network.config.get_text_config()
+    return TextRunner(
         network,
         device,
-        pooling,
-        max_batch=model.max_batch,
+        answer,
+        max_batch=directory.model.max_batch,
         memory_bytes=weights_bytes(network),
-        vocabulary=network.config.vocab_size,
-        max_tokens=_max_tokens(network.config),
+        vocabulary=config.vocab_size,
+        max_tokens=_max_tokens(config),
+        **fields,
     )
-    return remembering(runner, model)
 
 
 def checked_tokens(ids: Array, vocabulary: int, max_tokens: int | None) -> Array:
@@ -118,11 +179,9 @@ def checked_tokens(ids: Array, vocabulary: int, max_tokens: int | None) -> Array
     return ids
 
 
-def _padded(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return token ids and mask, both (N, T); the mask is 0 for padding."""
-    ids = torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
-    return ids, mask
+def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
+    """Return rows (T,) of numbers as one tensor (N, T), padded at their ends."""
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
 
 
 def _max_tokens(config: Any) -> int | None:
