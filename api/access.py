@@ -72,6 +72,12 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Scope.WEBHOOKS,
         # Facades create jobs, uploads and batches.
         ("POST", "/pooling"): Scope.SUBMIT,
+        ("POST", "/score"): Scope.SUBMIT,
+        ("POST", "/v1/score"): Scope.SUBMIT,
+        ("POST", "/rerank"): Scope.SUBMIT,
+        ("POST", "/v1/rerank"): Scope.SUBMIT,
+        ("POST", "/v2/rerank"): Scope.SUBMIT,
+        ("POST", "/classify"): Scope.SUBMIT,
         ("GET", "/openai/v1/models"): Scope.READ,
         ("GET", "/openai/v1/models/{name}"): Scope.READ,
         ("POST", "/openai/v1/chat/completions"): Scope.SUBMIT,

@@ -33,6 +33,7 @@ from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
 from penstock.api.facades.runpod import routes as runpod
+from penstock.api.facades.scoring import routes as scoring
 from penstock.api.framing import AbsoluteTarget, AmbiguousLength
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
@@ -157,8 +158,8 @@ def _routers(services: Services) -> list[APIRouter]:
         logs.router, deliveries.router,
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
-        metrics.router, workers.router, usage.router, drops.router, pooling.router, openai.router, openai_audio.router,
-        openai_files.router, openai_batches.router, ogc.router, runpod.router, object_events.router,
+        metrics.router, workers.router, usage.router, drops.router, pooling.router, scoring.router, openai.router,
+        openai_audio.router, openai_files.router, openai_batches.router, ogc.router, runpod.router, object_events.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 

@@ -57,10 +57,10 @@ class Call:
         """Return the JSON body as `read` returns it; raise the errors of `read_json`. The fingerprint is the call's."""
         return await read_json(self.request, self.api, read, path=self.request.url.path)
 
-    async def model(self, name: str, capability: Capability) -> CatalogueEntry:
+    async def model(self, name: str, *wanted: Capability) -> CatalogueEntry:
         """Return the requested model; raise the errors of `require_capability`."""
         catalogue = await self.api.models.read(name)
-        return require_capability(catalogue, name, capability)
+        return require_capability(catalogue, name, *wanted)
 
     async def submit(self, identity: str, wanted: JobRequest) -> Job:
         """Submit the call's job. A different identity under the same idempotency key is rejected."""

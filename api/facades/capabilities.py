@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -18,6 +18,9 @@ class Capability(StrEnum):
     IMAGE_CHAT = "chat about images"
     COMPLETION = "text completion"
     EMBEDDING = "text embedding"
+    IMAGE_EMBEDDING = "embedding of images"
+    SCORING = "scoring of texts"
+    CLASSIFICATION = "text classification"
     IMAGE_GENERATION = "image generation"
     TRANSCRIPTION = "transcription"
     POOLING = "pooling of scenes"
@@ -28,11 +31,14 @@ CAPABILITIES: Mapping[str, frozenset[Capability]] = MappingProxyType(
         "image-generation": frozenset({Capability.IMAGE_GENERATION}),
         "image-text-to-text": frozenset({Capability.CHAT, Capability.IMAGE_CHAT}),
         "text-generation": frozenset({Capability.CHAT, Capability.COMPLETION}),
-        "text-embedding": frozenset({Capability.EMBEDDING}),
+        "text-classification": frozenset({Capability.CLASSIFICATION}),
+        "text-embedding": frozenset({Capability.EMBEDDING, Capability.SCORING}),
+        "text-image-embedding": frozenset({Capability.EMBEDDING, Capability.IMAGE_EMBEDDING}),
+        "text-ranking": frozenset({Capability.SCORING}),
         "speech-recognition": frozenset({Capability.TRANSCRIPTION}),
         "openai-chat": frozenset({Capability.CHAT}),
         "openai-completion": frozenset({Capability.COMPLETION}),
-        "openai-embedding": frozenset({Capability.EMBEDDING}),
+        "openai-embedding": frozenset({Capability.EMBEDDING, Capability.SCORING}),
         "raster-segmentation": frozenset({Capability.POOLING}),
         "raster-regression": frozenset({Capability.POOLING}),
         "vllm-plugin": frozenset({Capability.POOLING}),
@@ -54,23 +60,24 @@ def capabilities_of(entry: CatalogueEntry) -> frozenset[Capability]:
     return CAPABILITIES.get(entry.processor, frozenset())
 
 
-def require_capability(catalogue: Mapping[str, CatalogueEntry], name: str, capability: Capability) -> CatalogueEntry:
-    """Return the model of this name or alias.
+def require_capability(catalogue: Mapping[str, CatalogueEntry], name: str, *wanted: Capability) -> CatalogueEntry:
+    """Return the model of this name or alias, which has one of the capabilities.
 
     Raises `ModelUnfit` and the errors of `servable`, with the names of the models that have the capability.
     """
+    what = " or ".join(wanted)
     try:
         entry = servable(name, catalogue)
     except ModelNotServed as error:
-        detail = f"there is no model {name!r} for {capability}; known models: {_capable(catalogue, capability)}"
+        detail = f"there is no model {name!r} for {what}; known models: {_capable(catalogue, wanted)}"
         raise ModelNotServed(detail, errors=error.errors) from error
-    if capability not in capabilities_of(entry):
-        known = _capable(catalogue, capability)
-        raise ModelUnfit(f"{entry.name} does not support {capability}; models that do: {known}")
+    if capabilities_of(entry).isdisjoint(wanted):
+        known = _capable(catalogue, wanted)
+        raise ModelUnfit(f"{entry.name} does not support {what}; models that do: {known}")
     return entry
 
 
-def _capable(catalogue: Mapping[str, CatalogueEntry], capability: Capability) -> str:
-    """Return the names of the usable models with a capability."""
+def _capable(catalogue: Mapping[str, CatalogueEntry], wanted: Sequence[Capability]) -> str:
+    """Return the names of the usable models with one of the capabilities."""
     usable = {name: entry for name, entry in catalogue.items() if entry.problem is None}
-    return known_names({name: entry for name, entry in usable.items() if capability in capabilities_of(entry)})
+    return known_names({name: entry for name, entry in usable.items() if not capabilities_of(entry).isdisjoint(wanted)})

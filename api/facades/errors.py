@@ -1,4 +1,4 @@
-"""Error formats of the facades: OpenAI's below `/openai`, vLLM's at `/pooling`, RunPod's below `/runpod`.
+"""Error formats of the facades: OpenAI's below `/openai`, vLLM's at its routes, RunPod's below `/runpod`.
 
 In these formats an invalid request is 400 (422 in the native API) and an unknown model is 404.
 """
@@ -138,11 +138,12 @@ _UNSUPPORTED = ("/responses", "/moderations")
 _OPENAI_ONLY = (*(route for route in OPENAI_ROUTES if route not in ("/models", "/batches")), *_UNSUPPORTED)
 #: Paths that OpenAI's clients request with a wrong base URL.
 _WRONG_BASE = frozenset(f"{base}{route}" for base in ("", "/v1", "/openai") for route in _OPENAI_ONLY)
+VLLM_ROUTES = ("/pooling", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/classify")
 #: Path prefix -> error format. OpenAI's clients show only errors in OpenAI's format.
 ERROR_FORMATS: Mapping[str, ErrorFormat] = MappingProxyType(
     {
         "/openai": _as_openai,
-        "/pooling": _as_vllm,
+        **dict.fromkeys(VLLM_ROUTES, _as_vllm),
         "/runpod": _as_runpod,
         **dict.fromkeys(sorted(_WRONG_BASE), _as_openai),
     }

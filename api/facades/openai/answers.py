@@ -56,10 +56,7 @@ def embeddings(
     Raises `InvalidRequest` where `dimensions` is not the model's number, and `ContextExceeded` where texts were
     truncated without `truncated`.
     """
-    cut = result.data.get("truncated") or ()
-    if cut and not truncated:
-        why = f"is longer than the context of {result.model}; shorten or truncate it (`truncate_prompt_tokens: -1`)"
-        raise ContextExceeded(f"input[{cut[0]}] {why}", errors=[Issue("/input", f"input[{cut[0]}] {why}")])
+    require_whole(result, truncated)
     made = result.data.get("dimensions")
     if dimensions is not None and dimensions != made:
         why = f"the embeddings of {result.model} have {made} dimensions"
@@ -72,6 +69,14 @@ def embeddings(
     tokens = dict(result.data.get("usage") or {}).get("prompt_tokens", 0)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": rows, "model": result.model, "usage": usage}
+
+
+def require_whole(result: JobResult, truncated: bool) -> None:
+    """Raise `ContextExceeded` where texts were truncated without `truncated`."""
+    cut = result.data.get("truncated") or ()
+    if cut and not truncated:
+        why = f"is longer than the context of {result.model}; shorten or truncate it (`truncate_prompt_tokens: -1`)"
+        raise ContextExceeded(f"input[{cut[0]}] {why}", errors=[Issue("/input", f"input[{cut[0]}] {why}")])
 
 
 @dataclass(frozen=True, slots=True)

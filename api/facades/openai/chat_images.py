@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from penstock.api.facades.calls import Call
 from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.media import decode_base64, store_upload
-from penstock.api.facades.openai.requests import ChatRequest, ImageContent
+from penstock.api.facades.openai.requests import ConversationMessage, ImageContent
 from penstock.errors import InvalidRequest
 from penstock.models import CatalogueEntry
 from penstock.reports import Issue
@@ -24,14 +24,14 @@ _SUFFIXES: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 
 
-async def store(call: Call, entry: CatalogueEntry, wanted: ChatRequest) -> Mapping[str, str]:
+async def store(call: Call, entry: CatalogueEntry, messages: Sequence[ConversationMessage]) -> Mapping[str, str]:
     """Store each inline image of a chat once; return `data:` URL -> upload reference.
 
     Raises `InvalidRequest` for a medium that is no image and for too many images, and the errors of `store_upload`.
     """
-    if Capability.IMAGE_CHAT not in capabilities_of(entry):
+    if capabilities_of(entry).isdisjoint((Capability.IMAGE_CHAT, Capability.IMAGE_EMBEDDING)):
         return {}
-    found = dict(_inline(wanted))
+    found = dict(_inline(messages))
     most = entry.limits.max_items
     if most is not None and len(found) > most:
         raise InvalidRequest(f"the chat has {len(found)} images; {entry.name} accepts at most {most}")
@@ -42,9 +42,9 @@ async def store(call: Call, entry: CatalogueEntry, wanted: ChatRequest) -> Mappi
     }
 
 
-def _inline(wanted: ChatRequest) -> Iterator[tuple[str, str]]:
+def _inline(messages: Sequence[ConversationMessage]) -> Iterator[tuple[str, str]]:
     """Yield the `data:` URLs of a chat with their JSON pointers."""
-    for at, message in enumerate(wanted.messages):
+    for at, message in enumerate(messages):
         for place, part in enumerate(message.content):
             if isinstance(part, ImageContent) and part.image_url.url[:5].lower() == "data:":
                 yield part.image_url.url, f"/messages/{at}/content/{place}/image_url/url"

@@ -116,10 +116,11 @@ class CompletionRequest(Generation):
 
 
 class EmbeddingRequest(Body):
-    """`POST /v1/embeddings`."""
+    """`POST /v1/embeddings`. `messages` is vLLM's form for an image: one message of a user with one part."""
 
     model: ModelName
-    input: str | Annotated[list[str], Field(min_length=1, max_length=10_000)]
+    input: str | Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
+    messages: Annotated[list[ConversationMessage], Field(min_length=1, max_length=1)] | None = None
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
     #: vLLM's parameter: -1 truncates texts to the model's context. Without it, longer texts are rejected.
@@ -150,7 +151,10 @@ def read_embedding(body: Any) -> EmbeddingRequest:
     given = body.get("input") if isinstance(body, dict) else None
     if isinstance(given, list) and any(isinstance(item, int | list) for item in given):
         raise _invalid("input", "has token ids, which are not supported; send text")
-    return read_body(EmbeddingRequest, body)
+    wanted = read_body(EmbeddingRequest, body)
+    if (wanted.input is None) == (wanted.messages is None):
+        raise _invalid("input", "is required" if wanted.input is None else "and `messages` exclude each other")
+    return wanted
 
 
 def chat_job(
@@ -180,14 +184,33 @@ def completion_job(entry: CatalogueEntry, wanted: CompletionRequest, *, seed: in
     return JobRequest(model=entry.name, input=value)
 
 
-def embedding_job(entry: CatalogueEntry, wanted: EmbeddingRequest) -> JobRequest:
-    """Return the job of an embedding request."""
-    texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input
+def embedding_job(
+    entry: CatalogueEntry, wanted: EmbeddingRequest, *, stored: Mapping[str, str] = MappingProxyType({})
+) -> JobRequest:
+    """Return the job of an embedding request. `stored` as in `chat_job`."""
+    if wanted.messages is not None:
+        return JobRequest(model=entry.name, input=_embedded_part(entry, wanted.messages[0], stored))
+    texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input or []
     named: dict[str, Any] = {"prompt_name": wanted.prompt_name, "prompt": wanted.prompt}
     if is_forwarded(entry):
         named["dimensions"] = wanted.dimensions
     given = {name: value for name, value in named.items() if value is not None}
     return JobRequest(model=entry.name, input={"texts": texts, **given})
+
+
+def _embedded_part(entry: CatalogueEntry, message: ConversationMessage, stored: Mapping[str, str]) -> dict[str, Any]:
+    """Return the input of a job for the only part of a message."""
+    if Capability.IMAGE_EMBEDDING not in capabilities_of(entry):
+        raise _invalid("messages", f"is not supported by {entry.name}, which embeds texts alone; send `input`")
+    content = message.content
+    if message.role != "user" or (not isinstance(content, str) and len(content) != 1):
+        raise _invalid(
+            "messages", f"has to be one message of the user with one text or image: {entry.name} embeds each"
+        )
+    part = content if isinstance(content, str) else content[0]
+    if isinstance(part, ImageContent):
+        return {"images": [_reference(part.image_url.url, "/messages/0/content/0/image_url/url", stored)]}
+    return {"texts": [part if isinstance(part, str) else part.text]}
 
 
 def read_body(model: type[BodyT], body: Any, refused: Mapping[str, tuple[Any, ...]] = _REFUSED) -> BodyT:

@@ -26,7 +26,7 @@ from penstock.jobs import Job
 from penstock.models import CatalogueEntry, find, no_model
 
 #: Capabilities that OpenAI's interface uses.
-_USED = frozenset(Capability) - {Capability.POOLING}
+_USED = frozenset(Capability) - {Capability.POOLING, Capability.SCORING, Capability.CLASSIFICATION}
 _RESPONSES: Mapping[Kind, Callable[[JobResult], dict[str, Any]]] = MappingProxyType(
     {"chat.completion": answers.chat, "text_completion": answers.completion}
 )
@@ -59,7 +59,7 @@ async def create_chat_completion(call: CurrentCall) -> Response:
         return await _forwarded(call, body, entry, Capability.CHAT, "chat.completion")
     wanted = body.value.own()
     entry = await call.model(wanted.model, Capability.CHAT)
-    stored = await chat_images.store(call, entry, wanted)
+    stored = await chat_images.store(call, entry, wanted.messages)
     job_request = requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
     return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), "chat.completion")
 
@@ -78,11 +78,12 @@ async def create_completion(call: CurrentCall) -> Response:
 
 @router.post("/embeddings")
 async def create_embeddings(call: CurrentCall) -> Response:
-    """Create embeddings of texts."""
+    """Create embeddings of texts, or of an image."""
     body = await call.read(requests.read_embedding)
     wanted = body.value
     entry = await call.model(wanted.model, Capability.EMBEDDING)
-    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted))
+    stored = await chat_images.store(call, entry, wanted.messages or ())
+    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted, stored=stored))
     result = JobResult.of(await call.wait_for_result(job))
     content = answers.embeddings(
         result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from penstock.documents import validated
-from penstock.errors import InputError, InvalidRequest, UnknownArtifact
+from penstock.errors import InputError, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
 from penstock.reports import Issue
@@ -32,10 +32,6 @@ _BANDS = "/input/bands"
 _WITHOUT_NAMES = re.compile(r"`bands` \(names or numbers from 1\)")
 _NO_PATHS = "refers to a file on the server, which is not allowed; use `url` or `b64_json`"
 _NO_PATHS_OUT = "would write a file on the server, which clients cannot read; use `b64_json`"
-
-#: Fields of vLLM's text requests.
-_TEXTS = ("input", "messages")
-_NO_TEXTS = "this route runs models on scenes and needs `data`; for text embeddings use POST /openai/v1/embeddings"
 
 
 class PoolingData(BaseModel):
@@ -74,9 +70,7 @@ class PoolingRequest(BaseModel):
 
 
 def read_pooling(body: Any) -> PoolingRequest:
-    """Return the request; raise `InvalidRequest`, also for vLLM's text requests."""
-    if isinstance(body, dict) and "data" not in body and not body.keys().isdisjoint(_TEXTS):
-        raise InvalidRequest(_NO_TEXTS, errors=[Issue("/data", "is required")])
+    """Return the request; raise `InvalidRequest`."""
     return validated(PoolingRequest, body)
 
 

@@ -1,6 +1,8 @@
-"""`POST /pooling` of vLLM for models with an IO processor: runs a scene and returns a GeoTIFF."""
+"""`POST /pooling` of vLLM: runs a scene and returns a GeoTIFF, or embeds texts and images."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -10,12 +12,14 @@ from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.media import decode_base64, store_upload
 from penstock.api.facades.pooling.forms import (
     PoolingData,
+    PoolingRequest,
     answer_bytes,
     in_client_terms,
     job_request,
     raster_artifact,
     read_pooling,
 )
+from penstock.api.facades.pooling.texts import TextPoolingRequest, is_text, pool_texts, read_texts
 from penstock.errors import InputError
 from penstock.jobs import Job
 
@@ -27,12 +31,16 @@ router = APIRouter(tags=["facades"], include_in_schema=False)
 
 @router.post("/pooling")
 async def pool(call: CurrentCall) -> Response:
-    """Run a model on a scene and return the raster; 202 with the job where it takes longer than `facade_wait_s`.
+    """Run a model on a scene and return the raster, or return vectors of texts and images.
+
+    A scene that takes longer than `facade_wait_s` is answered 202 with the job.
 
     The job is canceled when the client disconnects, unless the request has an `Idempotency-Key`.
     """
-    body = await call.read(read_pooling)
+    body = await call.read(_read)
     wanted = body.value
+    if isinstance(wanted, TextPoolingRequest):
+        return await pool_texts(call, body.fingerprint, wanted)
     entry = await call.model(wanted.model, Capability.POOLING)
     scene = await _scene(call, wanted.data)
     job = await call.wait_for_end(await call.submit(body.fingerprint, job_request(entry, wanted.data, scene)))
@@ -45,6 +53,10 @@ async def pool(call: CurrentCall) -> Response:
     headers = {"x-request-id": job.key.id}
     chunks = answer_bytes(job.key.id, job.created_s, call.api.objects.read(raster.key))
     return StreamingResponse(chunks, media_type="application/json", headers=headers)
+
+
+def _read(body: Any) -> PoolingRequest | TextPoolingRequest:
+    return read_texts(body) if is_text(body) else read_pooling(body)
 
 
 async def _scene(call: Call, wanted: PoolingData) -> str:

@@ -232,9 +232,7 @@ _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "
 #: Audio classifiers with features of their own.
 _OTHER_AUDIO = frozenset({"wav2vec2-bert", "whisper"})
 #: Tasks whose networks take tokens, or cast their inputs.
-_OF_TOKENS = frozenset(
-    {Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION}
-)
+_OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
 #: Classifiers that take more than the tokens of a text (boxes, tables, entities), or characters instead.
 _OTHER_TEXTS = frozenset(
     {

@@ -111,7 +111,10 @@ class TextRunner:
         if any(state.types is not None for state in states):
             parts = zip(states, texts, strict=True)
             inputs["token_type_ids"] = _padded(
-                [torch.zeros_like(text) if one.types is None else self.device.receive(one.types) for one, text in parts],
+                [
+                    torch.zeros_like(text) if one.types is None else self.device.receive(one.types)
+                    for one, text in parts
+                ],
                 0,
             )
         counted = mask.clone()

@@ -60,7 +60,7 @@ class TowersRunner:
         if kind not in _METHODS or not arrays or not all(isinstance(each, np.ndarray) for each in arrays.values()):
             raise ProcessorFailed("the network takes `kind` (text or image) and arrays `inputs.NAME`")
         ids = arrays.get("input_ids")
-        if ids is not None and not (ids.size and 0 <= int(ids.min()) and int(ids.max()) < self.vocabulary):
+        if ids is not None and not (ids.size and int(ids.min()) >= 0 and int(ids.max()) < self.vocabulary):
             raise InvalidInput(f"the network knows the tokens 0 to {self.vocabulary - 1}; the prompt has others")
         return SentItem(str(kind), {name: self.device.send(each) for name, each in arrays.items()})
 
