@@ -19,7 +19,7 @@ from penstock.processors.limits import check_items, dummy_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 
-#: The network's inputs: int64 (tokens,) each. The second one has the parts of a pair of texts, where the network reads it.
+#: The network's inputs: int64 (tokens,) each. The second one has the parts of a pair of texts.
 INPUT_NAME, TYPES_NAME = "input_ids", "token_type_ids"
 #: Length of the warm-up's texts for models without a maximum.
 _DUMMY_TOKENS = 512

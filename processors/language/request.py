@@ -89,7 +89,7 @@ class TextClassificationRequest(BaseModel):
 
 
 class TextRankingRequest(BaseModel):
-    """Documents to rank by how well they answer a query. They come first, so that texts of the command line are these."""
+    """Documents to rank by how well they answer a query. Texts of the command line are the first field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

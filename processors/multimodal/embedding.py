@@ -43,7 +43,7 @@ class Context:
 
 
 class TextImageEmbedding:
-    """The text and image embedding processor. Texts beyond the model's maximum length are cut; the result names them."""
+    """The text and image embedding processor. Texts beyond the maximum length are cut; the result names them."""
 
     request = TextImageEmbeddingRequest
     outputs = SPECS
@@ -104,12 +104,12 @@ class TextImageEmbedding:
     def _text(self, text: str, index: int) -> tuple[Prompt, bool]:
         """Return a text's prompt, and True if it was cut."""
         text, most = self._vocabulary.plain(text), self._max_tokens
-        tokens = len(self._processor.tokenizer(text)["input_ids"])
+        tokens = len(self._processor.tokenizer(text, truncation=False, padding=False)["input_ids"])
         if not tokens:
             raise InvalidInput(f"Text {index} is empty.")
         cut = {} if most is None else {"truncation": True, "max_length": most}
-        made = self._processor(
-            text=[text], padding="max_length" if self._pads and cut else False, return_tensors="pt", **cut
+        made = self._processor.tokenizer(
+            [text], padding="max_length" if self._pads and cut else False, return_tensors="pt", **cut
         )
         kept = tokens if most is None else min(tokens, most)
         return _prompt("text", made, kept), kept < tokens
@@ -117,7 +117,7 @@ class TextImageEmbedding:
     def _image(self, path: Path) -> Prompt:
         image = Image.fromarray(INPUTS.read("image", path, self._model.limits))
         try:
-            made = self._processor(images=[image], return_tensors="pt")
+            made = self._processor.image_processor([image], return_tensors="pt")
         except ValueError as error:
             raise InvalidInput(f"The model's processor rejects an image: {first_line(error)}") from error
         return _prompt("image", made, 1)

@@ -1,4 +1,7 @@
-"""The `input` of chats about images, and of texts and images to embed. The API publishes its JSON Schema, so nothing heavy is imported here."""
+"""The `input` of chats about images, and of texts and images to embed.
+
+The API publishes their JSON Schemas, so nothing heavy is imported here.
+"""
 
 from __future__ import annotations
 

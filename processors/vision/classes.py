@@ -30,7 +30,7 @@ class Classes:
     raw: bool = False
 
     def scores(self, output: Output) -> Scores:
-        """Return the softmax of the logits, their sigmoid for multi-label models and those of one class, or raw ones."""
+        """Return the softmax of the logits, their sigmoid for several labels or one class, or the raw logits."""
         logits = np.asarray(output.data[OUTPUT_NAME])
         values = logits.astype(np.float64)
         if values.ndim != 1 or not np.isfinite(values).all():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
@@ -156,23 +157,140 @@ def test_both_ways_of_sentence_transformers_to_say_the_pooling_are_read(
     assert np.array_equal(found.data["embedding"], expected.data["embedding"])
 
 
+MODES = ("mean", "cls", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
+
+
+@pytest.mark.parametrize("switches", [*((mode,) for mode in MODES), ("lasttoken", "mean", "cls")])
+@torch.inference_mode()
+def test_poolings_are_those_of_sentence_transformers_batched_and_alone(
+    tmp_path: Path, switches: tuple[str, ...]
+) -> None:
+    names = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens"}
+    config = {f"pooling_mode_{names.get(mode, mode)}": mode in switches for mode in MODES}
+    directory = with_modules(tmp_path, "Transformer", "Pooling", **config)
+    listed = with_modules(tmp_path / "listed", "Transformer", "Pooling", pooling_mode=list(switches))
+    asked = [tokens(7, 8), tokens(9, 10, 11, 12), tokens(5)]
+    prompts = [Prompt({"input_ids": ids}) for ids in asked]
+    network = transformers.AutoModel.from_pretrained(directory, local_files_only=True).eval()
+    with closing(load(directory)) as runner, closing(load(listed)) as other:
+        together, alone = finish(runner, *prompts), [finish(runner, prompt)[0] for prompt in prompts]
+        by_list = finish(other, *prompts)
+    for ids, *found in zip(asked, together, alone, by_list, strict=True):
+        hidden = network(input_ids=torch.from_numpy(ids)[None]).last_hidden_state[0]
+        weights = torch.arange(1, len(ids) + 1)[:, None]
+        each = {
+            "mean": hidden.mean(dim=0),
+            "cls": hidden[0],
+            "max": hidden.amax(dim=0),
+            "lasttoken": hidden[-1],
+            "weightedmean": (hidden * weights).sum(dim=0) / weights.sum(),
+            "mean_sqrt_len_tokens": hidden.sum(dim=0) / len(ids) ** 0.5,
+        }
+        in_order = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+        expected = torch.cat([each[mode] for mode in in_order if mode in switches]).numpy()
+        own = torch.cat([each[mode] for mode in switches]).numpy()  # lists keep their order
+        for output, wanted in zip(found, (expected, expected, own), strict=True):
+            np.testing.assert_allclose(output.data["embedding"], wanted, rtol=1e-4, atol=1e-5)
+
+
+def with_dense(folder: Path, **config: Any) -> Path:
+    """Save a BERT with a Dense, a LayerNorm and a Normalize after its pooling."""
+    directory = with_modules(folder, "Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", pooling_mode="mean")
+    modules = json.loads((directory / "modules.json").read_text())
+    for place, name in ((2, "2_Dense"), (3, "3_LayerNorm")):
+        modules[place]["path"] = name
+        (directory / name).mkdir()
+    (directory / "modules.json").write_text(json.dumps(modules))
+    torch.manual_seed(9)
+    said = {"in_features": 16, "out_features": 6, "bias": True, **config}
+    (directory / "2_Dense" / "config.json").write_text(json.dumps(said))
+    linear = {"linear.weight": torch.randn(6, 16), "linear.bias": torch.randn(6)}
+    save_file(linear, directory / "2_Dense" / "model.safetensors")
+    (directory / "3_LayerNorm" / "config.json").write_text(json.dumps({"dimension": 6}))
+    norm = {"norm.weight": torch.randn(6), "norm.bias": torch.randn(6)}
+    save_file(norm, directory / "3_LayerNorm" / "model.safetensors")
+    return directory
+
+
+@pytest.mark.parametrize("dimensions", [None, 4])
+@torch.inference_mode()
+def test_layers_after_the_pooling_are_computed_in_order(tmp_path: Path, dimensions: int | None) -> None:
+    directory = with_dense(tmp_path)
+    (directory / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": dimensions}))
+    ids = tokens(7, 8, 9)
+    with closing(load(directory)) as runner:
+        (found,) = finish(runner, Prompt({"input_ids": ids}))
+    network = transformers.AutoModel.from_pretrained(directory, local_files_only=True).eval()
+    pooled = network(input_ids=torch.from_numpy(ids)[None]).last_hidden_state[0].mean(dim=0)
+    dense = load_file(directory / "2_Dense" / "model.safetensors")
+    norm = load_file(directory / "3_LayerNorm" / "model.safetensors")
+    made = torch.tanh(dense["linear.weight"] @ pooled + dense["linear.bias"])
+    made = torch.nn.functional.layer_norm(made, (6,), norm["norm.weight"], norm["norm.bias"])
+    expected = (made / made.norm())[:dimensions]
+    np.testing.assert_allclose(found.data["embedding"], expected.numpy(), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kinds", "pooling", "sentence"),
     [
         (
-            ("Transformer", "Pooling", "Dense"),
+            ("Transformer", "Pooling", "Dropout"),
             {},
-            "modules.json has the modules Transformer, Pooling, Dense; known modules:",
+            "modules.json has the modules Transformer, Pooling, Dropout; known modules:",
         ),
-        (("Transformer", "Pooling"), {"pooling_mode_weightedmean_tokens": True}, "pooling .* is not one of mean, cls"),
+        (("Transformer", "Pooling"), {"pooling_mode": "median"}, "pooling .* is not one of mean, cls"),
+        (("Transformer", "Pooling"), {"pooling_mode": ["mean", "median"]}, "pooling .* is not one of mean, cls"),
         (("Transformer", "Pooling"), {}, "pooling .* is not one of mean, cls"),
     ],
 )
-def test_modules_that_this_runner_does_not_know_are_refused(
+def test_modules_that_this_runner_does_not_know_are_refused_when_checked(
     tmp_path: Path, kinds: tuple[str, ...], pooling: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
-        load(with_modules(tmp_path, *kinds, **pooling))
+        Runners.installed().check(a_model(with_modules(tmp_path, *kinds, **pooling), processor="text-embedding"))
+
+
+def _own_code(directory: Path) -> None:
+    modules = json.loads((directory / "modules.json").read_text())
+    modules[0]["type"] = "custom_st.Transformer"
+    (directory / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_own_code, r"has the modules custom_st\.Transformer, Pooling"),
+        (lambda at: (at / "2_Dense" / "model.safetensors").unlink(), "2_Dense lacks the file model.safetensors"),
+        (
+            lambda at: (at / "config_sentence_transformers.json").write_text('{"truncate_dim": "many"}'),
+            "`truncate_dim` .* is a number of dimensions, not 'many'",
+        ),
+        (
+            lambda at: (at / "sentence_bert_config.json").write_text('{"transformer_task": "fill-mask"}'),
+            "`transformer_task` 'fill-mask' .* is not 'feature-extraction'",
+        ),
+    ],
+)
+def test_settings_that_are_not_computed_are_refused_when_checked(tmp_path: Path, change: Any, sentence: str) -> None:
+    directory = with_dense(tmp_path)
+    change(directory)
+    with pytest.raises(ModelUnavailable, match=sentence):
+        Runners.installed().check(a_model(directory, processor="text-embedding"))
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"activation_function": "somebody.Tanh"}, r"has the activation somebody\.Tanh; known ones: Tanh"),
+        ({"use_residual": True}, "has a residual, or reads or writes another value"),
+        ({"module_input_name": "token_embeddings"}, "has a residual, or reads or writes another value"),
+        ({"in_features": 8}, "the weights in 2_Dense do not fit its config.json"),
+        ({"out_features": None}, "has no usable `out_features`: None"),
+    ],
+)
+def test_dense_layers_that_are_not_computed_are_refused(tmp_path: Path, config: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelUnavailable, match=sentence):
+        load(with_dense(tmp_path, **config), processor="text-embedding")
 
 
 def test_a_pooling_that_leads_out_of_the_directory_is_refused(tmp_path: Path) -> None:

@@ -204,9 +204,7 @@ def _embedded_part(entry: CatalogueEntry, message: ConversationMessage, stored: 
         raise _invalid("messages", f"is not supported by {entry.name}, which embeds texts alone; send `input`")
     content = message.content
     if message.role != "user" or (not isinstance(content, str) and len(content) != 1):
-        raise _invalid(
-            "messages", f"has to be one message of the user with one text or image: {entry.name} embeds each"
-        )
+        raise _invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
     part = content if isinstance(content, str) else content[0]
     if isinstance(part, ImageContent):
         return {"images": [_reference(part.image_url.url, "/messages/0/content/0/image_url/url", stored)]}

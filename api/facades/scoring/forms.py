@@ -41,9 +41,7 @@ class Common(Body):
     @property
     def raw(self) -> bool:
         """True for scores as the network computes them."""
-        return next(
-            (not flag for flag in (self.use_activation, self.activation, self.softmax) if flag is not None), False
-        )
+        return False in (self.use_activation, self.activation, self.softmax)
 
 
 class ScoreRequest(Common):

@@ -241,7 +241,7 @@ _OTHER_TEXTS = frozenset(
     }
 )  # fmt: skip
 #: Model types with one network for texts and one for images, whose vectors lie in one space.
-_ONE_SPACE = frozenset({"align", "altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "siglip", "siglip2"})
+_ONE_SPACE = frozenset({"altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "siglip", "siglip2"})
 #: Model types that compare images with texts by the product of their embeddings.
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})
 #: Model types that return masks and classes of an image alone; OneFormer takes a text as well.
