@@ -1,0 +1,204 @@
+"""`/score`, `/rerank`, `/classify` and texts at `/pooling`, as scripts for vLLM and Cohere's clients send them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, NotFoundError
+
+from penstock.jobs import Claim, State
+from penstock.processors.language.request import (
+    TextClassificationRequest,
+    TextEmbeddingRequest,
+    TextRankingRequest,
+)
+from penstock.processors.multimodal.request import TextImageEmbeddingRequest
+from penstock.storage.redis.records import Outcome
+from tests.support.facade_models import Facing, entry, facing
+from tests.support.valkey import ValkeyProcess
+
+MODELS = [
+    entry("ranker", "text-ranking", TextRankingRequest),
+    entry("mood", "text-classification", TextClassificationRequest),
+    entry("embedder", "text-embedding", TextEmbeddingRequest),
+    entry("towers", "text-image-embedding", TextImageEmbeddingRequest),
+]
+PIXEL = base64.b64encode(b"\x89PNG as good as any").decode()
+USAGE = {"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None}
+
+
+@pytest.fixture
+async def face(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Facing]:
+    async with facing(valkey.url, tmp_path, models=MODELS, fetch_any_public_host=True) as running:
+        yield running
+
+
+async def post(face: Facing, route: str, body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=60) as http:
+        return await http.post(f"{face.url}{route}", json=body)
+
+
+async def answered(face: Facing, route: str, body: Mapping[str, Any], **data: Any) -> tuple[Claim, httpx.Response]:
+    """Send a request, end its job with a result, and return the job and the answer."""
+    asked = asyncio.create_task(post(face, route, dict(body)))
+    claim = await face.claim()
+    result = {"truncated": [], "usage": {"prompt_tokens": 9}, **data}
+    await face.service.end(claim, Outcome(State.SUCCEEDED, data=result))
+    return claim, await asked
+
+
+@pytest.mark.parametrize("route", ["/score", "/v1/score"])
+@pytest.mark.parametrize(
+    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
+async def test_scores_have_vllm_s_form(face: Facing, route: str, names: tuple[str, str]) -> None:
+    first, second = names
+    body = {"model": "ranker", first: "what?", second: ["this", "that"], "encoding_format": "float", "priority": 0}
+    claim, answer = await answered(face, route, body, scores=[0.25, 0.75], ranking=[1, 0])
+    assert claim.submission.input == {"queries": "what?", "documents": ["this", "that"], "raw": False}
+    said = answer.json()
+    assert answer.status_code == 200
+    assert said.pop("id") == f"score-{claim.submission.key.id}"
+    assert isinstance(said.pop("created"), int)
+    rows = [{"index": 0, "object": "score", "score": 0.25}, {"index": 1, "object": "score", "score": 0.75}]
+    assert said == {"object": "list", "model": "ranker", "data": rows, "usage": USAGE}
+
+
+@pytest.mark.parametrize("route", ["/rerank", "/v1/rerank", "/v2/rerank"])
+async def test_documents_come_back_best_first_in_cohere_s_form(face: Facing, route: str) -> None:
+    body = {"model": "ranker", "query": "what?", "documents": ["a", "b", "c"], "top_n": 2, "max_tokens_per_doc": 7}
+    claim, answer = await answered(face, route, body, scores=[0.25, 0.5, 0.75], ranking=[2, 1, 0])
+    asked = {"queries": "what?", "documents": ["a", "b", "c"], "raw": False, "max_document_tokens": 7}
+    assert claim.submission.input == asked
+    assert answer.json() == {
+        "id": f"score-{claim.submission.key.id}",
+        "model": "ranker",
+        "usage": {"prompt_tokens": 9, "total_tokens": 9},
+        "results": [
+            {"index": 2, "document": {"text": "c", "multi_modal": None}, "relevance_score": 0.75},
+            {"index": 1, "document": {"text": "b", "multi_modal": None}, "relevance_score": 0.5},
+        ],
+    }
+
+
+async def test_an_embedding_model_scores_by_the_cosine(face: Facing) -> None:
+    body = {"model": "embedder", "text_1": "q", "text_2": ["a", "b"]}
+    vectors = [[3.0, 0.0], [4.0, 4.0], [0.0, 0.5]]
+    claim, answer = await answered(face, "/score", body, embeddings=vectors)
+    assert claim.submission.input == {"texts": ["q", "a", "b"]}
+    assert [row["score"] for row in answer.json()["data"]] == pytest.approx([0.5**0.5, 0.0])
+    pairs = {**body, "text_1": ["q", "r"]}
+    claim, answer = await answered(face, "/score", pairs, embeddings=[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, -2.0]])
+    assert claim.submission.input == {"texts": ["q", "r", "a", "b"]}
+    assert [row["score"] for row in answer.json()["data"]] == [1.0, -1.0]
+
+
+LABELS = [{"id": 1, "label": "good", "score": 0.75}, {"id": 0, "label": "bad", "score": 0.25}]
+
+
+async def test_classes_have_vllm_s_form(face: Facing) -> None:
+    body = {"model": "mood", "input": "pleasant", "use_activation": False}
+    claim, answer = await answered(face, "/classify", body, texts=[{"labels": LABELS}])
+    assert claim.submission.input == {"texts": ["pleasant"], "top_k": 1000, "raw": True}
+    said = answer.json()
+    assert (said["object"], said["model"], said["usage"]) == ("list", "mood", USAGE)
+    assert said["data"] == [{"index": 0, "label": "good", "probs": [0.25, 0.75], "num_classes": 2}]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "vector"),
+    [
+        ("mood", {"texts": [{"labels": LABELS}]}, [0.25, 0.75]),
+        ("embedder", {"embeddings": [[1.0, 2.0]], "dimensions": 2}, [1.0, 2.0]),
+    ],
+)
+async def test_pooling_of_texts_returns_vectors(face: Facing, model: str, data: Any, vector: list[float]) -> None:
+    claim, answer = await answered(face, "/pooling", {"model": model, "input": "pleasant"}, **data)
+    said = answer.json()
+    assert (said["id"], said["object"]) == (f"pool-{claim.submission.key.id}", "list")
+    assert said["data"] == [{"index": 0, "object": "pooling", "data": vector}]
+    assert said["usage"] == USAGE
+
+
+def message(*content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(content)}]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+
+
+@pytest.mark.parametrize("route", ["/openai/v1/embeddings", "/pooling"])
+async def test_an_image_in_a_message_is_embedded_in_the_form_of_vllm(face: Facing, route: str) -> None:
+    body = {"model": "towers", "messages": message(IMAGE)}
+    claim, answer = await answered(face, route, body, embeddings=[[1.0, 2.0]], dimensions=2)
+    (reference,) = claim.submission.input["images"]
+    assert reference.startswith("media://")
+    (row,) = answer.json()["data"]
+    assert row.get("embedding", row.get("data")) == [1.0, 2.0]
+    by_url = {"type": "image_url", "image_url": {"url": "https://93.184.215.14/cat.png"}}
+    claim, _ = await answered(face, route, {"model": "towers", "messages": message(by_url)}, embeddings=[[1.0]])
+    assert claim.submission.input == {"images": ["https://93.184.215.14/cat.png"]}
+    said = {"type": "text", "text": "a cat"}
+    claim, _ = await answered(face, route, {"model": "towers", "messages": message(said)}, embeddings=[[1.0]])
+    assert claim.submission.input == {"texts": ["a cat"]}
+
+
+async def test_openai_s_client_embeds_texts_in_the_space_of_images(face: Facing) -> None:
+    client: AsyncOpenAI = face.client()
+    asked = asyncio.create_task(client.embeddings.create(model="towers", input=["a cat", "a dog"]))
+    claim = await face.claim()
+    assert claim.submission.input == {"texts": ["a cat", "a dog"]}
+    vectors = [[0.5, 0.25], [1.0, -1.0]]
+    data = {"embeddings": vectors, "dimensions": 2, "truncated": [], "usage": {"prompt_tokens": 6}}
+    await face.service.end(claim, Outcome(State.SUCCEEDED, data=data))
+    answer = await asked
+    assert [row.embedding for row in answer.data] == vectors
+    assert answer.usage.prompt_tokens == 6
+    assert struct.calcsize("<2f") == 8
+    with pytest.raises(NotFoundError, match="ranker does not support text embedding; models that do: embedder, towers"):
+        await client.embeddings.create(model="ranker", input="x")
+    assert [model.id async for model in await client.models.list()] == ["embedder", "towers"]
+
+
+async def test_texts_that_were_cut_are_an_error_unless_asked_for(face: Facing) -> None:
+    body = {"model": "ranker", "query": "q", "documents": ["long"]}
+    _, answer = await answered(face, "/rerank", body, scores=[0.5], truncated=[0])
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRequestError")
+    assert "truncate_prompt_tokens: -1" in answer.json()["error"]["message"]
+    _, answer = await answered(face, "/rerank", {**body, "truncate_prompt_tokens": -1}, scores=[0.5], truncated=[0])
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "words"),
+    [
+        ("/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c"] * 3}, 400, "text_1 has 2 texts"),
+        ("/score", {"model": "ranker", "text_1": "a"}, 400, "documents"),
+        ("/score", {"model": "mood", "text_1": "a", "text_2": "b"}, 404, "models that do: embedder, ranker"),
+        ("/score", {"model": "nobody", "text_1": "a", "text_2": "b"}, 404, "known models: embedder, ranker"),
+        ("/rerank", {"model": "ranker", "documents": ["a"]}, 400, "query"),
+        ("/rerank", {"model": "ranker", "query": "a", "documents": []}, 400, "documents"),
+        ("/rerank", {"model": "embedder", "query": "a", "documents": ["b"], "max_tokens_per_doc": 3}, 400, "embeds"),
+        ("/classify", {"model": "mood", "messages": message(IMAGE)}, 400, "send texts as `input`"),
+        ("/classify", {"model": "ranker", "input": "x"}, 404, "models that do: mood"),
+        ("/classify", {"model": "mood", "input": [[1, 2]]}, 400, "input"),
+        ("/pooling", {"model": "ranker", "input": "x"}, 404, "does not support text embedding or text classification"),
+        ("/pooling", {"model": "towers", "messages": message(IMAGE, IMAGE)}, 400, "with one text or image"),
+        ("/openai/v1/embeddings", {"model": "embedder", "messages": message(IMAGE)}, 400, "embeds texts alone"),
+        ("/openai/v1/embeddings", {"model": "embedder"}, 400, "is required"),
+        ("/openai/v1/embeddings", {"model": "towers", "input": "x", "messages": message(IMAGE)}, 400, "exclude each"),
+    ],
+)  # fmt: skip
+async def test_requests_that_cannot_be_served_are_refused(
+    face: Facing, route: str, body: dict[str, Any], status: int, words: str
+) -> None:
+    answer = await post(face, route, body)
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["error"]["message"]
