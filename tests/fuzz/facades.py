@@ -21,11 +21,15 @@ from penstock.api.facades.openai.images import ImagesRequest
 from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from penstock.api.facades.pooling.forms import PoolingRequest
 from penstock.api.facades.runpod.answers import RunRequest
+from penstock.api.facades.scoring.forms import ClassifyRequest, RerankRequest, ScoreRequest
 
 _V1 = "/openai/v1"
 _RUNPOD = "/runpod/v2/{endpoint}"
 BODIES: Mapping[str, type[BaseModel]] = {
     "/pooling": PoolingRequest,
+    "/classify": ClassifyRequest,
+    **dict.fromkeys(("/score", "/v1/score"), ScoreRequest),
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), RerankRequest),
     f"{_V1}/chat/completions": ChatRequest,
     f"{_V1}/completions": CompletionRequest,
     f"{_V1}/embeddings": EmbeddingRequest,
@@ -50,6 +54,8 @@ FITTING: Mapping[str, Mapping[str, Any]] = {
             "required": ["data", "data_format"],
         },
     },
+    **{route: {"model": {"const": "embedder"}} for route in ("/score", "/v1/score")},
+    **{route: {"model": {"const": "embedder"}} for route in ("/rerank", "/v1/rerank", "/v2/rerank")},
     f"{_V1}/chat/completions": {"model": {"const": "writer"}},
     f"{_V1}/completions": {"model": {"const": "writer"}},
     f"{_V1}/embeddings": {"model": {"const": "embedder"}},

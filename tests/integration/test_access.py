@@ -24,6 +24,8 @@ SECRET = "of the tests"
 ECHO = {"model": "echo", "input": {"text": "hi"}}
 HOOK = {"url": "https://example.com/"}
 SAYS = {"role": "user", "content": "hi"}
+SCORE = {"model": "echo", "text_1": "a", "text_2": "b"}
+RERANK = {"model": "echo", "query": "a", "documents": ["b"]}
 RUN = {"input": {"text": "hello"}}
 OPENAI_BATCH = {"input_file_id": "file-none", "endpoint": "/v1/completions", "completion_window": "24h"}
 FILE = {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 5}
@@ -111,6 +113,9 @@ ROUTES = {
     ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Row("webhooks", 200),
     # The models that this service has do none of this.
     ("POST", "/pooling"): Row("submit", 404, {"model": "echo", "data": {"data": "https://a/b", "data_format": "url"}}),
+    **{("POST", route): Row("submit", 404, SCORE) for route in ("/score", "/v1/score")},
+    **{("POST", route): Row("submit", 404, RERANK) for route in ("/rerank", "/v1/rerank", "/v2/rerank")},
+    ("POST", "/classify"): Row("submit", 404, {"model": "echo", "input": "a"}),
     ("POST", "/runpod/v2/{endpoint}/run"): Row("submit", 200, RUN),
     ("POST", "/runpod/v2/{endpoint}/runsync"): Row("submit", 400, {**RUN, "input": {"n": 1}}),  # without a wait
     ("GET", "/runpod/v2/{endpoint}/status/{job_id}"): Row("read", 200),
@@ -235,7 +240,7 @@ def seen(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
 
 def assert_refusal(route: tuple[str, str], answer: httpx.Response, status: int, code: str) -> str:
     """Check that an answer is a refusal of this kind, as the route's interface says it, and return its sentence."""
-    if not route[1].startswith(("/openai/", "/pooling", "/runpod/")):
+    if not route[1].startswith(("/openai/", "/runpod/", *VLLM_ROUTES)):
         return str(assert_problem(answer, status, code)["detail"])
     assert answer.status_code == status
     error = answer.json()["error"]

@@ -153,6 +153,7 @@ def test_vectors_are_the_library_s_features_batched_and_alone(tmp_path: Path, ki
     plain = a_model(folder, processor="text-image-embedding", max_batch=8, options={"normalize": False})
     together, data = vectors(plain, paths, texts=TEXTS, images=list(paths))
     np.testing.assert_allclose(together, expected, rtol=1e-3, atol=1e-5)
+    cut = [1, 3] if kind == "siglip2" else [3]  # SigLIP 2's tokens are letters here
     counts = {name: data[name] for name in ("count", "texts", "images", "dimensions", "truncated")}
     assert counts == {
         "count": 7,

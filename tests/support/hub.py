@@ -114,6 +114,14 @@ def a_bert(folder: Path, **config: Any) -> Path:
     return save(transformers.BertModel(transformers.BertConfig(**{**small, **known, **config})), folder)
 
 
+def a_bert_classifier(folder: Path, *, labels: int) -> Path:
+    """Save a BERT that knows 100 tokens, with a head of so many labels."""
+    torch.manual_seed(4)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    known = {"vocab_size": 100, "max_position_embeddings": 40, "initializer_range": 0.5, "num_labels": labels}
+    return save(transformers.BertForSequenceClassification(transformers.BertConfig(**small, **known)), folder)
+
+
 def a_wav2vec2(folder: Path, **config: Any) -> Path:
     """Save a Wav2Vec2 that tells four kinds of sound apart, with its features."""
     torch.manual_seed(6)

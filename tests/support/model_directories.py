@@ -44,7 +44,7 @@ def words_directory(folder: Path, *, max_tokens: int | None = None) -> Path:
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[ $A ]", pair=None, special_tokens=[("[", 1), ("]", 2)]
+        single="[ $A ]", pair="[ $A ] $B ]", special_tokens=[("[", 1), ("]", 2)]
     )
     tokenizer.enable_padding(length=16)
     tokenizer.enable_truncation(3)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from penstock.models import Limits, Model
 from penstock.workers.engine.sources import sha256_of
-from tests.support.hub import a_bert, a_segformer, a_vit, a_vit_backbone, a_wav2vec2, a_whisper
+from tests.support.hub import a_bert, a_bert_classifier, a_segformer, a_vit, a_vit_backbone, a_wav2vec2, a_whisper
 from tests.support.language import a_gpt2
 from tests.support.model_directories import bytes_directory, words_directory, write_json
 from tests.support.multimodal import a_llava
@@ -103,6 +103,16 @@ NETWORKS: Mapping[str, tuple[Callable[..., Any], dict[str, Tensor], tuple[str, .
         {"input_ids": torch.zeros(2, 8, dtype=torch.int64)},
         ("embedding",),
     ),
+    "text-classification": (
+        lambda input_ids: torch.stack((input_ids.float().mean(dim=1), input_ids.float().amax(dim=1)), dim=1),
+        {"input_ids": torch.zeros(2, 8, dtype=torch.int64)},
+        ("logits",),
+    ),
+    "text-ranking": (
+        lambda input_ids: input_ids.float().mean(dim=1, keepdim=True),
+        {"input_ids": torch.zeros(2, 8, dtype=torch.int64)},
+        ("logits",),
+    ),
     "video-classification": (_colours, {"pixels": torch.zeros(2, 3, 16, 16)}, ("logits",)),
     "video-segmentation": (lambda pixels: pixels * 1, {"pixels": torch.zeros(2, 3, 16, 16)}, ("classes",)),
 }
@@ -128,8 +138,11 @@ def _options(processor: str, folder: Path) -> dict[str, Any]:
     match processor:
         case "audio-classification":
             transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(folder)
-        case "text-embedding":
+        case "text-classification" | "text-embedding":
             words_directory(folder, max_tokens=8)
+        case "text-ranking":
+            words_directory(folder, max_tokens=8)
+            write_json(folder, "config.json", {"max_position_embeddings": 8, "id2label": {0: "relevance"}})
         case "raster-segmentation":
             return {**_TILES, "classes": _CLASSES}
         case "raster-regression":
@@ -193,7 +206,7 @@ def _varying(processor: str, array: Tensor) -> list[int]:
     """Return the axes of any size: the batch, the sides of images, and the length of a sound or a text."""
     if processor == "layout-detection":
         return [0]
-    long = {4: [2, 3], 2: [1] if processor in ("audio-classification", "text-embedding") else []}
+    long = {4: [2, 3], 2: [1] if processor.startswith(("audio-", "text-")) else []}
     return [0, *long.get(array.ndim, [])]
 
 
@@ -269,10 +282,13 @@ _DIRECTORIES: Mapping[str, Callable[[Path], Any]] = {
     "raster-segmentation": partial(a_segformer, num_labels=3),
     "speech-recognition": a_whisper,
     "tensor": a_vit,
+    "text-classification": lambda folder: (words_directory(folder), a_bert_classifier(folder, labels=3)),
     "text-embedding": lambda folder: (words_directory(folder), a_bert(folder)),
     "text-generation": lambda folder: (
         bytes_directory(folder), a_gpt2(folder, vocab_size=257, bos_token_id=256, eos_token_id=256)
     ),
+    "text-image-embedding": a_clip,
+    "text-ranking": lambda folder: (words_directory(folder), a_bert_classifier(folder, labels=1)),
     "video-classification": a_vit,
     "video-segmentation": a_segformer,
     "zero-shot-classification": a_clip,
