@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from penstock.api.auth import Tenant
+from penstock.api.facades.errors import VLLM_ROUTES
 from penstock.api_keys import PREFIX, Scope, new_key
 from penstock.storage.journal.api_keys import put_key, revoke_key
 from tests.support.service import Service, assert_problem, serving
