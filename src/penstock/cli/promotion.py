@@ -34,9 +34,11 @@ def promote(
     Two revisions of a model are two models of the catalogue. New jobs follow within 10 seconds; those that were
     accepted before keep their model. ALIAS@REVISION means the revision itself.
 
-    penstock models promote floods floods-2=10   floods-2 gets every tenth job, the model before the others
-    penstock models promote floods floods-2      floods-2 gets all
-    penstock models promote floods --back        as it was before
+    - `penstock models promote floods floods-2=10`: floods-2 gets every tenth job, the model before the others
+
+    - `penstock models promote floods floods-2`: floods-2 gets all
+
+    - `penstock models promote floods --back`: as it was before
     """
     from penstock.storage.journal.promotions import put_promotion, remove_promotion
     from penstock.storage.journal.stored_models import read_stored
