@@ -25,7 +25,7 @@ from penstock.api.tracing import traceparent
 from penstock.documents import Document
 from penstock.errors import ClientLeft, NotReady, StateConflict, Unauthorized, WaitOver
 from penstock.intake.submissions import Origin
-from penstock.jobs import Job, State
+from penstock.jobs import Job, JobKey, State
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal
@@ -42,6 +42,8 @@ class Call:
     api: Services
     caller: Principal
     idempotency_key: str | None
+    #: The key of the job that the request makes.
+    key: JobKey
 
     @property
     def tenant(self) -> str:
@@ -60,14 +62,13 @@ class Call:
     async def model(self, name: str, *wanted: Capability) -> CatalogueEntry:
         """Return the requested model; raise the errors of `require_capability`."""
         catalogue = await self.api.models.read(name)
-        return require_capability(catalogue, name, *wanted)
+        return require_capability(catalogue, name, *wanted, job=self.key.id)
 
     async def submit(self, identity: str, wanted: JobRequest) -> Job:
         """Submit the call's job. A different identity under the same idempotency key is rejected."""
-        key = jobs.new_key(self.tenant, self.idempotency_key)
         repeatable = self.idempotency_key is not None
         submitted = await jobs.submit(
-            self.request, self.api, key, wanted, identity, repeatable=repeatable, origin=self.origin
+            self.request, self.api, self.key, wanted, identity, repeatable=repeatable, origin=self.origin
         )
         return submitted.job
 
@@ -114,7 +115,7 @@ class Call:
 async def _call(
     request: Request, api: Api, caller: Caller, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Call:
-    return Call(request, api, caller, idempotency_key)
+    return Call(request, api, caller, idempotency_key, jobs.new_key(caller.tenant, idempotency_key))
 
 
 CurrentCall = Annotated[Call, Depends(_call)]

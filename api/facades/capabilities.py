@@ -60,14 +60,16 @@ def capabilities_of(entry: CatalogueEntry) -> frozenset[Capability]:
     return CAPABILITIES.get(entry.processor, frozenset())
 
 
-def require_capability(catalogue: Mapping[str, CatalogueEntry], name: str, *wanted: Capability) -> CatalogueEntry:
-    """Return the model of this name or alias, which has one of the capabilities.
+def require_capability(
+    catalogue: Mapping[str, CatalogueEntry], name: str, *wanted: Capability, job: str | None = None
+) -> CatalogueEntry:
+    """Return the model of this name or alias, which has one of the capabilities; see `servable` for `job`.
 
     Raises `ModelUnfit` and the errors of `servable`, with the names of the models that have the capability.
     """
     what = " or ".join(wanted)
     try:
-        entry = servable(name, catalogue)
+        entry = servable(name, catalogue, job)
     except ModelNotServed as error:
         detail = f"there is no model {name!r} for {what}; known models: {_capable(catalogue, wanted)}"
         raise ModelNotServed(detail, errors=error.errors) from error

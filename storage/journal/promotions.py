@@ -56,11 +56,11 @@ class Promotion:
 
 
 class ServedCatalogue(dict[str, CatalogueEntry]):
-    """Entries by name, and the shares of the aliases that were promoted."""
+    """Entries by name, and the promotions of the aliases that count."""
 
-    def __init__(self, entries: Mapping[str, CatalogueEntry], shares: Mapping[str, Shares]) -> None:
+    def __init__(self, entries: Mapping[str, CatalogueEntry], promotions: Mapping[str, Promotion]) -> None:
         super().__init__(entries)
-        self.shares = shares
+        self.promotions = promotions
 
 
 def with_promotions(
@@ -70,7 +70,7 @@ def with_promotions(
 
     A name or alias that a model's record has takes precedence. Models that are not served are left out.
     """
-    found, shares = dict(entries), dict[str, Shares]()
+    found, counted = dict(entries), dict[str, Promotion]()
     for alias, promotion in sorted(promotions.items()):
         served = [name for name in promotion.models if name in entries]
         if find(entries, alias) is not None or not served:
@@ -79,8 +79,8 @@ def with_promotions(
             added = [*([alias] if name == served[0] else []), f"{alias}@{entries[name].revision}"]
             aliases = (*found[name].aliases, *(each for each in added if find(found, each) is None))
             found[name] = found[name].model_copy(update={"aliases": aliases})
-        shares[alias] = promotion.shares
-    return ServedCatalogue(found, shares)
+        counted[alias] = promotion
+    return ServedCatalogue(found, counted)
 
 
 def model_for(catalogue: Mapping[str, CatalogueEntry], name: str, job: str) -> str:
@@ -89,9 +89,20 @@ def model_for(catalogue: Mapping[str, CatalogueEntry], name: str, job: str) -> s
     The same job gets the same model as long as the shares and the usable models stay. Models that cannot be used get
     no job; the others keep the proportions of their shares.
     """
-    shares = catalogue.shares.get(name, {}) if isinstance(catalogue, ServedCatalogue) else {}
+    promotion = _promotion(catalogue, name)
+    shares = {} if promotion is None else promotion.shares
     usable = {model: each for model, each in shares.items() if model in catalogue and not catalogue[model].problem}
     return chosen(usable, job) if usable else name
+
+
+def models_behind(catalogue: Mapping[str, CatalogueEntry], name: str) -> frozenset[str]:
+    """Return the models whose jobs a request for this name may have made: of a promoted alias, also earlier ones."""
+    promotion, entry = _promotion(catalogue, name), find(catalogue, name)
+    return frozenset({name, *([] if entry is None else [entry.name]), *(promotion.models if promotion else ())})
+
+
+def _promotion(catalogue: Mapping[str, CatalogueEntry], name: str) -> Promotion | None:
+    return catalogue.promotions.get(name) if isinstance(catalogue, ServedCatalogue) else None
 
 
 def chosen(shares: Shares, job: str) -> str:

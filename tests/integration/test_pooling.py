@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from penstock.errors import MissingBands
+from penstock.intake.media import upload_key
 from penstock.jobs import State
 from penstock.storage.redis.records import Outcome
 from tests.support.facade_models import ALIAS, Facing, facing
@@ -70,6 +71,56 @@ async def test_a_plugin_of_vllms_gets_what_it_got_there_and_its_own_file_comes_b
     await face.service.end(claim, Outcome(State.SUCCEEDED, artifacts=(artifact,)))
     answer = await asked
     assert (answer.status_code, base64.b64decode(answer.json()["data"]["data"])) == (200, b"II*\0 the plugin's own")
+
+
+PNG = b"\x89PNG\r\n\x1a\n and more"
+
+
+@pytest.mark.parametrize(
+    "image", [base64.b64encode(PNG).decode(), f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
+)
+async def test_any_plugin_gets_its_data_and_its_answer_comes_back_with_its_files(face: Facing, image: str) -> None:
+    asked = asyncio.create_task(post(face, {"model": "counter", "data": {"image": image, "least": 0.5}}))
+    claim = await face.claim()
+    reference = claim.submission.input["image"]
+    assert claim.submission.input == {"image": reference, "least": 0.5}
+    upload_id, name = reference.removeprefix("media://").split("/")
+    assert face.service.objects.get_bytes(upload_key("default", upload_id, name), limit_bytes=1000) == PNG
+    files = [face.service.store_artifact(claim, f"masks-{n}.png", PNG + bytes([n]), "image/png") for n in range(2)]
+    found = [{"score": 0.5, "mask": {"artifact": "masks-0.png"}}, {"artifact": "masks-1.png"}, {"artifact": "none.png"}]
+    answer = {"data": {"found": found, "said": 'two "things" \u00e9'}}
+    await face.service.end(claim, Outcome(State.SUCCEEDED, data=answer, artifacts=tuple(files)))
+    got = await asked
+    assert got.status_code == 200, got.text
+    masks = [base64.b64encode(PNG + bytes([n])).decode() for n in range(2)]
+    assert got.json()["request_id"] == claim.submission.key.id
+    assert got.json()["data"] == {
+        "found": [{"score": 0.5, "mask": masks[0]}, masks[1], {"artifact": "none.png"}],
+        "said": 'two "things" \u00e9',
+    }
+
+
+async def test_a_plugin_gets_an_address_as_it_is(face: Facing) -> None:
+    asked = asyncio.create_task(post(face, {"model": "counter", "data": {"image": URL}}))
+    claim = await face.claim()
+    assert claim.submission.input == {"image": URL}
+    await face.service.end(claim, Outcome(State.SUCCEEDED, data={"data": [1, 2]}))
+    assert (await asked).json()["data"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("a text", "must be an object with the fields of counter: image, least"),
+        ({"least": 1}, "image"),
+        ({"image": "no base64!"}, "is not base64"),
+        ({"image": URL, "path": "/etc/passwd"}, "path"),
+    ],
+)
+async def test_data_that_a_plugin_does_not_take_is_refused(face: Facing, data: Any, said: str) -> None:
+    answer = await post(face, {"model": "counter", "data": data})
+    assert answer.status_code == 400
+    assert said in answer.text
 
 
 @pytest.mark.parametrize("written", [base64.b64encode, base64.encodebytes])

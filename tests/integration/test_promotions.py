@@ -110,3 +110,16 @@ async def test_a_repeated_submission_keeps_its_job_although_the_alias_moved(serv
     forget(service)
     again = (await service.http.post("/v1/jobs", json=body, headers=headers)).json()
     assert (again["id"], again["model"]) == (first["id"], "echo-1")
+
+
+async def test_other_interfaces_share_too(service: Service) -> None:
+    put_promotion(service.objects, Promotion("voice", {"echo-1": 50, "echo-2": 50}))
+    forget(service)
+    found = Counter()
+    for number in range(30):
+        made = await service.http.post("/runpod/v2/voice/run", json={"input": {"text": str(number)}})
+        assert made.status_code == 200, made.text
+        seen = await service.http.get(f"/runpod/v2/voice/status/{made.json()['id']}")
+        assert seen.json()["status"] == "IN_QUEUE"
+        found[(await service.http.get(f"/v1/jobs/{made.json()['id']}")).json()["model"]] += 1
+    assert set(found) == {"echo-1", "echo-2"}

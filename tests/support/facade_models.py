@@ -19,7 +19,7 @@ from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.image_generation.request import TextToImageRequest
 from penstock.processors.language.request import GenerationRequest, TextEmbeddingRequest
 from penstock.processors.speech.request import SpeechRequest
-from penstock.processors.vllm.options import FIELDS
+from penstock.processors.vllm.options import FIELDS, PluginFields
 from penstock.processors.vllm.request import request_for
 from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.records import Outcome
@@ -42,6 +42,7 @@ MODELS = [
     entry("painter", "image-generation", TextToImageRequest),
     entry("mapper", "raster-segmentation", SegmentationRequest, aliases=(ALIAS,)),
     entry("plugin", "vllm-plugin", request_for(FIELDS["terratorch_segmentation"])),
+    entry("counter", "vllm-plugin", request_for(PluginFields(("image",), {"least": {"type": "number"}}))),
 ]
 
 

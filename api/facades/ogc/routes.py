@@ -267,7 +267,7 @@ async def _submission(
 ) -> Submission:
     """Return a checked execute request as a submission. Error pointers refer to the execute request."""
     catalogue = await api.models.read(process_id)
-    entry = servable(process_id, catalogue)
+    entry = servable(process_id, catalogue, key.id)
     is_current = prepared is not None and prepared.entry == entry
     job = prepared.job if prepared and is_current else execution.job_request(entry, wanted)
     examination = prepared.examination if prepared and is_current else None

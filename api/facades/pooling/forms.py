@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from penstock.documents import validated
-from penstock.errors import InputError, UnknownArtifact
+from penstock.errors import InputError, InvalidRequest, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
 from penstock.reports import Issue
@@ -61,17 +61,34 @@ class PoolingData(BaseModel):
 
 
 class PoolingRequest(BaseModel):
-    """A request to a model with an IO processor."""
+    """A request to a model with an IO processor. What its `data` may be depends on the model."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)]
+    data: Any
+
+    def scene(self) -> PoolingData:
+        """Return the data for a model of scenes; raise `InvalidRequest`."""
+        return validated(_SceneRequest, {"data": self.data}).data
+
+
+class _SceneRequest(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
     data: PoolingData
 
 
 def read_pooling(body: Any) -> PoolingRequest:
     """Return the request; raise `InvalidRequest`."""
+    if isinstance(body, dict) and "data" not in body:
+        raise InvalidRequest(errors=[Issue("/data", "is required")])
     return validated(PoolingRequest, body)
+
+
+def takes_scenes(entry: CatalogueEntry) -> bool:
+    """Return True for Penstock's models of scenes, and for plugins with TerraTorch's fields."""
+    return entry.processor != "vllm-plugin" or {"data", "indices"} <= entry.input_schema.get("properties", {}).keys()
 
 
 def job_request(entry: CatalogueEntry, wanted: PoolingData, scene: str) -> JobRequest:

@@ -1,4 +1,4 @@
-"""`POST /pooling` of vLLM: runs a scene and returns a GeoTIFF, or embeds texts and images."""
+"""`POST /pooling` of vLLM: runs a scene and returns a GeoTIFF, runs any plugin, or embeds texts and images."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from penstock.api.facades.pooling.forms import (
     job_request,
     raster_artifact,
     read_pooling,
+    takes_scenes,
 )
+from penstock.api.facades.pooling.plugins import answer_of, plugin_job
 from penstock.api.facades.pooling.texts import TextPoolingRequest, is_text, pool_texts, read_texts
 from penstock.errors import InputError
 from penstock.jobs import Job
+from penstock.requests import JobRequest
 
 #: Seconds of `Retry-After` for a job that has not ended in time.
 RETRY_AFTER_S = 30
@@ -31,7 +34,7 @@ router = APIRouter(tags=["facades"], include_in_schema=False)
 
 @router.post("/pooling")
 async def pool(call: CurrentCall) -> Response:
-    """Run a model on a scene and return the raster, or return vectors of texts and images.
+    """Run a model on a scene and return the raster, run a plugin, or return vectors of texts and images.
 
     A scene that takes longer than `facade_wait_s` is answered 202 with the job.
 
@@ -42,17 +45,29 @@ async def pool(call: CurrentCall) -> Response:
     if isinstance(wanted, TextPoolingRequest):
         return await pool_texts(call, body.fingerprint, wanted)
     entry = await call.model(wanted.model, Capability.POOLING)
-    scene = await _scene(call, wanted.data)
-    job = await call.wait_for_end(await call.submit(body.fingerprint, job_request(entry, wanted.data, scene)))
+    if not takes_scenes(entry):
+        return await _run_plugin(call, body.fingerprint, await plugin_job(call, entry, wanted.data))
+    data = wanted.scene()
+    scene = await _scene(call, data)
+    job = await call.wait_for_end(await call.submit(body.fingerprint, job_request(entry, data, scene)))
     if not job.status.terminal:
         return _accepted(call, job)
     try:
         raster = raster_artifact(require_success(job))
     except InputError as error:
-        raise in_client_terms(error, wanted.data) from error
+        raise in_client_terms(error, data) from error
     headers = {"x-request-id": job.key.id}
     chunks = answer_bytes(job.key.id, job.created_s, call.api.objects.read(raster.key))
     return StreamingResponse(chunks, media_type="application/json", headers=headers)
+
+
+async def _run_plugin(call: Call, fingerprint: str, wanted: JobRequest) -> Response:
+    """Return the answer of a plugin; 202 with the job where it takes longer than `facade_wait_s`."""
+    job = await call.wait_for_end(await call.submit(fingerprint, wanted))
+    if not job.status.terminal:
+        return _accepted(call, job)
+    chunks = answer_of(require_success(job), call.api.objects.read)
+    return StreamingResponse(chunks, media_type="application/json", headers={"x-request-id": job.key.id})
 
 
 def _read(body: Any) -> PoolingRequest | TextPoolingRequest:

@@ -21,6 +21,7 @@ from penstock.jobs import Job, JobKey
 from penstock.models import CatalogueEntry
 from penstock.requests import DAY_S
 from penstock.storage.journal import journal
+from penstock.storage.journal.promotions import models_behind
 from penstock.storage.redis import queues, records
 
 #: Waiting jobs that one call cancels, at most, and how many at a time.
@@ -107,7 +108,8 @@ async def purge_queue(endpoint: str, api: Api, tenant: Tenant) -> dict[str, Any]
 
 async def _submitted(endpoint: str, call: Call) -> Job:
     body = await call.read(partial(validated, RunRequest))
-    return await call.submit(body.fingerprint, job_request(await _entry(call.api, endpoint), body.value))
+    entry = servable(endpoint, await call.api.models.read(endpoint), call.key.id)
+    return await call.submit(body.fingerprint, job_request(entry, body.value))
 
 
 async def _entry(api: Services, endpoint: str) -> CatalogueEntry:
@@ -117,7 +119,8 @@ async def _entry(api: Services, endpoint: str) -> CatalogueEntry:
 async def _job(api: Services, endpoint: str, key: JobKey) -> Job:
     """Return a job of the endpoint; raise `UnknownJob` for one of another model."""
     job = await api.journal.run(journal.read(key))
-    if job.submission.model != endpoint and job.submission.model != (await _entry(api, endpoint)).name:
+    model = job.submission.model
+    if model != endpoint and model not in models_behind(await api.models.read(endpoint), endpoint):
         raise UnknownJob
     return job
 

@@ -15,6 +15,7 @@ from penstock.storage.journal.promotions import (
     chosen,
     full_shares,
     model_for,
+    models_behind,
     put_promotion,
     read_promotions,
     remove_promotion,
@@ -59,7 +60,7 @@ def test_a_revision_that_no_longer_has_a_share_is_still_found() -> None:
 def test_the_names_of_records_take_precedence(alias: str) -> None:
     served = with_promotions(TWO, {alias: Promotion(alias, {"floods-1": 100})})
     assert served == TWO
-    assert served.shares == {}
+    assert served.promotions == {}
 
 
 def test_without_its_models_an_alias_is_unknown() -> None:
@@ -80,6 +81,8 @@ def test_jobs_are_shared_by_percent(shares: dict[str, int]) -> None:
 
 def test_a_job_keeps_its_model() -> None:
     served = with_promotions(TWO, {"floods": Promotion("floods", {"floods-1": 50, "floods-2": 50})})
+    assert models_behind(served, "floods") == {"floods", "floods-1", "floods-2"}
+    assert models_behind(served, "new") == {"new", "floods-2"}
     jobs = [f"job {number}" for number in range(100)]
     first = [model_for(served, "floods", job) for job in jobs]
     assert first == [model_for(served, "floods", job) for job in jobs]
