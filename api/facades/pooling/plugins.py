@@ -1,7 +1,7 @@
 """Any IO-processor plugin of vLLM at `/pooling`: `data` goes to it as it is, and its answer comes back.
 
-Files in the request, as a `data:` URL or as base64, become uploads. Files in the answer are artifacts of the job, and become
-base64 again.
+Files in the request, as a `data:` URL or as base64, become uploads. Files in the answer are artifacts of the job, and
+become base64 again.
 """
 
 from __future__ import annotations
