@@ -18,8 +18,8 @@ KNOWN = (
     "prompt", "negative_prompt", "image", "mask_image", "strength", "guidance_scale", "true_cfg_scale",
     "num_inference_steps", "height", "width",
 )  # fmt: skip
-#: Pipelines whose names have one of these need a further network or image, change networks while they run, or are one of
-#: several stages.
+#: Pipelines whose names have one of these need a further network or image, change networks while they run, or are
+#: one of several stages.
 _OTHER = ("ControlNet", "Control", "PAG", "Pix2Pix", "Layered", "Helios", "GlmImage", "Combined", "IF")
 
 

@@ -1,7 +1,7 @@
 """The calls of diffusers' pipelines: which tasks a pipeline has, and which parameters each takes.
 
-The table `pipelines.json` is written by `infra/sync_pipelines.py` from the signatures of the library, which processors do
-not import.
+The table `pipelines.json` is written by `infra/sync_pipelines.py` from the signatures of the library, which processors
+do not import.
 """
 
 from __future__ import annotations

@@ -131,6 +131,8 @@ class ImageGeneration:
         width, height = self._size(request, pictures)
         usual = self._model.options.get("steps") or int(call.default("steps") or self._steps)
         steps = self._checked_steps(request.steps or min(usual, self._most_steps))
+        if request.strength is not None and int(steps * request.strength) < 1:
+            raise _invalid("/input/strength", f"{request.strength} of {steps} steps is less than one step")
         given = {"prompt": request.prompt, **{name: getattr(request, name) for name in _OPTIONAL}}
         if request.guidance_scale is None and call.takes("guidance_scale"):
             given["guidance_scale"] = self._model.options.get("guidance_scale", call.default("guidance_scale"))

@@ -48,12 +48,12 @@ class GuidedRequest(ImageGenerationRequest):
 
 
 class TextToImageRequest(GuidedRequest):
-    """Images to generate from a text, or to change by a text. A model refuses fields that its pipeline does not take."""
+    """Images to generate from a text, or to change by one. A model refuses fields that its pipeline does not take."""
 
     prompt: str = Field(max_length=10_000, description="What the images show.")
     negative_prompt: str = Field(default="", max_length=10_000, description="What the images should not show.")
     width: _Side | None = Field(default=None, description="Width in pixels; default: the image's or the model's own.")
-    height: _Side | None = Field(default=None, description="Height in pixels; default: the image's or the model's own.")
+    height: _Side | None = Field(default=None, description="Height in pixels; default: as for the width.")
     image: MediaReference | None = Field(
         default=None, description=f"An image to change by the prompt ({_KINDS}); it is resized to `width` and `height`."
     )
@@ -62,8 +62,8 @@ class TextToImageRequest(GuidedRequest):
     )
     mask_edits: Literal["white", "transparent"] = Field(
         default="white",
-        description="The pixels of the mask that are painted anew. With `transparent` and without a mask, the transparent "
-        "pixels of `image` itself are.",
+        description="The pixels of the mask that are painted anew. With `transparent` and without a mask, the "
+        "transparent pixels of `image` itself are.",
     )
     strength: float | None = Field(
         default=None,

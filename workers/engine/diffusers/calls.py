@@ -54,9 +54,9 @@ class DrawingState:
 class CallRunner:
     """A runner of a pipeline's calls.
 
-    Prompts have `task`, one of `Task`, `prompt`, `width`, `height`, `steps`, `seed`, and the fields of `PARAMETERS` that
-    the pipeline takes; `image` is uint8 (H, W, 3), `mask` uint8 (H, W) with white for what is painted anew. Outputs have
-    `image`, uint8 (H, W, 1 or 3).
+    Prompts have `task`, one of `Task`, `prompt`, `width`, `height`, `steps`, `seed`, and the fields of `PARAMETERS`
+    that the pipeline takes; `image` is uint8 (H, W, 3), `mask` uint8 (H, W) with white for what is painted anew.
+    Outputs have `image`, uint8 (H, W, 1 or 3).
     """
 
     #: Pipelines of the library by task; they share their networks.
@@ -138,6 +138,8 @@ def _called(pipeline: Any, data: Mapping[str, Any], pause: Pause) -> Array:
     """Return the image of a pipeline's call, uint8 (H, W, 1 or 3)."""
     taken = inspect.signature(pipeline.__call__).parameters
     given = {PARAMETERS[name]: _picture(value) for name, value in data.items() if name in PARAMETERS}
+    # Pipelines that follow instructions choose a size of about a megapixel themselves, unless they are told not to.
+    given |= {"max_area": data["width"] * data["height"], "_auto_resize": False}
     given = {name: value for name, value in given.items() if name in taken}
     random = torch.Generator().manual_seed(data["seed"])
     held = _held(pipeline, taken, data["steps"], pause)

@@ -62,8 +62,8 @@ class Directory:
         _find_weights(self.model, self.path / part, _STEMS[self.parts[part][0]])
         if "quantization_config" in read_config(self.model, f"{part}/config.json"):
             raise ModelUnavailable(
-                f"model {self.model.name!r} cannot be loaded: {part}/ has quantised weights, which this runner does not "
-                "load"
+                f"model {self.model.name!r} cannot be loaded: {part}/ has quantised weights, which this runner does "
+                "not load"
             )
 
     def network(self, part: str, class_name: str | None = None, dtype: torch.dtype = torch.float32) -> Any:
@@ -102,7 +102,9 @@ class Directory:
             plain["requires_safety_checker"] = False
         with warnings.catch_warnings(), _load_errors(self.model, INDEX, what="is not usable"):
             warnings.simplefilter("ignore")  # of settings of older directories, which the library corrects
-            return found(**{name: value for name, value in {**plain, **absent, **others, **networks}.items() if name in taken})
+            return found(
+                **{name: value for name, value in {**plain, **absent, **others, **networks}.items() if name in taken}
+            )
 
     def _class(self, part: str) -> Any:
         """Return the class of a part; raise `ModelUnavailable` for one that the installed libraries lack."""

@@ -1,7 +1,7 @@
 """A function in a thread of its own that stops at points between its steps, until the caller resumes it.
 
-The library's pipelines run all steps of an image in one call, and call back after each. Held there, the calls of several
-images take turns, other models run between their steps, and a canceled one ends at its next step.
+The library's pipelines run all steps of an image in one call, and call back after each. Held there, the calls of
+several images take turns, other models run between their steps, and a canceled one ends at its next step.
 """
 
 from __future__ import annotations
