@@ -159,7 +159,8 @@ def _routers(services: Services) -> list[APIRouter]:
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, workers.router, usage.router, drops.router, pooling.router, openai.router, openai_audio.router,
-        openai_edits.router, openai_files.router, openai_batches.router, ogc.router, runpod.router, object_events.router,
+        openai_edits.router, openai_files.router, openai_batches.router, ogc.router, runpod.router,
+        object_events.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 

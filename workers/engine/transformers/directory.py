@@ -152,7 +152,12 @@ def known_types() -> Known:
             Task.IMAGE_EMBEDDING: images,
             Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
             Task.TEXT_EMBEDDING: frozenset(texts - images),
-            Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+            Task.TEXT_GENERATION: frozenset(
+                {
+                    *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+                    *modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+                }
+            ),
             # Other speech models of the library return no timestamps, or take samples.
             Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
             Task.AUDIO_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES)

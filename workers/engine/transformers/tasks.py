@@ -59,6 +59,10 @@ _HEADS = {
     "WhisperForConditionalGeneration": Task.SPEECH_RECOGNITION,
     "ForAudioClassification": Task.AUDIO_CLASSIFICATION,
     "ForSequenceClassification": Task.AUDIO_CLASSIFICATION,
+    # Encoder-decoders of texts; those of images and speech are above.
+    "ForConditionalGeneration": Task.TEXT_GENERATION,
+    "MTModel": Task.TEXT_GENERATION,
+    "ForTextToText": Task.TEXT_GENERATION,
 }
 
 
