@@ -105,6 +105,12 @@ def _config(path: Path) -> Any:
     return library().AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
+def require_network(network: Any, config: Any) -> None:
+    """Make a network without memory for its weights; raise `ModelUnavailable` if a config or package does not allow it."""
+    with _load_errors(), torch.device("meta"):
+        network(config)
+
+
 def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
     """Return a sentence on the first weight with another shape than the network's; empty if there is none."""
     wrong = sorted((name, tuple(found), tuple(needed)) for name, found, needed in mismatched)

@@ -25,7 +25,7 @@ from penstock.workers.engine.transformers.beginnings import EMBEDS
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.generation import done
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.texts import checked_tokens
+from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Beginning of the names of inputs in a prompt, before the library's names.
 PREFIX = "inputs."
@@ -226,7 +226,7 @@ def general_of(network: Any, model: Model, device: TorchDevice) -> Runner:
         max_batch=model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,
-        max_tokens=getattr(text, "max_position_embeddings", None),
+        max_tokens=max_tokens_of(text),
     )
 
 

@@ -27,7 +27,7 @@ from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_byte
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
 from penstock.workers.engine.transformers.directory import library
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.texts import checked_tokens
+from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Counters of an output, see `Output.counts`.
 Counts = Mapping[str, int]
@@ -172,7 +172,7 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         max_batch=model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,
-        max_tokens=getattr(text, "max_position_embeddings", None),
+        max_tokens=max_tokens_of(text),
         ends=ends_of(network),
         arguments={"logits_to_keep": 1} if keeps else {},
         opener=opener,
@@ -211,6 +211,8 @@ def keeps_cache(network: Any, config: Any) -> bool:
     """Return True if a class of networks keeps its whole state in a cache whose layers `branch` can copy."""
     if config.is_encoder_decoder or getattr(network, "_is_stateful", False):
         return False
+    if "past_key_values" not in inspect.signature(network.forward).parameters:  # GPT 1 reads the whole text every time
+        return False
     layers = library().DynamicCache(config=config).layers
     # Recurrent and convolutional layers write into their state.
     return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
@@ -224,7 +226,7 @@ def done(tokens: Sequence[int], reason: str, counts: Counts = MappingProxyType({
 def ends_of(network: Any) -> frozenset[int]:
     """Return the end tokens of `generation_config.json`, else of `config.json`."""
     ends = network.generation_config.eos_token_id
-    ends = network.config.get_text_config().eos_token_id if ends is None else ends
+    ends = getattr(network.config.get_text_config(), "eos_token_id", None) if ends is None else ends
     return frozenset([ends] if isinstance(ends, int) else ends or ())
 
 

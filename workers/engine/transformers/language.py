@@ -13,12 +13,23 @@ from typing import Any
 from penstock.errors import ModelUnavailable
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.torch.device import TorchDevice
-from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
+from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, require_network
 from penstock.workers.engine.transformers.general import general_of, require_version
 from penstock.workers.engine.transformers.generation import generator_of, keeps_cache
 
+#: Class of networks of an encoder and a decoder.
+_BOTH = "AutoModelForSeq2SeqLM"
 #: Model types that make no text from a text alone, or not token by token -> the reason.
-REFUSED: Mapping[str, str] = MappingProxyType({})
+REFUSED: Mapping[str, str] = MappingProxyType({"xmod": "needs a language beside the text, which prompts do not name"})
+
+#: Model types with a key-value cache whose inputs only the library's `generate` prepares: positions that begin after the
+#: padding token's, or further tokens and masks.
+PREPARED = frozenset(
+    {
+        "camembert", "cpmant", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm", "xlm-roberta",
+        "xlm-roberta-xl", "xlnet",
+    }
+)  # fmt: skip
 
 
 def load_language(directory: HubDirectory) -> Runner:
@@ -26,7 +37,7 @@ def load_language(directory: HubDirectory) -> Runner:
     found = check_language(directory)
     device = TorchDevice.of(directory.model)
     network = directory.load(_auto_class(read_config(directory.model)), dtype=device.dtype)
-    if keeps_cache(found, network.config):
+    if keeps_cache(found, network.config) and network.config.model_type not in PREPARED:
         return generator_of(network, directory.model, device)
     return general_of(network, directory.model, device)
 
@@ -40,6 +51,8 @@ def check_language(directory: HubDirectory) -> Any:
     kind = config.model_type
     if kind in REFUSED:
         raise ModelUnavailable(f"the model_type {kind!r} {REFUSED[kind]}")
+    if config.is_encoder_decoder and _auto_class(config) != _BOTH:
+        raise ModelUnavailable(f"the model_type {kind!r} answers something other than texts")
     found = getattr(library(), _auto_class(config))._model_mapping.get(type(config), None)
     if found is None or not found.can_generate():
         raise ModelUnavailable(f"the network of the model_type {kind!r} does not make texts")
@@ -48,12 +61,13 @@ def check_language(directory: HubDirectory) -> Any:
     if not keeps_cache(found, config):
         require_version()
         _require_start(directory, config)
+    require_network(found, config)
     return found
 
 
 def _auto_class(config: Any) -> str:
-    both = config.is_encoder_decoder and type(config) in library().AutoModelForSeq2SeqLM._model_mapping
-    return "AutoModelForSeq2SeqLM" if both else "AutoModelForCausalLM"
+    both = config.is_encoder_decoder and type(config) in getattr(library(), _BOTH)._model_mapping
+    return _BOTH if both else "AutoModelForCausalLM"
 
 
 def _encoders() -> Any:

@@ -100,7 +100,7 @@ def load_text_embedder(directory: HubDirectory) -> Runner:
         max_batch=model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=network.config.vocab_size,
-        max_tokens=_max_tokens(network.config),
+        max_tokens=max_tokens_of(network.config),
     )
     return remembering(runner, model)
 
@@ -125,7 +125,8 @@ def _padded(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def _max_tokens(config: Any) -> int | None:
+def max_tokens_of(config: Any) -> int | None:
+    """Return the tokens of the longest text that a network of texts takes; None without a bound."""
     places = getattr(config, "max_position_embeddings", None)
     if not isinstance(places, int) or places < 1:
         return None
