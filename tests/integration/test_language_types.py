@@ -25,9 +25,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-runs.md"
 NEW = 8
 #: One of each kind of state, and the families that people bring.
 FAMILIES = (
-    "bamba", "bart", "falcon_h1", "falcon_mamba", "gpt2", "granitemoehybrid", "jamba", "lfm2", "llama", "mamba", "mamba2",
-    "marian", "olmo_hybrid", "openai-gpt", "pegasus", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "t5", "xlm-roberta",
-    "zamba2",
+    "bamba", "bart", "falcon_h1", "falcon_mamba", "gpt2", "granitemoehybrid", "jamba", "lfm2", "llama", "mamba",
+    "mamba2", "marian", "olmo_hybrid", "openai-gpt", "pegasus", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv",
+    "t5", "xlm-roberta", "zamba2",
 )  # fmt: skip
 #: Families whose whole state is a key-value cache that we copy.
 COPIED = ("gpt2", "llama")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import transformers
@@ -23,27 +23,32 @@ _SMALL: tuple[tuple[str, int], ...] = (
     (r"(max_position_embeddings|n_positions|max_sequence_length|max_seq_len|n_ctx)", 128),
 )
 
+
+def _each(kinds: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return dict.fromkeys(kinds, settings)
+
+
 #: Settings of single types, beside the patterns.
 OWN: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(
+    **_each(
         (
             "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text",
             "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu",
         ),
         {"num_key_value_heads": 4},
     ),
-    **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 8}),
-    **dict.fromkeys(("longt5", "switch_transformers", "t5"), {"decoder_start_token_id": 0}),
-    **dict.fromkeys(
+    **_each(("codegen", "gptj"), {"rotary_dim": 8}),
+    **_each(("longt5", "switch_transformers", "t5"), {"decoder_start_token_id": 0}),
+    **_each(
         ("bert", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "reformer", "rembert",
          "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
         {"is_decoder": True},
     ),
-    **dict.fromkeys(
+    **_each(
         ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral"),
         {"head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
     ),
-    **dict.fromkeys(
+    **_each(
         ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
         {"num_hidden_layers": 4},
     ),
@@ -58,7 +63,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16,
     },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    **dict.fromkeys(("lfm2", "lfm2_moe"), {"layer_types": ["conv", "full_attention"]}),
+    **_each(("lfm2", "lfm2_moe"), {"layer_types": ["conv", "full_attention"]}),
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 2},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4},
@@ -67,7 +72,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "layers_block_type": ["linear_attention", "full_attention", "mlp"], "mamba_num_heads": 8, "mamba_head_dim": 8,
         "n_groups": 2, "ssm_state_size": 16,
     },
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), {"text_config": {"num_hidden_layers": 4}}),
+    **_each(("qwen3_5", "qwen3_5_moe"), {"text_config": {"num_hidden_layers": 4}}),
     "recurrent_gemma": {"num_hidden_layers": 3},
     "zamba": {"num_hidden_layers": 3, "layer_types": ["mamba", "hybrid", "mamba"]},
     "zamba2": {

@@ -106,7 +106,7 @@ def _config(path: Path) -> Any:
 
 
 def require_network(network: Any, config: Any) -> None:
-    """Make a network without memory for its weights; raise `ModelUnavailable` if a config or package does not allow it."""
+    """Make a network without memory for its weights; raise `ModelUnavailable` if it cannot be made."""
     with _load_errors(), torch.device("meta"):
         network(config)
 

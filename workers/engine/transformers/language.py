@@ -1,7 +1,7 @@
 """Language models: texts by key-value caches of our own, and all other networks by the library's `generate`.
 
-Hybrids (Mamba, Granite 4, Qwen3-Next, LFM2) write into their state, and encoder-decoders (T5, BART) begin a text of their
-own. Both have prompts of tokens alone, and the general way of chats (see `general`) takes them as they are.
+Hybrids (Mamba, Granite 4, Qwen3-Next, LFM2) write into their state, and encoder-decoders (T5, BART) begin a text of
+their own. Both have prompts of tokens alone, and the general way of chats (see `general`) takes them as they are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _BOTH = "AutoModelForSeq2SeqLM"
 #: Model types that make no text from a text alone, or not token by token -> the reason.
 REFUSED: Mapping[str, str] = MappingProxyType({"xmod": "needs a language beside the text, which prompts do not name"})
 
-#: Model types with a key-value cache whose inputs only the library's `generate` prepares: positions that begin after the
-#: padding token's, or further tokens and masks.
+#: Model types with a key-value cache whose inputs only the library's `generate` prepares: positions that begin after
+#: the padding token's, or further tokens and masks.
 PREPARED = frozenset(
     {
         "camembert", "cpmant", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm", "xlm-roberta",
