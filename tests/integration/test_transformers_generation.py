@@ -168,31 +168,6 @@ def test_other_kinds_of_networks_are_continued_as_by_the_library(tmp_path: Path,
     assert output.data["finish_reason"] == ("stop" if ended else "length")
 
 
-@pytest.mark.parametrize(
-    "network",
-    [
-        transformers.MambaForCausalLM(
-            transformers.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
-        ),
-        transformers.Lfm2ForCausalLM(
-            transformers.Lfm2Config(
-                vocab_size=50,
-                hidden_size=16,
-                intermediate_size=32,
-                num_attention_heads=2,
-                num_key_value_heads=2,
-                num_hidden_layers=2,
-                layer_types=["conv", "full_attention"],
-            )
-        ),
-    ],
-    ids=lambda network: type(network).__name__,
-)
-def test_a_network_that_remembers_more_than_keys_and_values_is_refused(tmp_path: Path, network: Any) -> None:
-    with pytest.raises(ModelUnavailable, match=f"{type(network).__name__} keeps no key-value cache"):
-        load(save(network, tmp_path))
-
-
 @needs_stories
 def test_in_bfloat16_the_weights_take_half_the_memory_and_the_story_begins_the_same(stories: Runner) -> None:
     with closing(load(STORIES, dtype="bfloat16")) as runner:

@@ -63,7 +63,7 @@ def sd3(folder: Path) -> Path:
             transformer=_loud(transformer), scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
             vae=_shifted(16),
             text_encoder=texts[0], tokenizer=clip_tokenizer(), text_encoder_2=texts[1], tokenizer_2=clip_tokenizer(),
-            text_encoder_3=_t5(), tokenizer_3=_bytes(),
+            text_encoder_3=_t5(), tokenizer_3=byte_tokenizer(),
         ),
         folder,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def flux(folder: Path) -> Path:
         diffusers.FluxPipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
             vae=_shifted(4),
-            text_encoder=clip_text_encoder(), tokenizer=clip_tokenizer(), text_encoder_2=_t5(), tokenizer_2=_bytes(),
+            text_encoder=clip_text_encoder(), tokenizer=clip_tokenizer(), text_encoder_2=_t5(), tokenizer_2=byte_tokenizer(),
             transformer=_loud(transformer),
         ),
         folder,
@@ -102,7 +102,7 @@ def pixart(folder: Path) -> Path:
     )  # fmt: skip
     return saved(
         diffusers.PixArtAlphaPipeline(
-            _bytes(), _t5(), vae_of((4, 8, 8, 8)), _loud(transformer), diffusers.DDIMScheduler()
+            byte_tokenizer(), _t5(), vae_of((4, 8, 8, 8)), _loud(transformer), diffusers.DDIMScheduler()
         ),
         folder,
     )
@@ -129,7 +129,7 @@ def sana(folder: Path) -> Path:
     )  # fmt: skip
     return saved(
         diffusers.SanaPipeline(
-            _bytes(), transformers.Gemma2Model(config), _loud(vae), _loud(transformer),
+            byte_tokenizer(), transformers.Gemma2Model(config), _loud(vae), _loud(transformer),
             diffusers.FlowMatchEulerDiscreteScheduler(shift=7.0),
         ),
         folder,
@@ -159,7 +159,7 @@ def qwen_image(folder: Path) -> Path:
     return saved(
         diffusers.QwenImagePipeline(
             diffusers.FlowMatchEulerDiscreteScheduler(), _loud(vae),
-            transformers.Qwen2_5_VLForConditionalGeneration(config), _bytes(), _loud(transformer),
+            transformers.Qwen2_5_VLForConditionalGeneration(config), byte_tokenizer(), _loud(transformer),
         ),
         folder,
     )  # fmt: skip
@@ -209,7 +209,7 @@ def _t5() -> Any:
     return transformers.T5EncoderModel(config)
 
 
-def _bytes() -> Any:
+def byte_tokenizer() -> Any:
     """Return a tokenizer of bytes, with the end that T5 expects."""
     vocabulary = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(vocabulary)}, [], unk_token="<unk>"))
