@@ -33,7 +33,10 @@ from tests.support.hub import finish
 from tests.support.pipeline_table import table
 
 #: Warnings of numpy 2 about the library's older schedulers.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning"),
+]
 
 WAIT_S = 240
 SIDE = 64
@@ -230,6 +233,18 @@ def test_the_thread_of_a_dropped_call_ends(source: Path, runner: CallRunner, fil
     gc.collect()
     thread.join(WAIT_S)
     assert not thread.is_alive()
+
+
+def test_in_bfloat16_the_image_is_the_librarys_in_bfloat16(source: Path, files: Mapping[str, Path]) -> None:
+    prompt = asked(source, files, Task.TEXT)
+    pipeline = diffusers.StableDiffusionXLPipeline.from_pretrained(source, dtype=torch.bfloat16)
+    pipeline.set_progress_bar_config(disable=True)
+    made = pipeline(
+        prompt="a cat", num_inference_steps=4, width=SIDE, height=SIDE, guidance_scale=5.0,
+        generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    runner = diffusion.load(source, dtype="bfloat16")
+    np.testing.assert_array_equal(image(finish(runner, prompt)[0]), np.asarray(made.images[0]))
 
 
 def test_a_scheduler_of_a_call_is_its_own(source: Path, runner: CallRunner, files: Mapping[str, Path]) -> None:

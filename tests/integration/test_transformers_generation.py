@@ -14,13 +14,13 @@ import pytest
 import torch
 import transformers
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Continue, Done, Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.sampling import Sampling
-from tests.support.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
+from tests.support.hub import STORIES, a_model, finish, load, needs_stories, tokens
 from tests.support.language import a_gpt2, a_mistral, a_prompt, generated, new, spoken
 
 BEGINNING = (

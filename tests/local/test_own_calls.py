@@ -1,4 +1,4 @@
-"""Models that the library's own calls serve, from a record to a result: an inpainted image, and an encoder-decoder's text."""
+"""Models that the library's own calls serve, from a record to a result: an inpainting, and an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_encoder_decoder_answers_a_text(tmp_path: Path) -> None:
         found = engine.run("mine", prompt="a cat and a hat", max_new_tokens=8)
         # Places of the prompt and of the answer count apart: the tokenizer names 64.
         longest = engine.run("mine", prompt="a" * 60, max_new_tokens=8)
-        with pytest.raises(InvalidInput, match="66 tokens; the model takes 64. That is 2 too many"):
+        with pytest.raises(InvalidInput, match=r"66 tokens; the model takes 64\. That is 2 too many"):
             engine.run("mine", prompt="a" * 65)
     ids = torch.tensor([tokenizer("a cat and a hat").input_ids])
     expected = network.eval().generate(ids, max_new_tokens=8, do_sample=False)[0][1:]

@@ -79,7 +79,8 @@ def flux(folder: Path) -> Path:
         diffusers.FluxPipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
             vae=_shifted(4),
-            text_encoder=clip_text_encoder(), tokenizer=clip_tokenizer(), text_encoder_2=_t5(), tokenizer_2=byte_tokenizer(),
+            text_encoder=clip_text_encoder(), tokenizer=clip_tokenizer(),
+            text_encoder_2=_t5(), tokenizer_2=byte_tokenizer(),
             transformer=_loud(transformer),
         ),
         folder,
@@ -92,7 +93,43 @@ def kontext(folder: Path) -> Path:
     return saved(diffusers.FluxKontextPipeline(**pipeline.components), folder / "kontext")
 
 
-def pixart(folder: Path) -> Path:
+def chroma(folder: Path) -> Path:
+    """Save a Chroma."""
+    transformer = diffusers.ChromaTransformer2DModel(
+        patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=32, axes_dims_rope=(4, 4, 8), approximator_num_channels=8, approximator_hidden_dim=32,
+        approximator_layers=1,
+    )  # fmt: skip
+    return saved(
+        diffusers.ChromaPipeline(
+            diffusers.FlowMatchEulerDiscreteScheduler(), _shifted(4), _t5(), byte_tokenizer(), _loud(transformer)
+        ),
+        folder,
+    )
+
+
+def auraflow(folder: Path) -> Path:
+    """Save an AuraFlow of 64 x 64 px."""
+    transformer = diffusers.AuraFlowTransformer2DModel(
+        sample_size=8, patch_size=2, in_channels=4, num_mmdit_layers=1, num_single_dit_layers=1, attention_head_dim=8,
+        num_attention_heads=4, caption_projection_dim=32, joint_attention_dim=32, out_channels=4,
+        pos_embed_max_size=256,
+    )  # fmt: skip
+    return saved(
+        diffusers.AuraFlowPipeline(
+            byte_tokenizer(), _t5("UMT5"), vae_of((4, 8, 8, 8)), _loud(transformer),
+            diffusers.FlowMatchEulerDiscreteScheduler(),
+        ),
+        folder,
+    )  # fmt: skip
+
+
+def pixart_sigma(folder: Path) -> Path:
+    """Save a PixArt Sigma of 256 x 256 px."""
+    return pixart(folder, "PixArtSigmaPipeline")
+
+
+def pixart(folder: Path, name: str = "PixArtAlphaPipeline") -> Path:
     """Save a PixArt of 256 x 256 px, which calls back by the older argument."""
     transformer = diffusers.PixArtTransformer2DModel(
         sample_size=32, num_layers=2, patch_size=2, attention_head_dim=8, num_attention_heads=3, caption_channels=32,
@@ -101,7 +138,7 @@ def pixart(folder: Path) -> Path:
         use_additional_conditions=False,
     )  # fmt: skip
     return saved(
-        diffusers.PixArtAlphaPipeline(
+        getattr(diffusers, name)(
             byte_tokenizer(), _t5(), vae_of((4, 8, 8, 8)), _loud(transformer), diffusers.DDIMScheduler()
         ),
         folder,
@@ -167,10 +204,13 @@ def qwen_image(folder: Path) -> Path:
 
 #: Families -> what saves a tiny pipeline of each.
 FAMILIES: Mapping[str, Callable[[Path], Path]] = {
+    "auraflow": auraflow,
+    "chroma": chroma,
     "flux": flux,
     "flux-kontext": kontext,
     "lcm": lcm,
     "pixart-alpha": pixart,
+    "pixart-sigma": pixart_sigma,
     "qwenimage": qwen_image,
     "sana": sana,
     "stable-diffusion-3": sd3,
@@ -201,12 +241,12 @@ def _euler() -> Any:
     )
 
 
-def _t5() -> Any:
-    config = transformers.T5Config(
+def _t5(kind: str = "T5") -> Any:
+    config = getattr(transformers, f"{kind}Config")(
         vocab_size=300, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=1,
         decoder_start_token_id=0,
     )  # fmt: skip
-    return transformers.T5EncoderModel(config)
+    return getattr(transformers, f"{kind}EncoderModel")(config)
 
 
 def byte_tokenizer() -> Any:

@@ -44,6 +44,12 @@ class Directory:
         """Check a model's directory; raise `ModelUnavailable` with the missing or wrong file, class or package."""
         path, pipeline = directory_of(model), Pipeline.of(model)
         directory = cls(model, path, pipeline, _parts(read_config(model, INDEX), pipeline))
+        known = {pipeline.name, *(call.pipeline for call in pipeline.calls.values())}
+        if lacking := sorted(name for name in known if not hasattr(diffusers(), name)):
+            raise ModelUnavailable(
+                f"model {model.name!r} cannot be loaded: it needs {lacking[0]}, and diffusers {diffusers().__version__} "
+                "does not have it"
+            )
         for part in directory.parts:
             directory.check(part)
         return directory
