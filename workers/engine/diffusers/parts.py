@@ -47,8 +47,8 @@ class Directory:
         known = {pipeline.name, *(call.pipeline for call in pipeline.calls.values())}
         if lacking := sorted(name for name in known if not hasattr(diffusers(), name)):
             raise ModelUnavailable(
-                f"model {model.name!r} cannot be loaded: it needs {lacking[0]}, and diffusers {diffusers().__version__} "
-                "does not have it"
+                f"model {model.name!r} cannot be loaded: it needs {lacking[0]}, which diffusers "
+                f"{diffusers().__version__} does not have"
             )
         for part in directory.parts:
             directory.check(part)
