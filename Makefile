@@ -23,7 +23,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 PART ?= 1/1
 
 .PHONY: help setup page demo look test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test aws-test docs check
-.PHONY: chaos bench openapi client fuzz up release
+.PHONY: chaos bench openapi client pipelines fuzz up release
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -45,6 +45,9 @@ openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
 
 client: $(READY) ## Write src/penstock/client/sync_client.py anew after a change of async_client.py
 	$(BIN)/python infra/sync_client.py
+
+pipelines: $(READY) ## Write the table of diffusers' pipelines anew after an upgrade of diffusers
+	$(BIN)/python infra/sync_pipelines.py
 
 fuzz: $(READY) ## Fuzz the API by its own description, with far more requests than the tests send
 	PENSTOCK_FUZZ=long $(BIN)/pytest tests/fuzz

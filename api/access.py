@@ -84,6 +84,7 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("POST", "/openai/v1/completions"): Scope.SUBMIT,
         ("POST", "/openai/v1/embeddings"): Scope.SUBMIT,
         ("POST", "/openai/v1/images/generations"): Scope.SUBMIT,
+        ("POST", "/openai/v1/images/edits"): Scope.SUBMIT,
         ("POST", "/openai/v1/audio/transcriptions"): Scope.SUBMIT,
         ("POST", "/openai/v1/audio/translations"): Scope.SUBMIT,
         ("POST", "/openai/v1/files"): Scope.SUBMIT,

@@ -29,6 +29,7 @@ from penstock.api.facades.errors import ERROR_FORMATS, not_found_hint
 from penstock.api.facades.ogc import routes as ogc
 from penstock.api.facades.openai import audio as openai_audio
 from penstock.api.facades.openai import batches as openai_batches
+from penstock.api.facades.openai import edits as openai_edits
 from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
@@ -159,7 +160,7 @@ def _routers(services: Services) -> list[APIRouter]:
         deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, workers.router, usage.router, drops.router, pooling.router, scoring.router, openai.router,
-        openai_audio.router, openai_files.router, openai_batches.router, ogc.router, runpod.router,
+        openai_audio.router, openai_edits.router, openai_files.router, openai_batches.router, ogc.router, runpod.router,
         object_events.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers

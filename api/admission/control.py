@@ -32,6 +32,7 @@ SUBMITTING: Sequence[tuple[str, str]] = (
     ("POST", "/openai/v1/completions"),
     ("POST", "/openai/v1/embeddings"),
     ("POST", "/openai/v1/images/generations"),
+    ("POST", "/openai/v1/images/edits"),
     ("POST", "/openai/v1/audio/transcriptions"),
     ("POST", "/openai/v1/audio/translations"),
     ("POST", "/ogc/processes/{process_id}/execution"),

@@ -130,8 +130,8 @@ _WRONG_BASE_HINT = "OpenAI's interface is under /openai/v1; end the client's bas
 OPENAI_BASE = "/openai/v1"
 #: The routes below `OPENAI_BASE`; a test compares them with the app.
 OPENAI_ROUTES = (
-    "/models", "/chat/completions", "/completions", "/embeddings", "/images/generations", "/audio/transcriptions",
-    "/audio/translations", "/files", "/batches",
+    "/models", "/chat/completions", "/completions", "/embeddings", "/images/edits", "/images/generations",
+    "/audio/transcriptions", "/audio/translations", "/files", "/batches",
 )  # fmt: skip
 _UNSUPPORTED = ("/responses", "/moderations")
 #: Routes of OpenAI's interface only. `/models` and `/batches` also exist in the native API.

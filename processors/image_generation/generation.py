@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.exchange import Exchange
+from penstock.processors.image_generation.calls import Call, Task
 from penstock.processors.image_generation.files import MEDIA_TYPES, preview, write_image
+from penstock.processors.image_generation.pictures import Pictures, read_pictures
 from penstock.processors.image_generation.pipeline import Conditioning, Pipeline
 from penstock.processors.image_generation.request import (
     Format,
@@ -35,6 +38,10 @@ OUTPUT_NAME, PREVIEW_NAME = "image", "preview"
 OPTIONS = ("compile", "guidance_scale", "steps")
 #: Steps of a warm-up: enough to run every part of the pipeline.
 _DUMMY_STEPS = 2
+
+#: Fields of a request that some calls of the library do not take, and those that only calls take.
+_OPTIONAL = ("negative_prompt", "strength", "guidance_scale", "true_cfg_scale")
+_OF_CALLS = ("strength", "true_cfg_scale")
 
 _REQUESTS: Mapping[Conditioning, type[ImageGenerationRequest]] = {
     Conditioning.TEXT: TextToImageRequest,
@@ -71,6 +78,16 @@ class ImageGeneration:
             },
             output={OUTPUT_NAME: "uint8 (H, W, channels)"},
         ),
+        Exchange(
+            prompt={"task": "text", "prompt": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
+            optional={
+                **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength"), "number"),
+                "negative_prompt": "text",
+                "image": "uint8 (H, W, 3)",
+                "mask": "uint8 (H, W)",
+            },
+            output={OUTPUT_NAME: "uint8 (H, W, channels)"},
+        ),
     )
 
     def __init__(self, model: Model) -> None:
@@ -78,21 +95,67 @@ class ImageGeneration:
         self._pipeline = Pipeline.of(model)
         kind = self._pipeline.kind.conditioning
         self.request = _REQUESTS[kind]
-        self._vocabulary: PaddedVocabulary | None = read_padded_vocabulary(model) if kind is Conditioning.TEXT else None
+        self._vocabulary: PaddedVocabulary | None = None
+        if kind is Conditioning.TEXT and self._pipeline.stepped:
+            self._vocabulary = read_padded_vocabulary(model)
         self._steps, self._guidance_scale = _defaults(model, self._pipeline)
 
-    def pre_process(self, request: ImageGenerationRequest, media: Media) -> Prepared[Context]:  # noqa: ARG002
+    def pre_process(self, request: ImageGenerationRequest, media: Media) -> Prepared[Context]:
         """Return one prompt per image; progress counts steps."""
         check_items(request.n, self._model.limits, "/input/n", "images")
+        if isinstance(request, TextToImageRequest):
+            pictures = read_pictures(request, media, self._model.limits)
+            task = Task.TEXT if pictures is None else Task.IMAGE if pictures.mask is None else Task.INPAINT
+            if task is not Task.TEXT or not self._pipeline.stepped:
+                return self._called(request, self._call(task), pictures)
+            self._refuse(request, _OF_CALLS, "without an image")
         width, height = self._size(request)
         steps = self._checked_steps(request.steps or self._steps)
-        conditioning, inputs, truncated = self._conditioning(request)
+        given, inputs, truncated = self._conditioning(request)
         data = {"width": width, "height": height, "steps": steps, "previews": request.previews, **inputs}
+        return self._prepared(request, data, given, truncated)
+
+    def _call(self, task: Task) -> Call:
+        if task in self._pipeline.calls:
+            return self._pipeline.calls[task]
+        own = [Task.TEXT, *self._pipeline.calls] if self._pipeline.stepped else self._pipeline.calls
+        known = ", ".join(task.words for task in own)
+        pointer = {Task.TEXT: "/input", Task.IMAGE: "/input/image", Task.INPAINT: "/input/mask"}[task]
+        raise _invalid(pointer, f"this model's {self._pipeline.name} has no {task.words}; it has: {known}")
+
+    def _called(self, request: TextToImageRequest, call: Call, pictures: Pictures | None) -> Prepared[Context]:
+        """Return the prompts for a call of the library; raise `InvalidInput` for fields that it does not take."""
+        self._refuse(request, tuple(name for name in _OPTIONAL if not call.takes(name)), f"in {call.pipeline}")
+        if request.previews:
+            raise _invalid("/input/previews", f"{call.pipeline} makes no previews")
+        width, height = self._size(request, pictures)
+        usual = self._model.options.get("steps") or int(call.default("steps") or self._steps)
+        steps = self._checked_steps(request.steps or min(usual, self._most_steps))
+        if request.strength is not None and int(steps * request.strength) < 1:
+            raise _invalid("/input/strength", f"{request.strength} of {steps} steps is less than one step")
+        given = {"prompt": request.prompt, **{name: getattr(request, name) for name in _OPTIONAL}}
+        if request.guidance_scale is None and call.takes("guidance_scale"):
+            given["guidance_scale"] = self._model.options.get("guidance_scale", call.default("guidance_scale"))
+        given = {name: value for name, value in given.items() if value is not None and value != ""}
+        shown = {"prompt": request.prompt, **given}
+        data = {"task": call.task.value, "width": width, "height": height, "steps": steps, **shown}
+        pixels = {} if pictures is None else pictures.scaled(width, height)
+        return self._prepared(request, {**data, **pixels}, {"task": call.task.value, **shown}, ())
+
+    def _refuse(self, request: TextToImageRequest, names: Sequence[str], where: str) -> None:
+        for name in names:
+            if getattr(request, name) not in (None, ""):
+                raise _invalid(f"/input/{name}", f"{name} has no meaning {where}; leave it out")
+
+    def _prepared(
+        self, request: ImageGenerationRequest, data: Mapping[str, Any], given: Mapping[str, Any], cut: tuple[str, ...]
+    ) -> Prepared[Context]:
+        width, height, steps = (data[name] for name in ("width", "height", "steps"))
         seeds = tuple(request.seed + number for number in range(request.n))
         cost = width * height
         prompts = (Prompt({**data, "seed": seed}, cost) for seed in seeds)
         shared = {"model": self._model.name, "revision": self._model.revision, "width": width, "height": height}
-        context = Context(request.format, seeds, {**shared, "steps": steps, **conditioning}, truncated)
+        context = Context(request.format, seeds, {**shared, "steps": steps, **given}, cut)
         return Prepared(prompts, len(seeds), cost * len(seeds), context, unit="steps", steps=steps)
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
@@ -113,25 +176,34 @@ class ImageGeneration:
         cut = {"truncated": list(context.truncated)} if context.truncated else {}
         return Result(data={"images": made, **context.shared, **cut})
 
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a request for one image in few steps, in the model's own size or the largest the limits allow."""
         request: dict[str, Any] = {"steps": min(_DUMMY_STEPS, limits.max_steps or _DUMMY_STEPS)}
         if self._pipeline.kind.conditioning is Conditioning.LABEL:
             request["label"] = 0
-        elif self._pipeline.kind.conditioning is Conditioning.TEXT:
-            height, width = self._pipeline.size
-            shrink = min(1.0, math.sqrt((limits.max_pixels or math.inf) / (width * height)))
-            step = self._pipeline.factor
-            width, height = (max(step, 8, int(side * shrink) // step * step) for side in (width, height))
-            request |= {"prompt": "a lighthouse", "width": width, "height": height}
-        return Dummy(request)
-
-    def _size(self, request: ImageGenerationRequest) -> tuple[int, int]:
-        """Return width and height; raise `InvalidInput` for sizes that the model cannot make."""
+        if self._pipeline.kind.conditioning is not Conditioning.TEXT:
+            return Dummy(request)
         height, width = self._pipeline.size
+        shrink = min(1.0, math.sqrt((limits.max_pixels or math.inf) / (width * height)))
+        step = self._pipeline.factor
+        width, height = (max(step, 8, int(side * shrink) // step * step) for side in (width, height))
+        request |= {"prompt": "a lighthouse", "width": width, "height": height}
+        if self._pipeline.stepped or Task.TEXT in self._pipeline.calls:
+            return Dummy(request)
+        # Networks that only change images: a white image, painted anew everywhere.
+        picture = folder / "picture.png"
+        Image.new("RGB", (width, height), "white").save(picture)
+        names = ("image",) if Task.IMAGE in self._pipeline.calls else ("image", "mask")
+        return Dummy({**request, **dict.fromkeys(names, "media://picture")}, {"media://picture": picture})
+
+    def _size(self, request: ImageGenerationRequest, pictures: Pictures | None = None) -> tuple[int, int]:
+        """Return width and height; raise `InvalidInput` for sizes that the model cannot make."""
+        (height, width), step = self._pipeline.size, self._pipeline.factor
+        if pictures is not None:
+            height, width = (max(side // step, 1) * step for side in pictures.size)
         if isinstance(request, TextToImageRequest):
             width, height = request.width or width, request.height or height
-        step, most = self._pipeline.factor, self._model.limits.max_pixels
+        most = self._model.limits.max_pixels
         for name, side in (("width", width), ("height", height)):
             if side % step:
                 raise _invalid(f"/input/{name}", f"{side} is not a multiple of {step}, which this model needs")
@@ -139,10 +211,13 @@ class ImageGeneration:
             raise _invalid("/input/width", f"{width} x {height} are more pixels than this model's limit of {most}")
         return width, height
 
+    @property
+    def _most_steps(self) -> int:
+        return min(self._pipeline.max_steps, self._model.limits.max_steps or self._pipeline.max_steps)
+
     def _checked_steps(self, steps: int) -> int:
-        most = min(self._pipeline.max_steps, self._model.limits.max_steps or self._pipeline.max_steps)
-        if steps > most:
-            raise _invalid("/input/steps", f"{steps} steps are too many; this model accepts at most {most}")
+        if steps > self._most_steps:
+            raise _invalid("/input/steps", f"{steps} steps are too many; this model accepts at most {self._most_steps}")
         return steps
 
     def _conditioning(self, request: ImageGenerationRequest) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:

@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.models import ITEMS, STEPS
+from penstock.models import ITEMS, STEPS, MediaReference
 
 Format = Literal["png", "webp"]
 
 #: Maxima of one job, for every model.
 MAX_IMAGES, MAX_STEPS, MAX_SIDE_PX, MAX_PREVIEWS = 100, 10_000, 8192, 20
 
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
 _Side = Annotated[int, Field(ge=8, le=MAX_SIDE_PX)]
 
 
@@ -47,12 +48,37 @@ class GuidedRequest(ImageGenerationRequest):
 
 
 class TextToImageRequest(GuidedRequest):
-    """Images to generate from a text."""
+    """Images to generate from a text, or to change by one. A model refuses fields that its pipeline does not take."""
 
     prompt: str = Field(max_length=10_000, description="What the images show.")
     negative_prompt: str = Field(default="", max_length=10_000, description="What the images should not show.")
-    width: _Side | None = Field(default=None, description="Width in pixels; default: the model's own.")
-    height: _Side | None = Field(default=None, description="Height in pixels; default: the model's own.")
+    width: _Side | None = Field(default=None, description="Width in pixels; default: the image's or the model's own.")
+    height: _Side | None = Field(default=None, description="Height in pixels; default: as for the width.")
+    image: MediaReference | None = Field(
+        default=None, description=f"An image to change by the prompt ({_KINDS}); it is resized to `width` and `height`."
+    )
+    mask: MediaReference | None = Field(
+        default=None, description="An image of the size of `image` that marks the part to paint anew; the rest stays."
+    )
+    mask_edits: Literal["white", "transparent"] = Field(
+        default="white",
+        description="The pixels of the mask that are painted anew. With `transparent` and without a mask, the "
+        "transparent pixels of `image` itself are.",
+    )
+    strength: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="How much of `image` changes, from 0 to 1; of the steps only this share is computed.",
+    )
+    true_cfg_scale: float | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Strength of the guidance by the negative prompt, for pipelines whose `guidance_scale` is an input "
+        "of the network (Flux, Qwen-Image).",
+    )
 
 
 class LabelToImageRequest(GuidedRequest):

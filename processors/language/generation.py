@@ -87,6 +87,8 @@ class TextGeneration:
         self._vocabulary = read_vocabulary(model, truncate=False)
         self._template = read_chat_template(model)
         self._width = embedding_width(read_config(model))
+        #: True: answers do not continue the prompt's tokens, and have as many places as the prompt.
+        self._apart = read_config(model).get("is_encoder_decoder") is True
 
     def pre_process(self, request: GenerationRequest, media: Media) -> Prepared[Context]:
         """Return one prompt."""
@@ -96,8 +98,9 @@ class TextGeneration:
             prompt = _prompt({EMBEDS_NAME: embeds}, len(embeds), request, most)
             return Prepared(iter([prompt]), 1, prompt.cost, Context((), len(embeds), stop))
         ids = self._encode(request)
-        prompt = generation_prompt(ids, request, most)
-        return Prepared(iter([prompt]), 1, prompt.cost, Context(tuple(ids), len(ids), stop))
+        prompt = generation_prompt(ids, request, most, apart=self._apart)
+        before = () if self._apart else tuple(ids)
+        return Prepared(iter([prompt]), 1, prompt.cost, Context(before, len(ids), stop))
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data."""
@@ -123,12 +126,15 @@ class TextGeneration:
         return ids
 
 
-def generation_prompt(ids: Sequence[int], request: SamplingParameters, most: int | None) -> Prompt:
+def generation_prompt(
+    ids: Sequence[int], request: SamplingParameters, most: int | None, *, apart: bool = False
+) -> Prompt:
     """Return the engine's prompt for a text; its cost is the prompt's tokens plus the maximum of new ones.
 
-    Raises `InvalidInput` if this sum is more than the model's maximum, `most`.
+    Raises `InvalidInput` if this sum is more than the model's maximum, `most`; of an answer that is `apart` from the
+    prompt, if one of the two is.
     """
-    return _prompt({INPUT_NAME: np.asarray(ids, dtype=np.int64)}, len(ids), request, most)
+    return _prompt({INPUT_NAME: np.asarray(ids, dtype=np.int64)}, len(ids), request, most, apart=apart)
 
 
 def generation_result(
@@ -153,8 +159,12 @@ def generation_result(
     return Result(text=text.text, data={"finish_reason": reason, "usage": usage})
 
 
-def _prompt(beginning: Mapping[str, Any], given: int, request: SamplingParameters, most: int | None) -> Prompt:
-    new = _room(given, request.max_new_tokens, most)
+def _prompt(
+    beginning: Mapping[str, Any], given: int, request: SamplingParameters, most: int | None, *, apart: bool = False
+) -> Prompt:
+    if apart and most is not None and given > most:
+        raise InvalidInput(f"The prompt has {given} tokens; the model takes {most}. That is {given - most} too many.")
+    new = _room(0 if apart else given, request.max_new_tokens, most)
     sampling = {
         "max_new_tokens": new,
         "temperature": request.temperature,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,18 +58,15 @@ def read_image(path: Path, limits: Limits) -> ImageArray:
     Raises `MediaTooLarge` if the header declares more than `limits.max_pixels`. Raises `MediaUnreadable` if the file
     has another format, is damaged or truncated, or has pixels of 32 bits, whose range is unknown.
     """
-    with _File(path) as file:
-        image = _open(file, limits)
-        _check_size(image, limits)
-        if image.format in ("JPEG", "MPO") and not holds_its_size(file):  # else the decoder fills the rest with grey
-            raise MediaUnreadable(_DAMAGED)
-        try:
-            with decoding(pixels=image.width * image.height, size_bytes=file.size_bytes):
-                return _to_rgb(image)
-        except _BOMBS as error:
-            raise _too_many(limits) from error
-        except _BROKEN as error:
-            raise MediaUnreadable(_DAMAGED) from error
+    return _read(path, limits, _to_rgb)
+
+
+def read_opacity(path: Path, limits: Limits) -> npt.NDArray[np.uint8]:
+    """Return the opacity of an image file's pixels, uint8 (height, width): 0 is transparent.
+
+    Raises the errors of `read_image`.
+    """
+    return _read(path, limits, _to_opacity)
 
 
 def measure(path: Path, limits: Limits) -> tuple[int, int]:
@@ -77,6 +75,21 @@ def measure(path: Path, limits: Limits) -> tuple[int, int]:
         image = _open(file, limits)
         _check_size(image, limits)
         return image.height, image.width
+
+
+def _read(path: Path, limits: Limits, convert: Callable[[Image.Image], npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    with _File(path) as file:
+        image = _open(file, limits)
+        _check_size(image, limits)
+        if image.format in ("JPEG", "MPO") and not holds_its_size(file):  # else the decoder fills the rest with grey
+            raise MediaUnreadable(_DAMAGED)
+        try:
+            with decoding(pixels=image.width * image.height, size_bytes=file.size_bytes):
+                return convert(image)
+        except _BOMBS as error:
+            raise _too_many(limits) from error
+        except _BROKEN as error:
+            raise MediaUnreadable(_DAMAGED) from error
 
 
 class _File(io.BufferedReader):
@@ -149,6 +162,13 @@ def _to_rgb(image: Image.Image) -> ImageArray:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return _array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _to_opacity(image: Image.Image) -> npt.NDArray[np.uint8]:
+    ImageOps.exif_transpose(image, in_place=True)
+    if not image.has_transparency_data:
+        return np.full((image.height, image.width), 255, dtype=np.uint8)
+    return np.array(image.convert("RGBA").getchannel("A"))
 
 
 def _array(image: Image.Image) -> ImageArray:

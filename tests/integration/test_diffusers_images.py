@@ -358,8 +358,8 @@ def not_numbers(weights: Path) -> bytes:
     [
         (lambda source: (source / "model_index.json").unlink(), "lacks the file model_index.json"),
         (
-            lambda source: rewrite(source / "model_index.json", '"DDPMPipeline"', '"FluxPipeline"'),
-            "'FluxPipeline'; supported classes",
+            lambda source: rewrite(source / "model_index.json", '"DDPMPipeline"', '"CogVideoXPipeline"'),
+            "'CogVideoXPipeline', which is not supported",
         ),
         (lambda source: rewrite(source / "model_index.json", '"UNet2DModel"', '"UNet3D"'), "'unet' the class 'UNet3D'"),
         (lambda source: rewrite(source / "model_index.json", "DDPMScheduler", "Mine"), "'scheduler' the class 'Mine'"),

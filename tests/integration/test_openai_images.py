@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from PIL import Image
 
 from penstock.errors import OutOfMemory
 from penstock.jobs import Claim, State
@@ -125,3 +127,63 @@ async def test_images_that_are_too_large_for_base64_are_refused_by_name(face: Fa
         with pytest.raises(openai.BadRequestError, match="request `url` instead") as caught:
             await asked
     assert caught.value.param == "response_format"
+
+
+def picture(mode: str = "RGB") -> tuple[str, bytes, str]:
+    file = io.BytesIO()
+    Image.new(mode, (64, 48)).save(file, "PNG")
+    return f"{mode}.png", file.getvalue(), "image/png"
+
+
+async def test_an_edit_is_a_job_on_uploads_whose_mask_is_transparent(face: Facing) -> None:
+    async with face.client() as client:
+        asked = asyncio.create_task(
+            client.images.edit(
+                model="painter", image=picture(), mask=picture("RGBA"), prompt="a boat", n=2, size="64x48",
+                response_format="b64_json", output_format="webp",
+                extra_body={"seed": 7, "strength": 0.5, "num_inference_steps": 9},
+            )
+        )  # fmt: skip
+        claim = await face.claim()
+        wanted = dict(claim.submission.input)
+        stored = {name: wanted.pop(name) for name in ("image", "mask")}
+        assert wanted == {
+            "prompt": "a boat", "n": 2, "width": 64, "height": 48, "steps": 9, "seed": 7, "strength": 0.5,
+            "mask_edits": "transparent", "format": "webp",
+        }  # fmt: skip
+        for name, (_, content, _) in (("image", picture()), ("mask", picture("RGBA"))):
+            key = stored[name].removeprefix("media://")
+            assert face.service.objects.get_bytes(f"tenants/default/uploads/{key}", limit_bytes=10**6) == content
+        await draw(face, claim)
+        answer = await asked
+    assert (answer.output_format, answer.size) == ("webp", "64x48")
+    assert [base64.b64decode(one.b64_json or "") for one in answer.data or ()] == [b"image-1.webp", b"image-2.webp"]
+
+
+async def test_an_edit_without_a_mask_may_have_its_image_in_a_list(face: Facing) -> None:
+    async with face.client() as client:
+        asked = asyncio.create_task(client.images.edit(model="painter", image=[picture()], prompt="a boat"))
+        claim = await face.claim()
+        assert claim.submission.input.keys() == {"prompt", "n", "seed", "format", "image", "mask_edits"}
+        await draw(face, claim)
+        assert len((await asked).data or ()) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param", "words"),
+    [
+        ({"image": [picture(), picture()]}, "image", "one file"),
+        ({"extra_body": {"mask": "white"}}, "mask", "is not a file"),
+        ({"extra_body": {"strength": 2}}, "strength", "less than or equal to 1"),
+        ({"background": "transparent"}, "background", "not supported"),
+        ({"n": 0}, "n", "greater than or equal to 1"),
+        ({"prompt": ""}, "prompt", "required"),
+    ],
+)
+async def test_an_edit_that_does_not_fit_is_refused_by_name(
+    face: Facing, wrong: dict[str, Any], param: str, words: str
+) -> None:
+    async with face.client() as client:
+        with pytest.raises(openai.BadRequestError, match=words) as caught:
+            await client.images.edit(**{"model": "painter", "image": picture(), "prompt": "a", **wrong})
+    assert caught.value.param == param

@@ -14,13 +14,13 @@ import pytest
 import torch
 import transformers
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Continue, Done, Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.sampling import Sampling
-from tests.support.hub import STORIES, a_model, finish, load, needs_stories, save, tokens
+from tests.support.hub import STORIES, a_model, finish, load, needs_stories, tokens
 from tests.support.language import a_gpt2, a_mistral, a_prompt, generated, new, spoken
 
 BEGINNING = (
@@ -166,31 +166,6 @@ def test_other_kinds_of_networks_are_continued_as_by_the_library(tmp_path: Path,
     ended = expected[-1] in (58, 59)
     assert new(output) == (expected[:-1] if ended else expected)
     assert output.data["finish_reason"] == ("stop" if ended else "length")
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        transformers.MambaForCausalLM(
-            transformers.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
-        ),
-        transformers.Lfm2ForCausalLM(
-            transformers.Lfm2Config(
-                vocab_size=50,
-                hidden_size=16,
-                intermediate_size=32,
-                num_attention_heads=2,
-                num_key_value_heads=2,
-                num_hidden_layers=2,
-                layer_types=["conv", "full_attention"],
-            )
-        ),
-    ],
-    ids=lambda network: type(network).__name__,
-)
-def test_a_network_that_remembers_more_than_keys_and_values_is_refused(tmp_path: Path, network: Any) -> None:
-    with pytest.raises(ModelUnavailable, match=f"{type(network).__name__} keeps no key-value cache"):
-        load(save(network, tmp_path))
 
 
 @needs_stories

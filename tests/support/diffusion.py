@@ -28,7 +28,7 @@ _MERGES = ("c a", "ca t</w>", "h a", "ha t</w>", "a n", "an d</w>")
 def a_painter(folder: Path, scheduler: str = "DDIMScheduler", **config: Any) -> Path:
     """Save a Stable Diffusion whose images are 64 x 64 px, and whose latents are an eighth of that."""
     torch.manual_seed(5)
-    text_encoder = _text_encoder()
+    text_encoder = clip_text_encoder()
     unet = diffusers.UNet2DConditionModel(
         sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
@@ -36,10 +36,10 @@ def a_painter(folder: Path, scheduler: str = "DDIMScheduler", **config: Any) -> 
     )  # fmt: skip
     loud(unet)
     pipeline = diffusers.StableDiffusionPipeline(
-        _vae((4, 8, 8, 8)), text_encoder, _tokenizer(), unet, _scheduler(scheduler, **config),
+        vae_of((4, 8, 8, 8)), text_encoder, clip_tokenizer(), unet, _scheduler(scheduler, **config),
         safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     )  # fmt: skip
-    return _saved(pipeline, folder)
+    return saved(pipeline, folder)
 
 
 def a_dreamer(folder: Path, scheduler: str = "DDPMScheduler", pipeline: str = "DDPMPipeline", **config: Any) -> Path:
@@ -51,7 +51,7 @@ def a_dreamer(folder: Path, scheduler: str = "DDPMScheduler", pipeline: str = "D
         attention_head_dim=4,
     )  # fmt: skip
     loud(unet)
-    return _saved(getattr(diffusers, pipeline)(unet, _scheduler(scheduler, **config)), folder)
+    return saved(getattr(diffusers, pipeline)(unet, _scheduler(scheduler, **config)), folder)
 
 
 def a_labeller(folder: Path, scheduler: str = "DDIMScheduler", **config: Any) -> Path:
@@ -64,7 +64,7 @@ def a_labeller(folder: Path, scheduler: str = "DDIMScheduler", **config: Any) ->
     loud(transformer)
     names = {0: "tench, Tinca tinca", 1: "goldfish", 2: "white shark"}
     labels = {str(number): names.get(number, f"thing {number}") for number in range(1000)}
-    _saved(diffusers.DiTPipeline(transformer, _vae((8, 8)), _scheduler(scheduler, **config)), folder)
+    saved(diffusers.DiTPipeline(transformer, vae_of((8, 8)), _scheduler(scheduler, **config)), folder)
     index = folder / "model_index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "id2label": labels}))
     return folder
@@ -96,20 +96,22 @@ def with_old_vocabulary(folder: Path) -> Path:
     return folder
 
 
-def _text_encoder() -> Any:
+def clip_text_encoder(name: str = "CLIPTextModel") -> Any:
+    """Return a tiny text encoder of CLIP."""
     torch.manual_seed(8)
     config = transformers.CLIPTextConfig(
         vocab_size=len(_vocabulary()), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=PLACES, projection_dim=16, bos_token_id=len(_vocabulary()) - 2,
         eos_token_id=len(_vocabulary()) - 1, pad_token_id=len(_vocabulary()) - 1, initializer_range=0.5,
     )  # fmt: skip
-    return transformers.CLIPTextModel(config)
+    return getattr(transformers, name)(config)
 
 
-def _vae(channels: tuple[int, ...]) -> Any:
+def vae_of(channels: tuple[int, ...], latents: int = 4, **config: Any) -> Any:
+    """Return a tiny VAE that halves an image after each block of channels but the last."""
     vae = diffusers.AutoencoderKL(
         block_out_channels=channels, down_block_types=("DownEncoderBlock2D",) * len(channels),
-        up_block_types=("UpDecoderBlock2D",) * len(channels), latent_channels=4, norm_num_groups=4,
+        up_block_types=("UpDecoderBlock2D",) * len(channels), latent_channels=latents, norm_num_groups=4, **config,
     )  # fmt: skip
     loud(vae)
     return vae
@@ -136,12 +138,14 @@ def _write_vocabulary(folder: Path) -> None:
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *_MERGES]) + "\n")
 
 
-def _tokenizer() -> Any:
+def clip_tokenizer() -> Any:
+    """Return the tokenizer of the text encoder."""
     merges = [tuple(merge.split(" ")) for merge in _MERGES]
     return transformers.CLIPTokenizer(vocab=_vocabulary(), merges=merges, model_max_length=PLACES)
 
 
-def _saved(pipeline: Any, folder: Path) -> Path:
+def saved(pipeline: Any, folder: Path) -> Path:
+    """Save a pipeline; return its directory."""
     pipeline.set_progress_bar_config(disable=True)
     pipeline.save_pretrained(folder, safe_serialization=True)
     return folder

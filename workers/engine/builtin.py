@@ -159,6 +159,17 @@ _DIFFUSED = Exchange(
     },
     output={"image": "uint8 (H, W, channels)"},
 )
+#: A call of the library's own pipelines.
+_DRAWN = Exchange(
+    prompt={"task": "text", "prompt": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
+    optional={
+        **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength"), "number"),
+        "negative_prompt": "text",
+        "image": "uint8 (H, W, 3)",
+        "mask": "uint8 (H, W)",
+    },
+    output={"image": "uint8 (H, W, channels)"},
+)
 _FAKES = {
     "echo": (Exchange(prompt={OTHERS: "any"}, output={OTHERS: SAME}),),
     "probability": (Exchange(prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output=_MAPPED),),
@@ -223,7 +234,7 @@ def _of_torch(model: Model) -> Offers | None:
     return {"program": (described.exchange,)}
 
 
-DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, exchanges={"images": (_DIFFUSED,)})
+DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, exchanges={"images": (_DIFFUSED, _DRAWN)})
 FAKE = RunnerSpec(_load_fake, exchanges=_FAKES, exchanges_of=_of_fake)
 LIGHTGBM = RunnerSpec(_load_lightgbm, exchanges=_TREES)
 ONNX = _spec(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import uuid_utils
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import Field
@@ -17,17 +14,13 @@ from starlette.datastructures import FormData, UploadFile
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.openai.answers import JobResult
+from penstock.api.facades.openai.form_files import store_file
 from penstock.api.facades.openai.requests import Body, ModelName
-from penstock.api.forms import FRAME_BYTES, path_of, read_form
-from penstock.api.media import require_room
-from penstock.api.services import Services
+from penstock.api.forms import FRAME_BYTES, read_form
 from penstock.documents import fingerprint, validated
-from penstock.errors import InvalidRequest, MediaTooLarge
-from penstock.intake.local_media import safe_name
-from penstock.intake.media import upload_key
+from penstock.errors import InvalidRequest
 from penstock.reports import Issue
 from penstock.requests import JobRequest
-from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE
 from penstock.subtitles import srt, vtt
 
 Task = Literal["transcribe", "translate"]
@@ -112,12 +105,8 @@ async def _answer(call: Call, task: Task) -> Response:
         wanted, file = read_audio(form, task), form.get("file")
         if not isinstance(file, UploadFile):
             raise InvalidRequest(errors=[Issue("/file", "is required, as a file")])
-        if (file.size or 0) > limit_bytes:
-            raise MediaTooLarge(f"the file exceeds the limit of {limit_bytes} bytes")
         entry = await call.model(wanted.model, Capability.TRANSCRIPTION)
-        upload_id = str(uuid_utils.uuid7())
-        await require_room(call.api, call.tenant, upload_id, file.size or 0)
-        reference, digest = await asyncio.to_thread(_store, call.api, call.tenant, upload_id, file)
+        stored = await store_file(call, file, "recording")
     given = {
         "language": wanted.language,
         "temperature": wanted.temperature,
@@ -125,22 +114,12 @@ async def _answer(call: Call, task: Task) -> Response:
         "timestamps": "word" if wanted.words else None,
     }
     value = {name: each for name, each in given.items() if each is not None}
-    body = {**value, "model": wanted.model, "sha256": digest}
+    body = {**value, "model": wanted.model, "sha256": stored.digest}
     identity = fingerprint({"path": call.request.url.path, "body": body})
-    job = await call.submit(identity, JobRequest(model=entry.name, input={"audio": reference, **value}))
+    job = await call.submit(identity, JobRequest(model=entry.name, input={"audio": stored.reference, **value}))
     answer = audio_answer(JobResult.of(await call.wait_for_result(job)), wanted, task)
     answer.headers["x-request-id"] = job.key.id
     return answer
-
-
-def _store(api: Services, tenant: str, upload_id: str, file: UploadFile) -> tuple[str, str]:
-    """Store a form's file as an upload; return its reference and SHA-256."""
-    name, digest = safe_name(file.filename or "recording"), hashlib.sha256()
-    while chunk := file.file.read(CHUNK_BYTES):
-        digest.update(chunk)
-    kind = file.content_type or DEFAULT_CONTENT_TYPE
-    api.objects.put_file(upload_key(tenant, upload_id, name), path_of(file), content_type=kind)
-    return f"media://{upload_id}/{name}", digest.hexdigest()
 
 
 def _number(text: str) -> float:

@@ -23,7 +23,7 @@ from penstock.requests import JobRequest
 MAX_VALUE_BYTES = 50_000_000
 
 #: Parameters that no model supports -> their values without effect, which are accepted.
-_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "background": ("auto", "opaque"), "output_compression": (100,), "partial_images": (0,),
         "quality": ("auto", "standard"), "stream": (False,), "style": (),
@@ -49,11 +49,16 @@ class ImagesRequest(Body):
 
 def read_images(body: Any) -> ImagesRequest:
     """Return an image generation request; raise `InvalidRequest`."""
-    return read_body(ImagesRequest, body, _REFUSED)
+    return read_body(ImagesRequest, body, REFUSED)
 
 
-def images_job(entry: CatalogueEntry, wanted: ImagesRequest, *, seed: int) -> JobRequest:
-    """Return the job of an image generation request. `seed` applies where the request has none."""
+def images_job(
+    entry: CatalogueEntry, wanted: ImagesRequest, *, seed: int, also: Mapping[str, Any] = MappingProxyType({})
+) -> JobRequest:
+    """Return the job of an image generation request, with further inputs.
+
+    `seed` applies where the request has none.
+    """
     found = _SIZE.fullmatch(wanted.size or "")
     value = {
         "prompt": wanted.prompt,
@@ -65,6 +70,7 @@ def images_job(entry: CatalogueEntry, wanted: ImagesRequest, *, seed: int) -> Jo
         "guidance_scale": wanted.guidance_scale,
         "seed": non_negative(seed if wanted.seed is None else wanted.seed, 62),
         "format": wanted.output_format,
+        **also,
     }
     return JobRequest(model=entry.name, input={name: given for name, given in value.items() if given is not None})
 

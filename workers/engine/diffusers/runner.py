@@ -7,7 +7,7 @@ batch is one pass, and the other images of the batch change the last bits.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.processors.image_generation.pipeline import Pipeline
 from penstock.workers.engine.base import Continue, Done, Runner, Step
+from penstock.workers.engine.diffusers.calls import TASK, CallRunner, DrawingState, pipelines_of
 from penstock.workers.engine.diffusers.networks import Networks, load_networks, shrunk
 from penstock.workers.engine.diffusers.parts import Directory, log
 from penstock.workers.engine.diffusers.sampling import ImageSettings, Sample, begin
@@ -43,22 +44,30 @@ class DiffusionRunner:
     memory_bytes: int
     #: True: a batch is one forward pass.
     together: bool
+    #: Runs the library's own pipelines with the same networks, for prompts that name a task.
+    calls: CallRunner | None = None
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return size and guidance: images of one size share a batch, if all or none of them are guided."""
+        if self.calls is not None and TASK in prompt.data:
+            return self.calls.bucket(prompt)
         settings = ImageSettings.of(prompt.data, self.pipeline)
         return settings.width, settings.height, settings.guided
 
-    def admit(self, prompt: Prompt) -> Sample:
+    def admit(self, prompt: Prompt) -> Sample | DrawingState:
         """Return the image's initial noise."""
+        if self.calls is not None and TASK in prompt.data:
+            return self.calls.admit(prompt)
         settings = ImageSettings.of(prompt.data, self.pipeline)
         factor = self.pipeline.factor
         shape = self.networks.channels, settings.height // factor, settings.width // factor
         condition = self.networks.read(prompt.data, guided=settings.guided)
         return begin(settings, condition, self.scheduler, shape, self.device.device)
 
-    def step(self, states: Sequence[Sample]) -> Sequence[Step]:
+    def step(self, states: Sequence[Any]) -> Sequence[Step]:
         """Advance every image by a step."""
+        if self.calls is not None and isinstance(states[0], DrawingState):
+            return self.calls.step(states)
         with self.device.running():
             branches = [sample.branch() for sample in self._encoded(states)]
             return [self._advance(*one) for one in zip(branches, self._noise(branches), strict=True)]
@@ -113,20 +122,49 @@ class DiffusionRunner:
 def load_diffusers(model: Model) -> Runner:
     """Load a directory in diffusers' format; raise `ModelUnavailable` for a missing, damaged or unknown part."""
     directory = Directory.of(model)
-    networks, scheduler = load_networks(directory), directory.scheduler()
     if (directory.path / "safety_checker").is_dir():
         log.warning("diffusers.safety_checker_left_out", model=model.name)
     device = TorchDevice.of(model)
+    return _stepped(directory, device) if directory.pipeline.stepped else _called(directory, device)
+
+
+def _stepped(directory: Directory, device: TorchDevice) -> Runner:
+    networks, model = load_networks(directory), directory.model
+    calls = None
+    if directory.pipeline.calls:
+        named = {part: getattr(networks, part) for part in directory.networks}
+        calls = _runner(directory, device, named)
     for module in networks.modules:
         device.place(module)
     return DiffusionRunner(
         networks,
-        scheduler,
+        directory.scheduler(),
         directory.pipeline,
         device,
         max_batch=model.max_batch,
         memory_bytes=sum(map(weights_bytes, networks.modules)),
         together=not device.is_cpu,
+        calls=calls,
+    )
+
+
+def _called(directory: Directory, device: TorchDevice) -> Runner:
+    """Load a pipeline whose images are all made by the library's calls, in the record's precision and no other."""
+    networks = {part: directory.network(part, dtype=device.dtype) for part in directory.networks}
+    runner = _runner(directory, replace(device, dtype=torch.float32), networks)
+    for module in runner.modules:
+        device.place(module)
+    return runner
+
+
+def _runner(directory: Directory, device: TorchDevice, networks: Mapping[str, Any]) -> CallRunner:
+    modules = list(networks.values())
+    return CallRunner(
+        pipelines_of(directory.base(networks), directory.pipeline.calls),
+        modules,
+        device,
+        max_batch=directory.model.max_batch,
+        memory_bytes=sum(map(weights_bytes, modules)),
     )
 
 

@@ -105,6 +105,12 @@ def _config(path: Path) -> Any:
     return library().AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
+def require_network(network: Any, config: Any) -> None:
+    """Make a network without memory for its weights; raise `ModelUnavailable` if it cannot be made."""
+    with _load_errors(), torch.device("meta"):
+        network(config)
+
+
 def wrong_shapes(mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
     """Return a sentence on the first weight with another shape than the network's; empty if there is none."""
     wrong = sorted((name, tuple(found), tuple(needed)) for name, found, needed in mismatched)
@@ -155,7 +161,12 @@ def known_types() -> Known:
             - _OTHER_TEXTS,
             Task.TEXT_EMBEDDING: frozenset(texts - images),
             Task.TEXT_IMAGE_EMBEDDING: _ONE_SPACE,
-            Task.TEXT_GENERATION: frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+            Task.TEXT_GENERATION: frozenset(
+                {
+                    *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+                    *modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+                }
+            ),
             # Other speech models of the library return no timestamps, or take samples.
             Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
             Task.AUDIO_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES)

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed, first_line
+from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
 from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.transformers.beginnings import EMBEDS
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.generation import done
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.texts import checked_tokens
+from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Beginning of the names of inputs in a prompt, before the library's names.
 PREFIX = "inputs."
@@ -100,6 +102,8 @@ class GeneralRunner:
 
     def admit(self, prompt: Prompt) -> ChatState:
         """Return the prompt's inputs on their way to the device."""
+        if EMBEDS in prompt.data:
+            raise InvalidInput(f"{type(self.network).__name__} takes no embeddings instead of a prompt's tokens")
         arrays = {name.removeprefix(PREFIX): _checked(name, value) for name, value in _arrays(prompt)}
         ids, sampling = prompt.data.get(IDS), Sampling.of(prompt.data)
         if not isinstance(ids, np.ndarray) or len(ids) or not arrays:
@@ -119,7 +123,8 @@ class GeneralRunner:
         self.device.free(self.network)
 
     def _require_room(self, given: int, new: int) -> None:
-        if self.max_tokens is not None and given + new > self.max_tokens:
+        taken = max(given, new) if self.network.config.is_encoder_decoder else given + new
+        if self.max_tokens is not None and taken > self.max_tokens:
             raise InvalidInput(
                 f"the network's context is {self.max_tokens} tokens: the prompt has {given}, and {new} more "
                 "are asked for"
@@ -208,16 +213,20 @@ class GeneralRunner:
 def load_general(directory: HubDirectory, device: TorchDevice) -> Runner:
     """Load a network of images and text that the library can generate with."""
     check_general(read_config(directory.model))
-    network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
+    return general_of(directory.load("AutoModelForImageTextToText", dtype=device.dtype), directory.model, device)
+
+
+def general_of(network: Any, model: Model, device: TorchDevice) -> Runner:
+    """Place a network that the library can generate with, and return its runner."""
     device.place(network)
     text = network.config.get_text_config()
     return GeneralRunner(
         network,
         device,
-        max_batch=directory.model.max_batch,
+        max_batch=model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,
-        max_tokens=getattr(text, "max_position_embeddings", None),
+        max_tokens=max_tokens_of(text),
     )
 
 
@@ -226,14 +235,19 @@ def check_general(config: Any) -> None:
 
     Earlier versions kept positions of some types in the network, where chats that advance together would share them.
     """
+    require_version()
+    network = library().AutoModelForImageTextToText._model_mapping.get(type(config), None)
+    if network is None or not network.can_generate():
+        raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
+
+
+def require_version() -> None:
+    """Raise `ModelUnavailable` for a library whose `generate` cannot be left before its loop."""
     if (
         "next_sequence_length"
         not in inspect.signature(library().GenerationMixin.prepare_inputs_for_generation).parameters
     ):
         raise ModelUnavailable(f"its type needs a later transformers than {library().__version__}: 5.23 was tested")
-    network = library().AutoModelForImageTextToText._model_mapping.get(type(config), None)
-    if network is None or not network.can_generate():
-        raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
 
 
 def _capture(

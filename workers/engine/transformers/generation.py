@@ -25,9 +25,9 @@ from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encodings import Encodings
 from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
-from penstock.workers.engine.transformers.directory import HubDirectory, library
+from penstock.workers.engine.transformers.directory import library
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.texts import checked_tokens
+from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Counters of an output, see `Output.counts`.
 Counts = Mapping[str, int]
@@ -160,14 +160,6 @@ class GenerationRunner:
         return {**inputs, "position_ids": torch.full((len(positions), 1, 1), place, device=device)}
 
 
-def load_generator(directory: HubDirectory) -> Runner:
-    """Load a network that continues texts. With `dtype` bfloat16 its weights are bfloat16, for speed."""
-    model = directory.model
-    device = TorchDevice.of(model)
-    network = directory.load("AutoModelForCausalLM", dtype=device.dtype)
-    return generator_of(network, model, device)
-
-
 def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener | None = None) -> Runner:
     """Place a network and return its runner; raise `ModelUnavailable` for a network without a key-value cache."""
     check_cache(network)
@@ -180,7 +172,7 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         max_batch=model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,
-        max_tokens=getattr(text, "max_position_embeddings", None),
+        max_tokens=max_tokens_of(text),
         ends=ends_of(network),
         arguments={"logits_to_keep": 1} if keeps else {},
         opener=opener,
@@ -209,17 +201,19 @@ def checked_prompt(
 
 def check_cache(network: Any) -> None:
     """Raise `ModelUnavailable` for a network without a key-value cache."""
-    if not _has_cache(network):
+    if not keeps_cache(type(network), network.config):
         raise ModelUnavailable(
             f"{type(network).__name__} keeps no key-value cache of its text, which this runner needs"
         )
 
 
-def _has_cache(network: Any) -> bool:
-    """Return True if the network keeps its whole state in a cache whose layers `branch` can copy."""
-    if network.config.is_encoder_decoder or getattr(network, "_is_stateful", False):
+def keeps_cache(network: Any, config: Any) -> bool:
+    """Return True if a class of networks keeps its whole state in a cache whose layers `branch` can copy."""
+    if config.is_encoder_decoder or getattr(network, "_is_stateful", False):
         return False
-    layers = library().DynamicCache(config=network.config).layers
+    if "past_key_values" not in inspect.signature(network.forward).parameters:  # GPT 1 reads the whole text every time
+        return False
+    layers = library().DynamicCache(config=config).layers
     # Recurrent and convolutional layers write into their state.
     return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
@@ -232,7 +226,7 @@ def done(tokens: Sequence[int], reason: str, counts: Counts = MappingProxyType({
 def ends_of(network: Any) -> frozenset[int]:
     """Return the end tokens of `generation_config.json`, else of `config.json`."""
     ends = network.generation_config.eos_token_id
-    ends = network.config.get_text_config().eos_token_id if ends is None else ends
+    ends = getattr(network.config.get_text_config(), "eos_token_id", None) if ends is None else ends
     return frozenset([ends] if isinstance(ends, int) else ends or ())
 
 

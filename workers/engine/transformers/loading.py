@@ -14,8 +14,9 @@ from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
-from penstock.workers.engine.transformers.generation import load_generator
+from penstock.workers.engine.transformers.generation import keeps_cache
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
+from penstock.workers.engine.transformers.language import check_language, load_language
 from penstock.workers.engine.transformers.photos import (
     load_depth_estimator,
     load_detector,
@@ -43,7 +44,7 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
         Task.TEXT_CLASSIFICATION: load_text_classifier,
         Task.TEXT_EMBEDDING: load_text_embedder,
         Task.TEXT_IMAGE_EMBEDDING: load_text_image_embedder,
-        Task.TEXT_GENERATION: load_generator,
+        Task.TEXT_GENERATION: load_language,
         Task.SPEECH_RECOGNITION: load_transcriber,
         Task.AUDIO_CLASSIFICATION: load_audio_classifier,
     }
@@ -71,6 +72,10 @@ def check_transformers(model: Model) -> None:
             check_conversation(directory)
         if directory.task is Task.TEXT_EMBEDDING:
             pooling_of(directory)
+        if directory.task is Task.TEXT_GENERATION:
+            found = check_language(directory)
+            if is_continuous(model) and not keeps_cache(found, read_config(model)):
+                raise ModelUnavailable(f"`options.batching` needs a key-value cache, and {found.__name__} has none")
 
 
 def _directory(model: Model) -> HubDirectory:

@@ -62,6 +62,10 @@ _HEADS = (
     ("ForAudioClassification", Task.AUDIO_CLASSIFICATION),
     ("ForSequenceClassification", Task.AUDIO_CLASSIFICATION),
     ("ForSequenceClassification", Task.TEXT_CLASSIFICATION),
+    # Encoder-decoders of texts; those of images and speech are above.
+    ("ForConditionalGeneration", Task.TEXT_GENERATION),
+    ("MTModel", Task.TEXT_GENERATION),
+    ("ForTextToText", Task.TEXT_GENERATION),
 )
 
 

@@ -160,7 +160,7 @@ def _runner(directory: HubDirectory, network: Any, answer: Answer, **fields: Any
         max_batch=directory.model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=config.vocab_size,
-        max_tokens=_max_tokens(config),
+        max_tokens=max_tokens_of(config),
         **fields,
     )
 
@@ -183,7 +183,8 @@ def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
 
 
-def _max_tokens(config: Any) -> int | None:
+def max_tokens_of(config: Any) -> int | None:
+    """Return the tokens of the longest text that a network of texts takes; None without a bound."""
     places = getattr(config, "max_position_embeddings", None)
     if not isinstance(places, int) or places < 1:
         return None

@@ -1,0 +1,88 @@
+"""Language models: texts by key-value caches of our own, and all other networks by the library's `generate`.
+
+Hybrids (Mamba, Granite 4, Qwen3-Next, LFM2) write into their state, and encoder-decoders (T5, BART) begin a text of
+their own. Both have prompts of tokens alone, and the general way of chats (see `general`) takes them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from penstock.errors import ModelUnavailable
+from penstock.workers.engine.base import Runner
+from penstock.workers.engine.torch.device import TorchDevice
+from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, require_network
+from penstock.workers.engine.transformers.general import general_of, require_version
+from penstock.workers.engine.transformers.generation import generator_of, keeps_cache
+
+#: Class of networks of an encoder and a decoder.
+_BOTH = "AutoModelForSeq2SeqLM"
+#: Model types that make no text from a text alone, or not token by token -> the reason.
+REFUSED: Mapping[str, str] = MappingProxyType({"xmod": "needs a language beside the text, which prompts do not name"})
+
+#: Model types with a key-value cache whose inputs only the library's `generate` prepares: positions that begin after
+#: the padding token's, or further tokens and masks.
+PREPARED = frozenset(
+    {
+        "camembert", "cpmant", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm", "xlm-roberta",
+        "xlm-roberta-xl", "xlnet",
+    }
+)  # fmt: skip
+
+
+def load_language(directory: HubDirectory) -> Runner:
+    """Load a network that continues or answers texts. With `dtype` bfloat16 its weights are bfloat16, for speed."""
+    found = check_language(directory)
+    device = TorchDevice.of(directory.model)
+    network = directory.load(_auto_class(read_config(directory.model)), dtype=device.dtype)
+    if keeps_cache(found, network.config) and network.config.model_type not in PREPARED:
+        return generator_of(network, directory.model, device)
+    return general_of(network, directory.model, device)
+
+
+def check_language(directory: HubDirectory) -> Any:
+    """Return the class of a directory's network without reading weights.
+
+    Raises `ModelUnavailable` for a network that does not continue texts token by token.
+    """
+    config = read_config(directory.model)
+    kind = config.model_type
+    if kind in REFUSED:
+        raise ModelUnavailable(f"the model_type {kind!r} {REFUSED[kind]}")
+    if config.is_encoder_decoder and _auto_class(config) != _BOTH:
+        raise ModelUnavailable(f"the model_type {kind!r} answers something other than texts")
+    found = getattr(library(), _auto_class(config))._model_mapping.get(type(config), None)
+    if found is None or not found.can_generate():
+        raise ModelUnavailable(f"the network of the model_type {kind!r} does not make texts")
+    if not config.is_encoder_decoder and getattr(config, "is_decoder", True) is False and kind in _encoders():
+        raise ModelUnavailable(f"its config.json lacks `is_decoder`: as it is, {found.__name__} fills gaps of a text")
+    if not keeps_cache(found, config):
+        require_version()
+        _require_start(directory, config)
+    require_network(found, config)
+    return found
+
+
+def _auto_class(config: Any) -> str:
+    both = config.is_encoder_decoder and type(config) in getattr(library(), _BOTH)._model_mapping
+    return _BOTH if both else "AutoModelForCausalLM"
+
+
+def _encoders() -> Any:
+    from transformers.models.auto import modeling_auto
+
+    return modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def _require_start(directory: HubDirectory, config: Any) -> None:
+    """Raise `ModelUnavailable` for an encoder-decoder whose answers have no first token."""
+    if not config.is_encoder_decoder:
+        return
+    settings = library().GenerationConfig.from_model_config(config)
+    if (directory.path / "generation_config.json").is_file():
+        settings = library().GenerationConfig.from_pretrained(directory.path, local_files_only=True)
+    starts = (getattr(settings, "decoder_start_token_id", None), getattr(settings, "bos_token_id", None))
+    if starts == (None, None):
+        raise ModelUnavailable("its config.json names no `decoder_start_token_id`, the first token of answers")
