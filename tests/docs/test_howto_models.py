@@ -49,6 +49,20 @@ def test_serve_a_model(shell: Shell) -> None:
     assert '"max_items":1000' in (shell.folder / "minilm.json").read_text()
 
 
+def test_rank_and_classify_texts(shell: Shell) -> None:
+    for block in blocks("rank-and-classify-texts.md"):
+        if block.language != "toml" or block.title:  # the record of a published model is fetched from the hub
+            shell.take(block)
+
+    answers = {name: json.loads((shell.folder / f"{name}.json").read_text()) for name in ("ranks", "scores", "classes")}
+    best = answers["ranks"]["results"][0]
+    assert best["relevance_score"] == max(row["score"] for row in answers["scores"]["data"])
+    assert best["document"]["text"] in ("A cat sleeps.", "It rains.")
+    assert [row["num_classes"] for row in answers["classes"]["data"]] == [2, 2]
+    shown = json.loads((shell.folder / "vector.json").read_text())["data"][0]["embedding"]
+    assert (len(shown), np.linalg.norm(shown)) == (8, pytest.approx(1, abs=1e-5))
+
+
 def test_queue_before_a_server(shell: Shell) -> None:
     with FakeServer(key="sk-of-the-page") as server:
         shell.env["LLAMA_KEY"] = "sk-of-the-page"

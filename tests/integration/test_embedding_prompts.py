@@ -19,6 +19,7 @@ import transformers
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Prompt
+from penstock.processors.language.tokens import read_vocabulary
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor, check_request_module
 from penstock.workers.engine.engine import BatchingEngine
@@ -193,3 +194,10 @@ def test_a_text_without_tokens_of_its_own_is_refused(engine: BatchingEngine, tmp
 def test_a_wrong_number_of_tokens_is_refused(tmp_path: Path, skipped: Any) -> None:
     with closing(load(a_bert(tmp_path))) as runner, pytest.raises(ProcessorFailed, match="takes `prompt_tokens`"):
         runner.admit(Prompt({"input_ids": tokens(1, 2, 3), "prompt_tokens": skipped}))
+
+
+def test_texts_are_lowered_where_sentence_transformers_lowers_them(tmp_path: Path) -> None:
+    folder = words_directory(tmp_path / "m")
+    assert read_vocabulary(a_model(folder), truncate=True).cut("The CAT").ids == [1, 0, 0, 2]
+    write_json(folder, "sentence_bert_config.json", {"do_lower_case": True})
+    assert read_vocabulary(a_model(folder), truncate=True).cut("The CAT").ids == [1, 3, 4, 2]

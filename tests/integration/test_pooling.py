@@ -171,15 +171,6 @@ async def test_a_model_that_is_not_there_or_makes_no_rasters_is_404(face: Facing
     assert (wrong.status_code, wrong.headers["allow"], wrong.json()["error"]["code"]) == (405, "POST", 405)
 
 
-@pytest.mark.parametrize("text", [{"input": "hello"}, {"messages": [{"role": "user", "content": "hello"}]}])
-async def test_text_is_sent_to_where_its_embeddings_are(face: Facing, text: dict[str, Any]) -> None:
-    answer = await post(face, {"model": "embedder", **text})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, "data")
-    assert error["message"].startswith("this route runs models on scenes and needs `data`; ")
-    assert "/openai/v1/embeddings" in error["message"]
-
-
 async def test_what_takes_longer_is_202_with_the_job(valkey: ValkeyProcess, tmp_path: Path) -> None:
     async with facing(valkey.url, tmp_path, facade_wait_s=0.01) as face:
         answer = await post(face, payload(), **{"Idempotency-Key": "scene 1"})

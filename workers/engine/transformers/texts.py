@@ -109,9 +109,8 @@ class TextRunner:
         mask = _padded([torch.ones_like(text) for text in texts], 0)
         inputs = {"input_ids": _padded(texts, self.padding or 0), "attention_mask": mask}
         if any(state.types is not None for state in states):
-            types = [state.types and self.device.receive(state.types) for state in states]
-            parts = zip(types, texts, strict=True)
-            rows = [torch.zeros_like(text) if given is None else given for given, text in parts]
+            types = [None if state.types is None else self.device.receive(state.types) for state in states]
+            rows = [torch.zeros_like(text) if one is None else one for one, text in zip(types, texts, strict=True)]
             inputs["token_type_ids"] = _padded(rows, 0)
         counted = mask.clone()
         for row, state in zip(counted, states, strict=True):
