@@ -22,7 +22,7 @@ from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
-from penstock.processors.multimodal.library import is_encoder_decoder, load_processor
+from penstock.processors.multimodal.library import as_array, is_encoder_decoder, load_processor
 from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
 from penstock.processors.vision.image import ImageArray
 from penstock.reports import Issue
@@ -244,15 +244,8 @@ def _encoded(made: Mapping[str, Any]) -> Encoded:
         if value is None or name == IDS:
             continue
         if isinstance(value, list | tuple):
-            arrays.update({f"{name}.{number}": _array(one) for number, one in zip(count(), value, strict=False)})
+            arrays.update({f"{name}.{number}": as_array(one) for number, one in zip(count(), value, strict=False)})
         else:
-            arrays[name] = _array(value)
+            arrays[name] = as_array(value)
     ids = made.get(IDS)
-    return Encoded([] if ids is None else [int(number) for number in _array(ids).reshape(-1)], arrays)
-
-
-def _array(value: Any) -> Array:
-    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"it makes a value of the type {type(value).__name__}, which is no array")
-    return np.ascontiguousarray(array)
+    return Encoded([] if ids is None else [int(number) for number in as_array(ids).reshape(-1)], arrays)

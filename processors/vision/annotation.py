@@ -29,8 +29,8 @@ def annotate(image: ImageArray, objects: Sequence[Mapping[str, Any]]) -> ImageAr
     font = ImageFont.load_default(max(_LEAST_LETTER_PX, round(longer * _LETTER)))
     for one in reversed(objects[:_MAX_OBJECTS]):
         box = one["box"]
-        # Colour 0 is black.
-        paint = colour(one["label_id"] % 255 + 1)
+        # Colour 0 is black; a label of nothing known has the first one.
+        paint = colour((one["label_id"] or 0) % 255 + 1)
         draw.rectangle((box["xmin"], box["ymin"], box["xmax"], box["ymax"]), outline=paint, width=line)
         _write(draw, (box["xmin"], box["ymin"]), f"{one['label']} {one['score']:.2f}", paint, font)
     return np.asarray(canvas, dtype=np.uint8)

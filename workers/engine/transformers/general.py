@@ -8,7 +8,7 @@ models run between the steps, the text is streamed, and a job may end at any tok
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,7 @@ class GeneralRunner:
 
     def admit(self, prompt: Prompt) -> ChatState:
         """Return the prompt's inputs on their way to the device."""
-        arrays = {name.removeprefix(PREFIX): _checked(name, value) for name, value in _arrays(prompt)}
+        arrays = network_inputs(prompt)
         ids, sampling = prompt.data.get(IDS), Sampling.of(prompt.data)
         if not isinstance(ids, np.ndarray) or len(ids) or not arrays:
             ids = checked_tokens(ids, self.vocabulary, self.max_tokens)
@@ -252,8 +252,10 @@ def _ended(chat: Chat, reason: str) -> Step:
     return done(chat.new, reason)
 
 
-def _arrays(prompt: Prompt) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in prompt.data.items() if name.startswith(PREFIX))
+def network_inputs(prompt: Prompt) -> dict[str, Array]:
+    """Return a prompt's `inputs.NAME` by the library's names; raise `ProcessorFailed` for one that is no array."""
+    given = ((name, value) for name, value in prompt.data.items() if name.startswith(PREFIX))
+    return {name.removeprefix(PREFIX): _checked(name, value) for name, value in given}
 
 
 def _checked(name: str, value: Any) -> Array:

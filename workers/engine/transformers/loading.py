@@ -16,6 +16,7 @@ from penstock.workers.engine.transformers.conversation import check_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
 from penstock.workers.engine.transformers.generation import load_generator
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
+from penstock.workers.engine.transformers.passes import load_masker, load_word_detector
 from penstock.workers.engine.transformers.photos import (
     load_depth_estimator,
     load_detector,
@@ -36,6 +37,8 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
         Task.OBJECT_DETECTION: load_detector,
         Task.DEPTH_ESTIMATION: load_depth_estimator,
         Task.ZERO_SHOT_CLASSIFICATION: load_zero_shot_classifier,
+        Task.ZERO_SHOT_OBJECT_DETECTION: load_word_detector,
+        Task.MASK_GENERATION: load_masker,
         Task.IMAGE_EMBEDDING: load_image_embedder,
         Task.IMAGE_TEXT_TO_TEXT: load_conversation,
         Task.TEXT_EMBEDDING: load_text_embedder,
