@@ -31,6 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 #: What a processor makes for its own decoder: the image's size, and its size in the network's input.
 _SIZES = ("original_sizes", "reshaped_input_sizes")
+_PIXELS = INPUTS_NAME.format("pixel_values")
 EXCHANGES = (
     Exchange(
         prompt={INPUTS_NAME.format("*"): "array"},
@@ -65,11 +66,8 @@ class Masker:
     """A network of masks for images of any origin, such as a photograph or a window of a scene."""
 
     processor: Any
-
-    @property
-    def side_px(self) -> int:
-        """The side of the network's input: more pixels of an image are not seen."""
-        return int(max(self.processor.image_processor.size.values()))
+    #: Side of the network's input: it sees no finer detail.
+    side_px: int = 0
 
     def prompts(self, image: ImageArray, objects: Sequence[PointedObject]) -> tuple[list[Prompt], Framed]:
         """Return the prompts of an image, with coordinates in its pixels: one for all objects of the same form.
@@ -129,8 +127,9 @@ def read_masker(model: Model) -> Masker:
         raise ModelUnavailable(f"model {model.name!r}: {type(processor).__name__} makes no masks of points and boxes")
     masker = Masker(processor)
     with trying(model, processor):
-        masker.prompts(np.zeros((64, 64, 3), np.uint8), [PointedObject(points=[[1, 1]], box=[0, 0, 9, 9])])
-    return masker
+        example = PointedObject(points=[[1, 1]], box=[0, 0, 9, 9])
+        [prompt], _ = masker.prompts(np.zeros((64, 64, 3), np.uint8), [example])
+        return Masker(processor, max(prompt.data[_PIXELS].shape[-2:]))
 
 
 def entry(number: int, found: Found, mask: Mask) -> dict[str, Any]:

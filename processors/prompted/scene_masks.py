@@ -114,9 +114,9 @@ class RasterMaskGeneration:
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002
         """Return a scene of a window's size with one point in its middle."""
-        side = min(self._masker.side_px, 1024)
+        side = min(max(self._masker.side_px, 64), 1024)
         path = folder / "scene.tif"
-        write_sample(path, width=side, height=side)
+        write_sample(path, size_px=side)
         with rasterio.open(path) as dataset:
             x, y = dataset.xy(side // 2, side // 2)
             crs = f"EPSG:{dataset.crs.to_epsg()}"

@@ -86,7 +86,13 @@ def _sam(name: str) -> Callable[[Path], Path]:
             "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32, "image_size": 64,
             "patch_size": 8, "output_channels": 16, "window_size": 4, "num_pos_feats": 8, "global_attn_indexes": [1],
         }  # fmt: skip
-        prompt = {"hidden_size": 16, "image_embedding_size": 8, "image_size": 64, "patch_size": 8, "mask_input_channels": 4}
+        prompt = {
+            "hidden_size": 16,
+            "image_embedding_size": 8,
+            "image_size": 64,
+            "patch_size": 8,
+            "mask_input_channels": 4,
+        }
         decoder = {
             "hidden_size": 16, "mlp_dim": 32, "num_attention_heads": 2, "iou_head_hidden_dim": 16, "vit_dim": 16,
         }  # fmt: skip
