@@ -69,7 +69,9 @@ class WordDetector:
         given = {name: value for name, value in offered.items() if name in known and value is not None}
         [result] = decode(as_tensors(**arrays), **given)
         places = {label.strip().lower(): number for number, label in reversed(list(enumerate(labels)))}
-        one_by_one = zip(result["text_labels"], result["scores"].tolist(), result["boxes"].tolist(), strict=True)
+        scores = result["scores"].tolist()
+        # Grounding DINO decodes no labels to one empty label.
+        one_by_one = zip(result["text_labels"][: len(scores)], scores, result["boxes"].tolist(), strict=True)
         entries = [_entry(label, places, score, box) for label, score, box in one_by_one]
         return sorted(entries, key=lambda entry: -entry["score"])
 

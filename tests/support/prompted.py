@@ -54,7 +54,7 @@ def _owl(name: str) -> Callable[[Path], Path]:
     return write
 
 
-def _grounding(name: str) -> Callable[[Path], Path]:
+def _grounding(name: str, std: float) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         swin = transformers.SwinConfig(
             image_size=64, embed_dim=8, depths=[1] * 4, num_heads=[1, 1, 2, 2], window_size=4,
@@ -66,7 +66,7 @@ def _grounding(name: str) -> Callable[[Path], Path]:
             encoder_attention_heads=4, decoder_layers=2, decoder_ffn_dim=16, decoder_attention_heads=4, num_queries=20,
             max_text_len=24, encoder_n_points=2, decoder_n_points=2, num_feature_levels=4,
         )  # fmt: skip
-        folder = save_spread(getattr(transformers, f"{name}ForObjectDetection")(config), folder, std=0.2)
+        folder = save_spread(getattr(transformers, f"{name}ForObjectDetection")(config), folder, std=std)
         write_json(
             folder, "preprocessor_config.json",
             {
@@ -118,8 +118,8 @@ def _sam(name: str) -> Callable[[Path], Path]:
 
 #: Writers of directories by model type.
 DETECTORS: Mapping[str, Callable[[Path], Path]] = {
-    "grounding-dino": _grounding("GroundingDino"),
-    "mm-grounding-dino": _grounding("MMGroundingDino"),
+    "grounding-dino": _grounding("GroundingDino", 0.2),
+    "mm-grounding-dino": _grounding("MMGroundingDino", 0.3),
     "owlv2": _owl("Owlv2"),
     "owlvit": _owl("OwlViT"),
 }
