@@ -29,6 +29,8 @@ from penstock.reports import Issue
 
 #: Names of the network's inputs in a prompt: the library's names behind this.
 INPUTS_NAME = "inputs.{}"
+#: Name of the list of the outputs that a prompt wants of a network of one pass.
+OUTPUTS_NAME = "outputs"
 IDS = "input_ids"
 #: Side in pixels and words of the example that shows how a processor wants its input.
 _PROBE_PX, _PROBE = 64, "probe"

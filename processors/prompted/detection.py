@@ -17,7 +17,7 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
-from penstock.processors.multimodal.general import INPUTS_NAME
+from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, as_tensors, load_processor, rejecting, trying
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.prompted.request import WordDetectionRequest
@@ -28,6 +28,7 @@ from penstock.reports import Issue
 
 _DECODE = "post_process_grounded_object_detection"
 _IDS = INPUTS_NAME.format("input_ids")
+_ANSWER = {"logits": "array (queries, words)", "pred_boxes": "array (queries, 4)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class WordDetector:
         arrays = {INPUTS_NAME.format(name): as_array(value) for name, value in made.items()}
         self._check(arrays[_IDS].shape[1], "the labels have")
         height, width = made["pixel_values"].shape[-2:]
-        return Prompt(arrays, cost=height * width)
+        return Prompt({**arrays, OUTPUTS_NAME: list(_ANSWER)}, cost=height * width)
 
     def found(
         self, output: Mapping[str, Any], prompt_ids: Any, size: tuple[int, int], labels: Sequence[str], **wanted: Any
@@ -116,8 +117,8 @@ class ZeroShotObjectDetection:
     )
     exchanges = (
         Exchange(
-            prompt={INPUTS_NAME.format("*"): "array"},
-            output={"logits": "array (queries, words)", "pred_boxes": "array (queries, 4)"},
+            prompt={INPUTS_NAME.format("*"): "array", OUTPUTS_NAME: "list"},
+            output=_ANSWER,
         ),
     )
 

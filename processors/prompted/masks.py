@@ -18,7 +18,7 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.directory import check_options
 from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
-from penstock.processors.multimodal.general import INPUTS_NAME
+from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, load_processor, rejecting, trying
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.prompted.request import MaskRequest, PointedObject
@@ -32,12 +32,8 @@ Mask = npt.NDArray[np.bool_]
 #: What a processor makes for its own decoder: the image's size, and its size in the network's input.
 _SIZES = ("original_sizes", "reshaped_input_sizes")
 _PIXELS = INPUTS_NAME.format("pixel_values")
-EXCHANGES = (
-    Exchange(
-        prompt={INPUTS_NAME.format("*"): "array"},
-        output={"pred_masks": "array (objects, masks, h, w)", "iou_scores": "array (objects, masks)"},
-    ),
-)
+_ANSWER = {"pred_masks": "array (objects, masks, h, w)", "iou_scores": "array (objects, masks)"}
+EXCHANGES = (Exchange(prompt={INPUTS_NAME.format("*"): "array", OUTPUTS_NAME: "list"}, output=_ANSWER),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,10 @@ class Masker:
         made = [self._made(image, [objects[place] for place in places]) for places in forms.values()]
         prompts = [
             Prompt(
-                {INPUTS_NAME.format(name): as_array(value) for name, value in one.items() if name not in _SIZES},
+                {
+                    **{INPUTS_NAME.format(name): as_array(value) for name, value in one.items() if name not in _SIZES},
+                    OUTPUTS_NAME: list(_ANSWER),
+                },
                 cost=one["pixel_values"].shape[-1] * one["pixel_values"].shape[-2],
             )
             for one in made

@@ -332,7 +332,11 @@ def test_masks_of_a_scene_lie_on_its_grid(
     assert done.result.data is not None
     window = {"rows": [30, 110], "columns": [60, 140]}
     assert (done.result.data["window"], done.result.data["network_px"]) == (window, 64)
-    with rasterio.MemoryFile(done.artifacts["mask.tif"][1]) as file, file.open() as dataset, rasterio.open(path) as scene:
+    with (
+        rasterio.MemoryFile(done.artifacts["mask.tif"][1]) as file,
+        file.open() as dataset,
+        rasterio.open(path) as scene,
+    ):
         ids, inner = dataset.read(1), dataset.transform
         assert (dataset.crs, inner @ (0, 0)) == (scene.crs, scene.transform @ (60, 30))
         numbers = scene.read([3, 2, 1], window=((30, 110), (60, 140)))

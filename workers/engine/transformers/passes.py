@@ -8,47 +8,58 @@ from typing import Any
 
 import torch
 
-from penstock.errors import InvalidInput, first_line
+from penstock.errors import InvalidInput, ProcessorFailed, first_line
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.general import network_inputs
 
-State = Mapping[str, Sent]
+#: Name of the list of the network's outputs that a prompt wants.
+WANTED = "outputs"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A prompt on its way to the device."""
+
+    inputs: Mapping[str, Sent]
+    wanted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PassRunner:
     """A network of one pass: prompts have `inputs.NAME`, arrays with the batch axis of the library's processor.
 
-    Outputs are the network's arrays `names`, without a batch axis. Prompts with inputs of equal shapes share a batch.
+    A prompt names the wanted `outputs` of the network, whose arrays come without the batch axis. Prompts with inputs of
+    equal shapes share a batch.
     """
 
     network: Any
     device: TorchDevice
-    names: Sequence[str]
     max_batch: int
     memory_bytes: int
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Return the shapes of the inputs."""
-        return shapes_of(prompt)
+        """Return the shapes of the inputs, and the wanted outputs."""
+        return shapes_of(prompt), _wanted(prompt)
 
     def admit(self, prompt: Prompt) -> State:
         """Return the inputs on their way to the device."""
-        return {name: self.device.send(array) for name, array in network_inputs(prompt).items()}
+        inputs = {name: self.device.send(array) for name, array in network_inputs(prompt).items()}
+        return State(inputs, _wanted(prompt))
 
     def step(self, states: Sequence[State]) -> Sequence[Done]:
         """Run the network once."""
         with self.device.running():
-            given = {name: torch.cat([self.device.receive(state[name]) for state in states]) for name in states[0]}
+            names, wanted = states[0].inputs, states[0].wanted
+            given = {name: torch.cat([self.device.receive(state.inputs[name]) for state in states]) for name in names}
             try:
                 outputs = self.network(**given)
             except ValueError as error:
                 raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
-            answers = [arrays_of(outputs[name]) for name in self.names]
-            return [Done(Output(dict(zip(self.names, one, strict=True)))) for one in zip(*answers, strict=True)]
+            answers = [arrays_of(outputs[name]) for name in wanted]
+            return [Done(Output(dict(zip(wanted, one, strict=True)))) for one in zip(*answers, strict=True)]
 
     def close(self) -> None:
         """Free the device's memory."""
@@ -56,17 +67,24 @@ class PassRunner:
 
 
 def load_word_detector(directory: HubDirectory) -> Runner:
-    """Load a network that returns `logits`, float32 (queries, words), and `pred_boxes`, float32 (queries, 4)."""
-    return _runner(directory, "AutoModelForZeroShotObjectDetection", "logits", "pred_boxes")
+    """Load a network that finds what words name."""
+    return _runner(directory, "AutoModelForZeroShotObjectDetection")
 
 
 def load_masker(directory: HubDirectory) -> Runner:
-    """Load a network that returns `pred_masks`, float32 (objects, masks, h, w), and `iou_scores` (objects, masks)."""
-    return _runner(directory, "AutoModelForMaskGeneration", "pred_masks", "iou_scores")
+    """Load a network that outlines what points and boxes show."""
+    return _runner(directory, "AutoModelForMaskGeneration")
 
 
-def _runner(directory: HubDirectory, auto_class: str, *names: str) -> PassRunner:
+def _runner(directory: HubDirectory, auto_class: str) -> PassRunner:
     device = TorchDevice.of(directory.model)
     network = directory.load(auto_class)
     device.place(network)
-    return PassRunner(network, device, names, directory.model.max_batch, weights_bytes(network))
+    return PassRunner(network, device, directory.model.max_batch, weights_bytes(network))
+
+
+def _wanted(prompt: Prompt) -> tuple[str, ...]:
+    names = prompt.data.get(WANTED)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ProcessorFailed(f"a prompt names the network's outputs that it wants in the list `{WANTED}`")
+    return tuple(names)
