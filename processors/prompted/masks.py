@@ -22,6 +22,7 @@ from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, load_processor, rejecting, trying
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.prompted.request import MaskRequest, PointedObject
+from penstock.processors.vision.annotation import mark
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.prompts import write_dummy
@@ -213,7 +214,7 @@ class MaskGeneration:
         if "mask" in wanted.outputs:
             OUTPUTS.put(sink, "mask", Indexed(ids, COLOURS) if ids.dtype == np.uint8 else ids, kind="png")
         if context.image is not None:
-            OUTPUTS.put(sink, "overlay", overlay(context.image, ids, clear=0), kind="png")
+            OUTPUTS.put(sink, "overlay", _marked(overlay(context.image, ids, clear=0), wanted.objects), kind="png")
         if "objects" in wanted.outputs:
             with_runs = [{**one, "rle": runs[one["id"]]} for one in data["masks"]]
             OUTPUTS.put(sink, "masks", {**data, "masks": with_runs}, kind="json")
@@ -234,6 +235,12 @@ def check_inside(objects: Sequence[PointedObject], width: int, height: int, what
         if not (inside and shown):
             detail = f"object {place} lies outside the {what} of {width} x {height} pixels"
             raise InvalidInput(detail, errors=[Issue(f"/input/objects/{place}", detail)])
+
+
+def _marked(image: ImageArray, objects: Sequence[PointedObject]) -> ImageArray:
+    labelled = [zip(one.points, one.labels or [1] * len(one.points), strict=True) for one in objects]
+    points = [(point, label == 1) for each in labelled for point, label in each]
+    return mark(image, points, [one.box for one in objects if one.box])
 
 
 def _checked(data: Mapping[str, Any], objects: int) -> tuple[Any, Any]:

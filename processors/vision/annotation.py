@@ -36,6 +36,20 @@ def annotate(image: ImageArray, objects: Sequence[Mapping[str, Any]]) -> ImageAr
     return np.asarray(canvas, dtype=np.uint8)
 
 
+def mark(
+    image: ImageArray, points: Sequence[tuple[Sequence[float], bool]], boxes: Sequence[Sequence[float]]
+) -> ImageArray:
+    """Return a copy of the image with boxes (left, top, right, bottom) and points, green on an object and red beside."""
+    canvas = Image.fromarray(image)
+    draw = ImageDraw.Draw(canvas)
+    line = max(_LEAST_LINE_PX, round(max(canvas.size) * _LINE))
+    for box in boxes:
+        draw.rectangle(tuple(box), outline="white", width=line)
+    for (x, y), on_it in points:
+        draw.circle((x, y), 3 * line, fill=(0, 200, 0) if on_it else (220, 0, 0), outline="white", width=line)
+    return np.asarray(canvas, dtype=np.uint8)
+
+
 def _write(
     draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, paint: tuple[int, int, int], font: Any
 ) -> None:
