@@ -113,7 +113,7 @@ class Masker:
         given: dict[str, Any] = {}
         if objects[0].points:
             given["input_points"] = [[one.points for one in objects]]
-            given["input_labels"] = [[list(one.labels) or [1] * len(one.points) for one in objects]]
+            given["input_labels"] = [[[*one.labels] or [1] * len(one.points) for one in objects]]
         if objects[0].box is not None:
             given["input_boxes"] = [[one.box for one in objects]]
         with rejecting("points and boxes"):
@@ -238,8 +238,11 @@ def check_inside(objects: Sequence[PointedObject], width: int, height: int, what
 
 
 def _marked(image: ImageArray, objects: Sequence[PointedObject]) -> ImageArray:
-    labelled = [zip(one.points, one.labels or [1] * len(one.points), strict=True) for one in objects]
-    points = [(point, label == 1) for each in labelled for point, label in each]
+    points = [
+        (point, label == 1)
+        for one in objects
+        for point, label in zip(one.points, [*one.labels] or [1] * len(one.points), strict=True)
+    ]
     return mark(image, points, [one.box for one in objects if one.box])
 
 

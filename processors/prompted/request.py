@@ -90,8 +90,9 @@ class MaskRequest(SingleImageRequest):
         default=("mask", "overlay", "objects"),
         min_length=1,
         description="mask: mask.png, the ids of the masks with a palette, 0 without a mask; overlay: overlay.png, the "
-        "image in their colours, with the points and boxes; masks: mask-1.png, mask-2.png, ..., each mask in white, whole where others lie above "
-        "it; objects: masks.json, a copy of the result with each mask's run lengths in COCO's form.",
+        "image in their colours, with the points and boxes; masks: mask-1.png, mask-2.png, ..., each mask in white, "
+        "whole where others lie above it; objects: masks.json, a copy of the result with each mask's run lengths in "
+        "COCO's form.",
     )
 
 

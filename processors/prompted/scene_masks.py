@@ -77,7 +77,7 @@ class RasterMaskGeneration:
         shown = _range(numbers, valid, request.range)
         moved = [_moved(one, lambda x, y: (x - window.left, y - window.top)) for one in objects]
         prompts, framed = self._masker.prompts(_as_bytes(numbers, valid, shown), moved)
-        transform = scene.transform @ rasterio.Affine.translation(window.left, window.top)  # type: ignore[operator]
+        transform = scene.transform @ rasterio.Affine.translation(window.left, window.top)
         grid = replace(scene, height=window.height, width=window.width, transform=transform, rpcs=None)
         context = Context(request, framed, window, grid, valid, shown)
         return Prepared(iter(prompts), len(prompts), sum(prompt.cost for prompt in prompts), context)

@@ -39,7 +39,7 @@ def annotate(image: ImageArray, objects: Sequence[Mapping[str, Any]]) -> ImageAr
 def mark(
     image: ImageArray, points: Sequence[tuple[Sequence[float], bool]], boxes: Sequence[Sequence[float]]
 ) -> ImageArray:
-    """Return a copy of the image with boxes (left, top, right, bottom) and points, green on an object and red beside."""
+    """Return a copy of the image with boxes (left, top, right, bottom) and points, green on objects, red beside."""
     canvas = Image.fromarray(image)
     draw = ImageDraw.Draw(canvas)
     line = max(_LEAST_LINE_PX, round(max(canvas.size) * _LINE))

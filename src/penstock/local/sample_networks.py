@@ -226,8 +226,8 @@ def zero_shot(folder: Path) -> None:
 def word_detection(folder: Path) -> None:
     """Write an OWL-ViT; its first token is not 0, which would mark a query that is none."""
     transformers = library("transformers")
-    text = {**_TINY, "vocab_size": 258, "max_position_embeddings": 32, "eos_token_id": 256, "pad_token_id": 0}
-    text["bos_token_id"] = None
+    ends = {"bos_token_id": None, "eos_token_id": 256, "pad_token_id": 0}
+    text = {**_TINY, **ends, "vocab_size": 258, "max_position_embeddings": 32}
     config = transformers.OwlViTConfig(
         text_config=text, vision_config={**_TINY, "image_size": 64, "patch_size": 16}, projection_dim=16
     )
