@@ -113,7 +113,7 @@ class Masker:
         given: dict[str, Any] = {}
         if objects[0].points:
             given["input_points"] = [[one.points for one in objects]]
-            given["input_labels"] = [[[*one.labels] or [1] * len(one.points) for one in objects]]
+            given["input_labels"] = [[labels_of(one) for one in objects]]
         if objects[0].box is not None:
             given["input_boxes"] = [[one.box for one in objects]]
         with rejecting("points and boxes"):
@@ -130,6 +130,11 @@ def read_masker(model: Model) -> Masker:
         example = PointedObject(points=[[1, 1]], box=[0, 0, 9, 9])
         [prompt], _ = masker.prompts(np.zeros((64, 64, 3), np.uint8), [example])
         return Masker(processor, max(prompt.data[_PIXELS].shape[-2:]))
+
+
+def labels_of(one: PointedObject) -> list[int]:
+    """Return 1 for each point on an object, 0 beside it."""
+    return list(one.labels) or [1] * len(one.points)
 
 
 def entry(number: int, found: Found, mask: Mask) -> dict[str, Any]:
@@ -238,11 +243,9 @@ def check_inside(objects: Sequence[PointedObject], width: int, height: int, what
 
 
 def _marked(image: ImageArray, objects: Sequence[PointedObject]) -> ImageArray:
-    points = [
-        (point, label == 1)
-        for one in objects
-        for point, label in zip(one.points, [*one.labels] or [1] * len(one.points), strict=True)
-    ]
+    points: list[tuple[list[float], bool]] = []
+    for one in objects:
+        points += zip(one.points, map(bool, labels_of(one)), strict=True)
     return mark(image, points, [one.box for one in objects if one.box])
 
 

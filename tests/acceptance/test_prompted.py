@@ -1,4 +1,4 @@
-"""Objects by words and masks by points through the whole system: `penstock up`, the client, an IO process and the worker."""
+"""Objects by words and masks by points through the whole system, from the client to the worker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     [
         ("owl", {"labels": ["a cat", "an old dog"], "threshold": 0.4}, {"boxes.json", "annotated.png"}),
         ("sam", {"objects": [{"points": [[30, 40]]}]}, {"mask.png", "overlay.png", "masks.json"}),
-        ("sam-scenes", {"objects": [{"points": [[401500, 4998500]]}], "crs": "EPSG:32633"}, {"mask.tif", "masks.geojson"}),
+        (
+            "sam-scenes", {"objects": [{"points": [[401500, 4998500]]}], "crs": "EPSG:32633"},
+            {"mask.tif", "masks.geojson"},
+        ),
     ],
 )  # fmt: skip
 def test_a_job_of_each_kind_succeeds(
