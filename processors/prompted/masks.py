@@ -215,7 +215,11 @@ class MaskGeneration:
                 runs[number] = run_lengths(mask)
             if "masks" in wanted.outputs:
                 OUTPUTS.put(sink, f"mask-{number}", mask.astype(np.uint8) * 255, kind="png")
-        data = {"width": width, "height": height, "masks": [entries[number] for number in sorted(entries)]}
+        data: dict[str, Any] = {
+            "width": width,
+            "height": height,
+            "masks": [entries[number] for number in sorted(entries)],
+        }
         if "mask" in wanted.outputs:
             OUTPUTS.put(sink, "mask", Indexed(ids, COLOURS) if ids.dtype == np.uint8 else ids, kind="png")
         if context.image is not None:
