@@ -30,7 +30,7 @@ from penstock.reports import Issue
 
 Mask = npt.NDArray[np.bool_]
 
-#: What a processor makes for its own decoder: the image's size, and its size in the network's input.
+#: Values that a processor makes for its own decoder: the image's size, and its size in the network's input.
 _SIZES = ("original_sizes", "reshaped_input_sizes")
 _PIXELS = INPUTS_NAME.format("pixel_values")
 _ANSWER = {"pred_masks": "array (objects, masks, h, w)", "iou_scores": "array (objects, masks)"}

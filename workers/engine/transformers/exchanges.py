@@ -11,7 +11,7 @@ from penstock.processors.exchange import Exchange, Offers
 from penstock.workers.engine.transformers.tasks import Task, wanted
 
 _PIXELS = {"pixels": "float32 (channels, H, W)"}
-#: What the library's own processor makes for a network, with its batch axis, and the names of the wanted outputs.
+#: Inputs that the library's own processor makes, with their batch axis, and the names of the wanted outputs.
 _INPUTS = {"inputs.*": "array", "outputs": "list"}
 _TOKENS = {"input_ids": "int64 (tokens)"}
 _SHOWN = {"shown": "list"}
