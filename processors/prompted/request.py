@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.models import MediaReference
-from penstock.processors.geo.area_request import CrsCode
+from penstock.processors.geo.area_request import CrsCode, PolygonGeometry, Position
 from penstock.processors.geo.schema_marks import without_default
 from penstock.processors.vision.request import BoxOutput, SingleImageRequest
 
@@ -96,13 +96,65 @@ class MaskRequest(SingleImageRequest):
     )
 
 
+class PointGeometry(BaseModel):
+    """A GeoJSON point."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["Point"] = Field(description="Kind of the geometry.")
+    coordinates: Position = Field(description="[x, y].")
+
+
+class MultiPointGeometry(BaseModel):
+    """GeoJSON points."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["MultiPoint"] = Field(description="Kind of the geometry.")
+    coordinates: Annotated[list[Position], Field(min_length=1, max_length=100)] = Field(description="Lists of [x, y].")
+
+
+class SceneObject(PointedObject):
+    """An object on a scene: by points and a box, or by a GeoJSON geometry."""
+
+    geometry: PointGeometry | MultiPointGeometry | PolygonGeometry | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=without_default,
+        description="A GeoJSON geometry in the place of points and box: a Point, a MultiPoint, or a Polygon, whose "
+        "bounds are the box.",
+    )
+
+    def plain(self) -> PointedObject:
+        """Return the object by points and a box; raise `ValueError` if it has both these and a geometry, or none."""
+        if self.geometry is None:
+            return PointedObject(points=self.points, labels=self.labels, box=self.box)
+        if self.points or self.box is not None:
+            raise ValueError("an object has a geometry, or points and a box")
+        match self.geometry:
+            case PointGeometry(coordinates=place):
+                return PointedObject(points=[place[:2]], labels=self.labels)
+            case MultiPointGeometry(coordinates=places):
+                return PointedObject(points=[place[:2] for place in places], labels=self.labels)
+            case PolygonGeometry(coordinates=[outside, *_]):
+                x, y = zip(*(place[:2] for place in outside), strict=True)
+                return PointedObject(labels=self.labels, box=[min(x), min(y), max(x), max(y)])
+        raise ValueError("a polygon has an outer ring")
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        self.plain()
+        return self
+
+
 class SceneMaskRequest(BaseModel):
     """A scene and objects to outline in it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     scene: MediaReference = Field(description="The scene: a GeoTIFF or JPEG 2000 file with a georeference")
-    objects: Objects = Field(description="The objects, by points and boxes in coordinates of `crs`.")
+    objects: Annotated[list[SceneObject], Field(min_length=1, max_length=100)] = Field(
+        description="The objects, in coordinates of `crs`."
+    )
     crs: CrsCode = Field(
         default="EPSG:4326",
         description="CRS of the coordinates. x comes first: in EPSG:4326 longitude, as in GeoJSON.",

@@ -140,7 +140,7 @@ def on_the_grid(request: SceneMaskRequest, scene: Scene) -> list[PointedObject]:
         return float(column), float(row)
 
     objects = []
-    for number, one in enumerate(request.objects):
+    for number, one in enumerate(each.plain() for each in request.objects):
         corners = [place(x, y) for x in one.box[::2] for y in one.box[1::2]] if one.box else []
         points = [place(*point) for point in one.points]
         if not all(map(math.isfinite, (side for point in (*corners, *points) for side in point))):

@@ -23,6 +23,7 @@ from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.prompted.masks import MaskGeneration, run_lengths
+from penstock.processors.prompted.request import SceneMaskRequest
 from penstock.processors.prompted.scene_masks import RasterMaskGeneration
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
@@ -375,6 +376,21 @@ def test_objects_of_a_scene_may_be_given_in_longitude_and_latitude(
     [one], [other] = results[0]["objects"], results[1]["objects"]
     assert one["score"] == pytest.approx(other["score"], abs=1e-4)
     assert one["pixels"] == pytest.approx(other["pixels"], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "same"),
+    [
+        ({"type": "Point", "coordinates": [3, 4, 100]}, {"points": [[3, 4]]}),
+        ({"type": "MultiPoint", "coordinates": [[3, 4], [5, 6]]}, {"points": [[3, 4], [5, 6]]}),
+        ({"type": "Polygon", "coordinates": [[[1, 2], [5, 4], [3, 9], [1, 2]]]}, {"box": [1, 2, 5, 9]}),
+    ],
+)
+def test_an_object_of_a_scene_may_be_a_geometry(geometry: dict[str, Any], same: dict[str, Any]) -> None:
+    request = SceneMaskRequest.model_validate({"scene": "media://a", "objects": [{"geometry": geometry}, same]})
+    assert request.objects[0].plain() == request.objects[1].plain()
+    with pytest.raises(ValueError, match="a geometry, or points and a box"):
+        SceneMaskRequest.model_validate({"scene": "media://a", "objects": [{"geometry": geometry, **same}]})
 
 
 @pytest.mark.parametrize(
