@@ -17,13 +17,14 @@ import transformers
 from PIL import Image
 from transformers.models.sam.image_processing_pil_sam import _mask_to_rle
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.intake.media import LocalMedia
 from penstock.models import Model
+from penstock.processors.base import Prompt
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
-from penstock.processors.prompted.masks import MaskGeneration, run_lengths
-from penstock.processors.prompted.request import SceneMaskRequest
+from penstock.processors.prompted.masks import MaskGeneration, read_masker, run_lengths
+from penstock.processors.prompted.request import PointedObject, SceneMaskRequest
 from penstock.processors.prompted.scene_masks import RasterMaskGeneration
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
@@ -34,7 +35,7 @@ from penstock.workers.io.pool import IOPool
 from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support import vision
-from tests.support.hub import a_model
+from tests.support.hub import a_model, finish, load
 from tests.support.prompted import DETECTORS, MASKERS
 
 LABELS = ["a cat", "Old Dog", "tree"]
@@ -195,6 +196,22 @@ def test_masks_by_points_and_boxes_are_those_of_the_library(
     ids, top = image_of(best, "mask.png"), max(best.result.data["masks"], key=lambda one: one["score"])
     assert (ids == top["id"]).sum() == top["pixels"], "the mask with the highest score lies above"
     assert image_of(best, "overlay.png").shape == (*ids.shape, 3)
+
+
+def test_prompts_of_one_form_share_a_pass_and_name_what_they_want(directories: Callable[[str], Path]) -> None:
+    masker = read_masker(a_model(directories("sam"), processor="mask-generation"))
+    picture = np.random.default_rng(2).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    objects = [PointedObject(points=[[x, 20]]) for x in (5, 50)]
+    prompts = [masker.prompts(picture, [one])[0][0] for one in objects]
+    with closing(load(directories("sam"), processor="mask-generation")) as runner:
+        assert runner.bucket(prompts[0]) == runner.bucket(prompts[1])
+        for together, prompt in zip(finish(runner, *prompts), prompts, strict=True):
+            [alone] = finish(runner, prompt)
+            for name, array in alone.data.items():
+                np.testing.assert_allclose(together.data[name], array, atol=1e-4)
+        wrong = {name: value for name, value in prompts[0].data.items() if name != "outputs"}
+        with pytest.raises(ProcessorFailed, match="in the list `outputs`"):
+            runner.admit(Prompt(wrong))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
