@@ -19,8 +19,8 @@ from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
 from penstock.processors.language.tokens import max_tokens
 from penstock.processors.limits import check_items, dummy_items
-from penstock.processors.multimodal.general import INPUTS_NAME, array_of, library_vocabulary, marks_of
-from penstock.processors.multimodal.library import load_processor, text_length
+from penstock.processors.multimodal.general import INPUTS_NAME, library_vocabulary, marks_of
+from penstock.processors.multimodal.library import as_array, load_processor, text_length
 from penstock.processors.multimodal.request import TextImageEmbeddingRequest
 from penstock.processors.vision.image import measure
 from penstock.processors.vision.prompts import write_dummy
@@ -124,5 +124,5 @@ class TextImageEmbedding:
 
 
 def _prompt(kind: str, made: Mapping[str, Any], cost: int) -> Prompt:
-    arrays = {INPUTS_NAME.format(name): array_of(value) for name, value in made.items()}
+    arrays = {INPUTS_NAME.format(name): as_array(value) for name, value in made.items()}
     return Prompt({KIND_NAME: kind, **arrays}, cost=cost)

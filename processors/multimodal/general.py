@@ -22,13 +22,15 @@ from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
-from penstock.processors.multimodal.library import is_encoder_decoder, load_processor
+from penstock.processors.multimodal.library import as_array, is_encoder_decoder, load_processor
 from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
 from penstock.processors.vision.image import ImageArray
 from penstock.reports import Issue
 
 #: Names of the network's inputs in a prompt: the library's names behind this.
 INPUTS_NAME = "inputs.{}"
+#: Name of the list of the outputs that a prompt wants of a network of one pass.
+OUTPUTS_NAME = "outputs"
 IDS = "input_ids"
 #: Side in pixels and words of the example that shows how a processor wants its input.
 _PROBE_PX, _PROBE = 64, "probe"
@@ -244,16 +246,8 @@ def _encoded(made: Mapping[str, Any]) -> Encoded:
         if value is None or name == IDS:
             continue
         if isinstance(value, list | tuple):
-            arrays.update({f"{name}.{number}": array_of(one) for number, one in zip(count(), value, strict=False)})
+            arrays.update({f"{name}.{number}": as_array(one) for number, one in zip(count(), value, strict=False)})
         else:
-            arrays[name] = array_of(value)
+            arrays[name] = as_array(value)
     ids = made.get(IDS)
-    return Encoded([] if ids is None else [int(number) for number in array_of(ids).reshape(-1)], arrays)
-
-
-def array_of(value: Any) -> Array:
-    """Return a value of the library as an array; raise `ValueError` if it is none."""
-    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"it makes a value of the type {type(value).__name__}, which is no array")
-    return np.ascontiguousarray(array)
+    return Encoded([] if ids is None else [int(number) for number in as_array(ids).reshape(-1)], arrays)

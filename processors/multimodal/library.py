@@ -13,8 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import ModelUnavailable, PenstockError, first_line
+import numpy as np
+
+from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, first_line
 from penstock.models import Model
+from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 
 #: Arguments of every loading function of the library.
@@ -50,6 +53,40 @@ def load_processor(model: Model) -> Any:
         settings, rest = cls.get_processor_dict(model.source, **_LOCAL)
         parts = [_part(model, name) for name in cls.get_attributes()]
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
+
+
+def as_array(value: Any) -> Array:
+    """Return a processor's value as an array; raise `ValueError` for one that is none."""
+    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"it makes a value of the type {type(value).__name__}, which is no array")
+    return np.ascontiguousarray(array)
+
+
+def as_tensors(**arrays: Array) -> Any:
+    """Return arrays as the library's tensors by name, as a network answers them."""
+    return library().BatchFeature(arrays, tensor_type="pt")
+
+
+@contextmanager
+def rejecting(what: str) -> Iterator[None]:
+    """Translate a processor's errors for a job's input to `InvalidInput`."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"The model's processor rejects these {what}: {first_line(error)}") from error
+
+
+@contextmanager
+def trying(model: Model, processor: Any) -> Iterator[None]:
+    """Translate the errors of an example, which the library raises as exceptions of any type."""
+    try:
+        yield
+    except Exception as error:
+        reason = first_line(error) or type(error).__name__
+        raise ModelUnavailable(
+            f"model {model.name!r}: {type(processor).__name__} does not prepare an example: {reason}"
+        ) from error
 
 
 def is_encoder_decoder(model: Model) -> bool:

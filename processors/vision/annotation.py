@@ -29,10 +29,24 @@ def annotate(image: ImageArray, objects: Sequence[Mapping[str, Any]]) -> ImageAr
     font = ImageFont.load_default(max(_LEAST_LETTER_PX, round(longer * _LETTER)))
     for one in reversed(objects[:_MAX_OBJECTS]):
         box = one["box"]
-        # Colour 0 is black.
-        paint = colour(one["label_id"] % 255 + 1)
+        # Colour 0 is black; a label of nothing known has the first one.
+        paint = colour((one["label_id"] or 0) % 255 + 1)
         draw.rectangle((box["xmin"], box["ymin"], box["xmax"], box["ymax"]), outline=paint, width=line)
         _write(draw, (box["xmin"], box["ymin"]), f"{one['label']} {one['score']:.2f}", paint, font)
+    return np.asarray(canvas, dtype=np.uint8)
+
+
+def mark(
+    image: ImageArray, points: Sequence[tuple[Sequence[float], bool]], boxes: Sequence[Sequence[float]]
+) -> ImageArray:
+    """Return a copy of the image with boxes (left, top, right, bottom) and points, green on objects, red beside."""
+    canvas = Image.fromarray(image)
+    draw = ImageDraw.Draw(canvas)
+    line = max(_LEAST_LINE_PX, round(max(canvas.size) * _LINE))
+    for box in boxes:
+        draw.rectangle(tuple(box), outline="white", width=line)
+    for (x, y), on_it in points:
+        draw.circle((x, y), 3 * line, fill=(0, 200, 0) if on_it else (220, 0, 0), outline="white", width=line)
     return np.asarray(canvas, dtype=np.uint8)
 
 

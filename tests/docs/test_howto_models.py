@@ -26,6 +26,7 @@ from tests.support.doc_pages import ROOT, Shell, blocks, digest
 from tests.support.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
 from tests.support.multimodal import a_granite_vision
 from tests.support.openai_server import FakeServer
+from tests.support.prompted import DETECTORS, MASKERS
 from tests.support.vllm_command import STARTED, vllm_command
 from tests.support.vllm_plugins import DOUBLE, a_directory
 
@@ -147,6 +148,8 @@ def test_pictures(shell: Shell) -> None:
         "my-detector": vision.an_rt_detr,
         "my-panoptic": vision.a_mask2former,
         "my-clip": vision.a_clip,
+        "my-owl": DETECTORS["owlv2"],
+        "my-sam": MASKERS["sam"],
     }
     for name, make in made.items():
         make(shell.folder / name)
@@ -165,6 +168,10 @@ def test_pictures(shell: Shell) -> None:
     labels = json.loads((shell.folder / "labels.json").read_text())
     assert "an empty street" in json.dumps(labels)
     assert '"status": "succeeded"' in (shell.folder / "job.json").read_text()
+    assert (shell.folder / "words" / "annotated.png").is_file()
+    masks = json.loads((shell.folder / "masks" / "masks.json").read_text())["masks"]
+    assert [one["object"] for one in masks] == [0, 1]
+    assert {path.name for path in (shell.folder / "outlined").iterdir()} == {"mask.tif", "masks.geojson"}
 
 
 @needs_photos

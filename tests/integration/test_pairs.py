@@ -39,11 +39,13 @@ TABLE: Mapping[str, frozenset[str]] = {
         "image-text-to-text": "transformers",
         "instance-segmentation": "transformers",
         "layout-detection": "onnx torch",
+        "mask-generation": "transformers",
         "object-detection": "onnx torch transformers",
         "openai-chat": "openai-server vllm",
         "openai-completion": "openai-server vllm",
         "openai-embedding": "openai-server vllm",
         "optical-character-recognition": "rapidocr",
+        "raster-mask-generation": "transformers",
         "raster-regression": "onnx terratorch torch",
         "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
         "speech-recognition": "transformers",
@@ -58,6 +60,7 @@ TABLE: Mapping[str, frozenset[str]] = {
         "video-segmentation": "onnx torch transformers",
         "vllm-plugin": "vllm",
         "zero-shot-classification": "transformers",
+        "zero-shot-object-detection": "transformers",
     }.items()
 }
 #: Runners whose libraries have environments of their own, and the files whose tests run their pairs there.

@@ -78,11 +78,13 @@ def test_every_installed_processor_has_a_light_request() -> None:
         "image-text-to-text",
         "instance-segmentation",
         "layout-detection",
+        "mask-generation",
         "object-detection",
         "openai-chat",
         "openai-completion",
         "openai-embedding",
         "optical-character-recognition",
+        "raster-mask-generation",
         "raster-regression",
         "raster-segmentation",
         "speech-recognition",
@@ -94,6 +96,7 @@ def test_every_installed_processor_has_a_light_request() -> None:
         "video-segmentation",
         "vllm-plugin",
         "zero-shot-classification",
+        "zero-shot-object-detection",
     }
     for name in ours:
         check_request_module(registry.processors[name])

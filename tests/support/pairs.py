@@ -24,6 +24,7 @@ from tests.support.language import a_gpt2
 from tests.support.model_directories import bytes_directory, words_directory, write_json
 from tests.support.multimodal import a_llava
 from tests.support.openai_server import FakeServer
+from tests.support.prompted import DETECTORS, MASKERS
 from tests.support.vision import a_clip, a_depth_anything, a_detr, a_mask2former
 from tests.support.vllm_plugins import a_directory as a_plugin_directory
 from tests.support.vllm_plugins import a_model as a_plugin
@@ -278,7 +279,9 @@ _DIRECTORIES: Mapping[str, Callable[[Path], Any]] = {
     "image-segmentation": a_segformer,
     "image-text-to-text": a_llava,
     "instance-segmentation": a_mask2former,
+    "mask-generation": MASKERS["sam"],
     "object-detection": a_detr,
+    "raster-mask-generation": MASKERS["sam"],
     "raster-segmentation": partial(a_segformer, num_labels=3),
     "speech-recognition": a_whisper,
     "tensor": a_vit,
@@ -292,6 +295,7 @@ _DIRECTORIES: Mapping[str, Callable[[Path], Any]] = {
     "video-classification": a_vit,
     "video-segmentation": a_segformer,
     "zero-shot-classification": a_clip,
+    "zero-shot-object-detection": DETECTORS["owlvit"],
 }  # fmt: skip
 
 

@@ -206,6 +206,12 @@ def words(folder: Path, *, pad: str) -> None:
 
 
 def _save(network: Any, folder: Path, processor: Any, *, std: float = 0.3) -> Path:
+    """Save a network with far weights, and what prepares its pictures."""
+    processor.save_pretrained(folder)
+    return save_spread(network, folder, std=std)
+
+
+def save_spread(network: Any, folder: Path, *, std: float) -> Path:
     """Save a network whose weights are so far from each other that its answers are, too."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -214,7 +220,6 @@ def _save(network: Any, folder: Path, processor: Any, *, std: float = 0.3) -> Pa
                 parameter.normal_(0, std, generator=generator)
             elif parameter.ndim == 1:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    processor.save_pretrained(folder)
     return save(network, folder)
 
 

@@ -107,8 +107,7 @@ def write_flatgeobuf(path: Path, polygons: Polygons, scene: Scene, labels: Seque
 
 def write_geojson(path: Path, polygons: Polygons, scene: Scene, labels: Sequence[ClassLabel]) -> None:
     """Write GeoJSON by RFC 7946. Raises `NoLonLat` if the scene's CRS has no longitudes and latitudes."""
-    side = pixel_side(scene.transform)
-    to_lonlat = ToLonLat(scene.crs, _STEP_PX * side, _BEND_PX * side)
+    to_lonlat = lonlat_of(scene)
     with path.open("w") as file:
         file.write('{"type": "FeatureCollection", "features": [')
         between = "\n"
@@ -121,6 +120,12 @@ def write_geojson(path: Path, polygons: Polygons, scene: Scene, labels: Sequence
                 file.write(f'{between}{{"type": "Feature", "properties": {properties}, "geometry": {geometry}}}')
                 between = ",\n"
         file.write("\n]}\n")
+
+
+def lonlat_of(scene: Scene) -> ToLonLat:
+    """Return the transformation of a scene's coordinates; raise `NoLonLat` if its CRS has no longitudes."""
+    side = pixel_side(scene.transform)
+    return ToLonLat(scene.crs, _STEP_PX * side, _BEND_PX * side)
 
 
 def pixel_side(transform: Any) -> float:

@@ -108,7 +108,11 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "image-segmentation": _hub(_SEGMENTER, "photo.jpg"),
         "image-text-to-text": _hub(networks.image_text_to_text, "photo.jpg --param prompt='What is this?'"),
         "instance-segmentation": _hub(networks.instance_segmentation, "photo.jpg"),
+        "mask-generation": _hub(networks.mask_generation, "photo.jpg --param objects='[{\"points\": [[60, 40]]}]'"),
         "object-detection": _hub(networks.object_detection, "photo.jpg"),
+        "raster-mask-generation": _hub(
+            networks.mask_generation, "scene.tif --param objects='[{\"points\": [[13.751, 45.132]]}]'"
+        ),
         "raster-regression": _onnx(graphs.scene, "scene.tif", _BANDS + _QUANTITY),
         "raster-segmentation": _hub(networks.segformer(6, {0: "one", 1: "two"}), "scene.tif", _BANDS + _CLASSES),
         "speech-recognition": _hub(networks.speech_recognition, "speech.wav"),
@@ -127,5 +131,6 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "video-classification": _hub(_LABELLER, "clip.mp4"),
         "video-segmentation": _hub(_SEGMENTER, "clip.mp4"),
         "zero-shot-classification": _hub(networks.zero_shot, "photo.jpg --param labels=cat,dog"),
+        "zero-shot-object-detection": _hub(networks.word_detection, "photo.jpg --param labels=cat,dog"),
     }
 )

@@ -41,7 +41,7 @@ def _pictures(folder: Path, kind: str = "ViTImageProcessor", **fields: Any) -> N
     _json(folder, "preprocessor_config.json", {"image_processor_type": kind, "size": _SIDE, **_NORMAL, **fields})
 
 
-def _tokenizer(folder: Path, *special: str, words: Sequence[str] = ()) -> None:
+def _tokenizer(folder: Path, *special: str, words: Sequence[str] = (), max_tokens: int | None = None) -> None:
     """Write a tokenizer of bytes with special tokens from 256 on, then further tokens; the first one ends a text."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
@@ -54,7 +54,8 @@ def _tokenizer(folder: Path, *special: str, words: Sequence[str] = ()) -> None:
     tokenizer.add_tokens(list(words))
     tokenizer.save(str(folder / "tokenizer.json"))
     ends = {"eos_token": special[0], "pad_token": special[0], "tokenizer_class": "PreTrainedTokenizerFast"}
-    _json(folder, "tokenizer_config.json", ends)
+    limit = {} if max_tokens is None else {"model_max_length": max_tokens}
+    _json(folder, "tokenizer_config.json", {**ends, **limit})
 
 
 def text_generation(folder: Path) -> None:
@@ -234,3 +235,34 @@ def zero_shot(folder: Path) -> None:
     transformers.CLIPModel(config).save_pretrained(folder)
     _tokenizer(folder, "<end>")
     _pictures(folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size=_SIDE)
+
+
+def word_detection(folder: Path) -> None:
+    """Write an OWL-ViT; its first token is not 0, which would mark a query that is none."""
+    transformers = library("transformers")
+    ends = {"bos_token_id": None, "eos_token_id": 256, "pad_token_id": 0}
+    text = {**_TINY, **ends, "vocab_size": 258, "max_position_embeddings": 32}
+    config = transformers.OwlViTConfig(
+        text_config=text, vision_config={**_TINY, "image_size": 64, "patch_size": 16}, projection_dim=16
+    )
+    transformers.OwlViTForObjectDetection(config).save_pretrained(folder)
+    _tokenizer(folder, "<end>", max_tokens=32)
+    _pictures(folder, "OwlViTImageProcessor", size={"height": 64, "width": 64})
+
+
+def mask_generation(folder: Path) -> None:
+    """Write a SAM that sees images of 64 x 64 px."""
+    transformers = library("transformers")
+    vision = {
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32, "image_size": 64,
+        "patch_size": 8, "output_channels": 16, "window_size": 4, "num_pos_feats": 8, "global_attn_indexes": [1],
+        "initializer_range": 0.3,
+    }  # fmt: skip
+    prompt = {"hidden_size": 16, "image_embedding_size": 8, "image_size": 64, "patch_size": 8, "mask_input_channels": 4}
+    decoder = {"hidden_size": 16, "mlp_dim": 32, "num_attention_heads": 2, "iou_head_hidden_dim": 16}
+    config = transformers.SamConfig(
+        vision_config=vision, prompt_encoder_config=prompt, mask_decoder_config=decoder, initializer_range=0.3
+    )
+    transformers.SamModel(config).save_pretrained(folder)
+    pads = {"pad_size": {"height": 64, "width": 64}, "mask_pad_size": {"height": 16, "width": 16}}
+    _pictures(folder, "SamImageProcessor", size={"longest_edge": 64}, mask_size={"longest_edge": 16}, **pads)

@@ -155,6 +155,9 @@ def known_types() -> Known:
             ),
             Task.DEPTH_ESTIMATION: frozenset(modeling_auto.MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES),
             Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
+            Task.ZERO_SHOT_OBJECT_DETECTION: _BY_WORDS
+            & frozenset(modeling_auto.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES),
+            Task.MASK_GENERATION: _BY_POINTS & frozenset(modeling_auto.MODEL_FOR_MASK_GENERATION_MAPPING_NAMES),
             Task.IMAGE_EMBEDDING: images,
             Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
             Task.TEXT_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
@@ -257,5 +260,9 @@ _ONE_SPACE = frozenset({"altclip", "chinese_clip", "clip", "clipseg", "metaclip_
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})
 #: Model types that return masks and classes of an image alone; OneFormer takes a text as well.
 _MASKS = frozenset({"detr", "mask2former", "maskformer"})
+#: Model types that find objects by words, and that make masks by points and boxes: those whose processors do without
+#: torchvision.
+_BY_WORDS = frozenset({"grounding-dino", "mm-grounding-dino", "owlv2", "owlvit"})
+_BY_POINTS = frozenset({"sam", "sam_hq"})
 #: Beginnings of model types of detectors that return something other than logits and boxes.
 _OTHER_BOXES = ("pp_",)

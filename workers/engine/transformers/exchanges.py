@@ -11,6 +11,8 @@ from penstock.processors.exchange import Exchange, Offers
 from penstock.workers.engine.transformers.tasks import Task, wanted
 
 _PIXELS = {"pixels": "float32 (channels, H, W)"}
+#: Inputs that the library's own processor makes, with their batch axis, and the names of the wanted outputs.
+_INPUTS = {"inputs.*": "array", "outputs": "list"}
 _TOKENS = {"input_ids": "int64 (tokens)"}
 _SHOWN = {"shown": "list"}
 _EMBEDDING = {"embedding": "float32 (dimensions)"}
@@ -52,6 +54,17 @@ BY_TASK: Mapping[Task, Sequence[Exchange]] = MappingProxyType(
         Task.ZERO_SHOT_CLASSIFICATION: (
             Exchange(prompt=_TOKENS, output={**_EMBEDDING, "scale": "number", "bias": "number"}),
             Exchange(prompt=_PIXELS, output=_EMBEDDING),
+        ),
+        Task.ZERO_SHOT_OBJECT_DETECTION: (
+            Exchange(
+                prompt=_INPUTS, output={"logits": "float32 (queries, words)", "pred_boxes": "float32 (queries, 4)"}
+            ),
+        ),
+        Task.MASK_GENERATION: (
+            Exchange(
+                prompt=_INPUTS,
+                output={"pred_masks": "float32 (objects, masks, h, w)", "iou_scores": "float32 (objects, masks)"},
+            ),
         ),
         Task.IMAGE_EMBEDDING: (Exchange(prompt=_PIXELS, output=_EMBEDDING),),
         Task.IMAGE_TEXT_TO_TEXT: (

@@ -8,7 +8,7 @@ models run between the steps, the text is streamed, and a job may end at any tok
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +104,7 @@ class GeneralRunner:
         """Return the prompt's inputs on their way to the device."""
         if EMBEDS in prompt.data:
             raise InvalidInput(f"{type(self.network).__name__} takes no embeddings instead of a prompt's tokens")
-        arrays = {name.removeprefix(PREFIX): _checked(name, value) for name, value in _arrays(prompt)}
+        arrays = network_inputs(prompt)
         ids, sampling = prompt.data.get(IDS), Sampling.of(prompt.data)
         if not isinstance(ids, np.ndarray) or len(ids) or not arrays:
             ids = checked_tokens(ids, self.vocabulary, self.max_tokens)
@@ -266,8 +266,10 @@ def _ended(chat: Chat, reason: str) -> Step:
     return done(chat.new, reason)
 
 
-def _arrays(prompt: Prompt) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in prompt.data.items() if name.startswith(PREFIX))
+def network_inputs(prompt: Prompt) -> dict[str, Array]:
+    """Return a prompt's `inputs.NAME` by the library's names; raise `ProcessorFailed` for one that is no array."""
+    given = ((name, value) for name, value in prompt.data.items() if name.startswith(PREFIX))
+    return {name.removeprefix(PREFIX): _checked(name, value) for name, value in given}
 
 
 def _checked(name: str, value: Any) -> Array:

@@ -17,6 +17,7 @@ from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import keeps_cache
 from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
 from penstock.workers.engine.transformers.language import check_language, load_language
+from penstock.workers.engine.transformers.passes import load_masker, load_word_detector
 from penstock.workers.engine.transformers.photos import (
     load_depth_estimator,
     load_detector,
@@ -39,6 +40,8 @@ LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
         Task.OBJECT_DETECTION: load_detector,
         Task.DEPTH_ESTIMATION: load_depth_estimator,
         Task.ZERO_SHOT_CLASSIFICATION: load_zero_shot_classifier,
+        Task.ZERO_SHOT_OBJECT_DETECTION: load_word_detector,
+        Task.MASK_GENERATION: load_masker,
         Task.IMAGE_EMBEDDING: load_image_embedder,
         Task.IMAGE_TEXT_TO_TEXT: load_conversation,
         Task.TEXT_CLASSIFICATION: load_text_classifier,

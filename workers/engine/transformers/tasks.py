@@ -21,6 +21,8 @@ class Task(StrEnum):
     OBJECT_DETECTION = "object-detection"
     DEPTH_ESTIMATION = "depth-estimation"
     ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
+    ZERO_SHOT_OBJECT_DETECTION = "zero-shot-object-detection"
+    MASK_GENERATION = "mask-generation"
     IMAGE_EMBEDDING = "image-embedding"
     IMAGE_TEXT_TO_TEXT = "image-text-to-text"
     TEXT_CLASSIFICATION = "text-classification"
@@ -77,9 +79,11 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "image-classification": Task.IMAGE_CLASSIFICATION,
         "image-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
+        "raster-mask-generation": Task.MASK_GENERATION,
         "image-embedding": Task.IMAGE_EMBEDDING,
         "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
         "instance-segmentation": Task.INSTANCE_SEGMENTATION,
+        "mask-generation": Task.MASK_GENERATION,
         "object-detection": Task.OBJECT_DETECTION,
         "text-classification": Task.TEXT_CLASSIFICATION,
         "text-embedding": Task.TEXT_EMBEDDING,
@@ -90,6 +94,7 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "video-classification": Task.IMAGE_CLASSIFICATION,
         "video-segmentation": Task.SEMANTIC_SEGMENTATION,
         "zero-shot-classification": Task.ZERO_SHOT_CLASSIFICATION,
+        "zero-shot-object-detection": Task.ZERO_SHOT_OBJECT_DETECTION,
     }
 )
 
