@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 from penstock.models import Model
+from penstock.processors.geo.tiling.plan import Tiling
 
 NODATA = 255  #: nodata value of every uint8 raster; class ids and probabilities are below
 
@@ -109,19 +110,35 @@ class SceneOptions(Options):
     #: Last resort for what `reflectance` and `range` do not cover: maximum mean of a band over a tile, for models of
     #: reflectance. A higher mean, or values far below 0 (undeclared nodata), fail the job.
     plausible_mean: float | None = Field(default=None, gt=0)
-    #: Tiling method: `halo` for convolutional networks, `hann` for networks that see their whole input (see `plan`).
-    overlap: Literal["halo", "hann"] = "halo"
-    #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
-    halo_px: int = Field(default=0, ge=0)
     #: Stride of the network: input sides must be multiples of this, in pixels.
     stride_px: int = Field(default=1, gt=0)
-    #: Maximum side of a tile without its halo, in pixels; for `hann`, the input side of the network.
+    #: Side of a tile in pixels.
     tile_px: int = Field(default=512, gt=0)
-    #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
-    overlap_px: int | None = None
     #: Memory for a strip of the scene in bytes, including read buffers; wider scenes are split into panels. A
     #: Sentinel-2 scene of six bands needs no split.
     strip_bytes: int = Field(default=288 * 2**20, gt=0)
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        return Tiling(self.tile_px, stride_px=self.stride_px)
+
+    @property
+    def reflects(self) -> bool:
+        """True to pad beyond a scene by reflection, False to pad like pixels without data."""
+        return False
+
+
+class MapOptions(SceneOptions):
+    """Options of a model that answers each pixel."""
+
+    #: Tiling method: `halo` for convolutional networks, `hann` for networks that see their whole input (see `plan`).
+    #: `tile_px` is the maximum side of a tile without its halo; for `hann`, the input side of the network.
+    overlap: Literal["halo", "hann"] = "halo"
+    #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
+    halo_px: int = Field(default=0, ge=0)
+    #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
+    overlap_px: int | None = None
 
     @property
     def least_overlap_px(self) -> int | None:
@@ -129,6 +146,16 @@ class SceneOptions(Options):
         if self.overlap == "halo":
             return None
         return -(-self.tile_px // 2) if self.overlap_px is None else self.overlap_px
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        return Tiling(self.tile_px, self.halo_px, self.stride_px, self.least_overlap_px)
+
+    @property
+    def reflects(self) -> bool:
+        """True for `hann`."""
+        return self.overlap == "hann"
 
     @model_validator(mode="after")
     def _on_the_grid_of_the_stride(self) -> Self:
@@ -150,7 +177,7 @@ class SceneOptions(Options):
         return self
 
 
-class SegmentationOptions(SceneOptions):
+class SegmentationOptions(MapOptions):
     """Options of a segmentation model."""
 
     classes: tuple[ClassLabel, ...] = Field(min_length=2)
@@ -163,7 +190,7 @@ class SegmentationOptions(SceneOptions):
         return classes
 
 
-class RegressionOptions(SceneOptions):
+class RegressionOptions(MapOptions):
     """Options of a regression model."""
 
     #: Output quantities, in the order of the network's channels.

@@ -105,6 +105,17 @@ class Cut:
     window_stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The tiling that a model's record asks for: arguments of `make_plan`."""
+
+    tile_px: int
+    halo_px: int = 0
+    stride_px: int = 1
+    overlap_px: int | None = None
+    fixed: bool = False
+
+
 #: Tiles of a panel along the columns, each with start and stop of its core.
 Columns = tuple[tuple[Cut, int, int], ...]
 
@@ -231,19 +242,21 @@ def make_plan(
     strip_bytes: int,
     column_bytes: int = 0,
     overlap_px: int | None = None,
+    fixed: bool = False,
     area: Box | None = None,
 ) -> Plan:
     """Return the plan of a scene of `height` x `width` pixels (each at least 1).
 
     Without `overlap_px`, `tile_px` is the maximum side of a core with a halo on both sides; `tile_px` and `halo_px` are
-    multiples of `stride_px`. With `overlap_px` (at least half of `tile_px`, less than `tile_px`), `tile_px` is the side
-    of every window, and `halo_px` and `stride_px` are ignored. A strip uses `pixel_bytes` per pixel of its window plus
+    multiples of `stride_px`. With `fixed`, every core but those at the edges has this side, and every window the side
+    `tile_px + 2 * halo_px`, also of a smaller scene. With `overlap_px` (less than `tile_px`), `tile_px` is the side of
+    every window, and `halo_px` and `stride_px` are ignored. A strip uses `pixel_bytes` per pixel of its window plus
     `column_bytes` per column, and at most `strip_bytes` unless a single column of tiles needs more. With `area`, only
     the tiles that its pixels need are planned, at the same places as without.
     """
     averaged = overlap_px is not None
     if overlap_px is None:
-        rows, columns = (_cuts(side, tile_px, halo_px, stride_px) for side in (height, width))
+        rows, columns = (_cuts(side, tile_px, halo_px, stride_px, fixed=fixed) for side in (height, width))
         tile, beside = _side_px(columns[0]) - 2 * halo_px, 2 * halo_px
     else:
         rows, columns = (_overlapping(side, tile_px, overlap_px) for side in (height, width))
@@ -254,13 +267,13 @@ def make_plan(
     return Plan(height, width, rows, tuple(_even_groups(columns, most)), averaged, area)
 
 
-def _cuts(size: int, tile_px: int, halo: int, stride: int) -> tuple[Cut, ...]:
+def _cuts(size: int, tile_px: int, halo: int, stride: int, *, fixed: bool = False) -> tuple[Cut, ...]:
     """Cut one axis into the fewest windows of one size that cover it, from its start to its end."""
     padded = _round_up(size, stride)
     within = padded - 2 * halo
     if within <= tile_px:
-        return (Cut(0, size, 0, padded),)
-    step = _round_up(-(-within // -(-within // tile_px)), stride)
+        return (Cut(0, size, 0, tile_px + 2 * halo if fixed else padded),)
+    step = tile_px if fixed else _round_up(-(-within // -(-within // tile_px)), stride)
     edges = [0, *range(halo + step, padded - halo, step), size]
     return tuple(
         Cut(start, stop, begin, begin + step + 2 * halo)
