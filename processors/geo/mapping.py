@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import penstock
@@ -171,11 +172,17 @@ class SceneRunner:
         self._model, self._options, self._sum_bytes = model, options, sum_bytes
 
     def prepare(
-        self, request: RequestT, outputs: tuple[str, ...], media: Media, part: range | None = None
+        self,
+        request: RequestT,
+        outputs: tuple[str, ...],
+        media: Media,
+        part: range | None = None,
+        *,
+        facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prepared[Context[RequestT]]:
         """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
 
-        With `part`, only the prompts of these strips.
+        With `part`, only the prompts of these strips. `facts` are further JSON values that saved results depend on.
         """
         options = self._options
         inputs = read_inputs(
@@ -188,7 +195,7 @@ class SceneRunner:
         )
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
-        digest = plan.digest(self._facts(inputs, coordinates, outputs))
+        digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
         saved = _saved(media, plan, digest, part)
         context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
         # The first attempt of a shared job has checked the radiometry.

@@ -197,6 +197,69 @@ class RegressionOptions(MapOptions):
     quantities: tuple[Quantity, ...] = Field(min_length=1)
 
 
+class DetectionOptions(SceneOptions):
+    """Options of a model that finds objects. `tile_px` is the side of the network's input."""
+
+    #: Overlap of tiles in pixels: more than the largest object is wide. Default: a quarter of a tile.
+    overlap_px: int | None = Field(default=None, ge=0)
+    #: A box whose edge is this near to a tile's border inside the scene may be cut, and is dropped.
+    border_px: float = Field(default=2, ge=0)
+    #: The network's outputs. `boxes`: `boxes` (n, 4), `scores` (n), `labels` (n); `scores`: `boxes` (n, 4), `scores`
+    #: (n, classes); `queries`: those of transformers' detectors. Default: `queries` for the runner `transformers`.
+    detector: Literal["boxes", "scores", "queries"] | None = None
+    #: Order of a box's numbers, and their unit; not for `queries`.
+    box_format: Literal["xyxy", "cxcywh"] = "xyxy"
+    box_unit: Literal["pixels", "shares"] = "pixels"
+    #: Names of the classes by id, from 0; default: those in `config.json`.
+    labels: tuple[str, ...] | None = None
+    #: The fields of `preprocessor_config.json`, of which only the kind is used; for `queries`.
+    preprocessor: Mapping[str, Any] | None = None
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        overlap_px = self.tile_px // 4 if self.overlap_px is None else self.overlap_px
+        return Tiling(self.tile_px, overlap_px=overlap_px, whole=True)
+
+    @model_validator(mode="after")
+    def _tiles_advance(self) -> Self:
+        if (self.tiling.overlap_px or 0) + 2 * self.border_px >= self.tile_px:
+            raise ValueError("overlap_px plus twice border_px must be less than tile_px")
+        return self
+
+
+class EmbeddingOptions(SceneOptions):
+    """Options of a model that gives vectors. `tile_px` is the side of the network's input."""
+
+    #: Side in pixels of the square that one vector stands for; default: a tile.
+    patch_px: int | None = Field(default=None, gt=0)
+    #: Context around the part of a tile whose vectors are used, in pixels.
+    halo_px: int = Field(default=0, ge=0)
+    #: Vectors before those of the patches, such as a class token, in an output of tokens.
+    prefix_tokens: int = Field(default=0, ge=0)
+    #: Options of the runner `transformers`.
+    pooling: str | None = None
+    normalize: bool = True
+
+    @property
+    def cell_px(self) -> int:
+        """Side in pixels of the square that one vector stands for."""
+        return self.patch_px or self.tile_px
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        return Tiling(self.tile_px - 2 * self.halo_px, self.halo_px, self.cell_px, fixed=True)
+
+    @model_validator(mode="after")
+    def _on_the_grid_of_the_patches(self) -> Self:
+        if self.tile_px % self.cell_px or self.halo_px % self.cell_px or 2 * self.halo_px >= self.tile_px:
+            raise ValueError("tile_px and halo_px must be multiples of patch_px, and twice halo_px less than tile_px")
+        if "stride_px" in self.model_fields_set:
+            raise ValueError("stride_px is not for embeddings: tiles are on the grid of patch_px")
+        return self
+
+
 OptionsT = TypeVar("OptionsT", bound=SceneOptions)
 
 

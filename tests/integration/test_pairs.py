@@ -44,6 +44,8 @@ TABLE: Mapping[str, frozenset[str]] = {
         "openai-completion": "openai-server vllm",
         "openai-embedding": "openai-server vllm",
         "optical-character-recognition": "rapidocr",
+        "raster-detection": "onnx torch transformers",
+        "raster-embedding": "onnx torch transformers",
         "raster-regression": "onnx terratorch torch",
         "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
         "speech-recognition": "transformers",

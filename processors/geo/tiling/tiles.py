@@ -218,7 +218,7 @@ def make_prompts(
         for tile in sent:
             last, window = tile is sent[-1], tile.window
             # Means are final after the last tile of the strip; cores are final one by one.
-            boxes = (strip.cells if last else ()) if plan.averaged else (tile.core,)
+            boxes = (strip.cells if last else ()) if plan.averaged or plan.whole else (tile.core,)
             inputs = norm.inputs(buffer.numbers(window), buffer.valid(window), (window.height, window.width))
             valid = buffer.valid(window).copy() if keeps_valid else None
             pending.append(SentTile(tile, strip, last, tuple(buffer.final(boxes, find_suspects)), valid))

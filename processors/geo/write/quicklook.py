@@ -51,7 +51,34 @@ def colour_places(inputs: Inputs) -> tuple[int, ...] | None:
 
 
 def write_quicklook(path: Path, inputs: Inputs, places: Sequence[int]) -> None:
-    """Write the part of the scene that the results cover as a PNG; pixels without data are transparent.
+    """Write the part of the scene that the results cover as a PNG; see `picture`."""
+    Image.fromarray(picture(inputs, places).image).save(path, format="PNG", optimize=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A scene as an image: uint8 (rows, columns, 4). Pixels without data are transparent."""
+
+    image: npt.NDArray[np.uint8]
+    #: The part of the scene that is shown; pixels of it per pixel of the image; -1 for flipped rows and columns.
+    box: Box
+    step: int
+    down: int
+    across: int
+
+    def place(self, sides: Sequence[float]) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom in the image of a box in pixels of the scene."""
+        left, top, right, bottom = sides
+        height, width = self.image.shape[:2]
+        x = [(side - self.box.left) / self.step for side in (left, right)]
+        y = [(side - self.box.top) / self.step for side in (top, bottom)]
+        x = x if self.across > 0 else [width - x[1], width - x[0]]
+        y = y if self.down > 0 else [height - y[1], height - y[0]]
+        return x[0], y[0], x[1], y[1]
+
+
+def picture(inputs: Inputs, places: Sequence[int]) -> Picture:
+    """Return the part of the scene that the results cover, of at most 1024 px, from three bands at these places.
 
     Every n-th pixel of every n-th row is used. Rows and columns that are reversed on the ground are flipped.
     """
@@ -67,7 +94,7 @@ def write_quicklook(path: Path, inputs: Inputs, places: Sequence[int]) -> None:
         image[..., :3] = np.rint(np.nan_to_num(shares) * 255).transpose(1, 2, 0)
         image[..., 3] = np.where(valid, 255, 0)
     down, across = _directions(inputs.grid.transform)
-    Image.fromarray(np.ascontiguousarray(image[::down, ::across])).save(path, format="PNG", optimize=True)
+    return Picture(np.ascontiguousarray(image[::down, ::across]), box, step, down, across)
 
 
 def _names(name: str, synonyms: Sequence[str]) -> set[str]:

@@ -69,6 +69,7 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "depth-estimation": Task.DEPTH_ESTIMATION,
         "image-classification": Task.IMAGE_CLASSIFICATION,
         "image-segmentation": Task.SEMANTIC_SEGMENTATION,
+        "raster-detection": Task.OBJECT_DETECTION,
         "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
         "image-embedding": Task.IMAGE_EMBEDDING,
         "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
