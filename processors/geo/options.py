@@ -200,7 +200,8 @@ class RegressionOptions(MapOptions):
 class DetectionOptions(SceneOptions):
     """Options of a model that finds objects. `tile_px` is the side of the network's input."""
 
-    #: Overlap of tiles in pixels: more than the largest object is wide. Default: a quarter of a tile.
+    #: Overlap of tiles in pixels: more than the side of the largest object and twice `border_px`. Default: a quarter of
+    #: a tile.
     overlap_px: int | None = Field(default=None, ge=0)
     #: A box whose edge is this near to a tile's border inside the scene may be cut, and is dropped.
     border_px: float = Field(default=2, ge=0)

@@ -34,7 +34,7 @@ LARGEST_PX = 13
 
 
 def object_model(**options: Any) -> Model:
-    base = make_model(tile_px=48, overlap_px=LARGEST_PX + 4, labels=["boat", "ship"], **options)
+    base = make_model(tile_px=48, overlap_px=LARGEST_PX + 5, labels=["boat", "ship"], **options)
     left_out = {"classes", "halo_px", "stride_px"} - options.keys()
     kept = {name: value for name, value in base.options.items() if name not in left_out}
     return base.model_copy(update={"processor": "raster-detection", "options": kept, "source": "/nowhere"})
@@ -71,9 +71,8 @@ def harbour(seed: int, height: int, width: int) -> tuple[npt.NDArray[np.uint8], 
     numbers, boxes = np.full((1, height, width), 20, np.uint8), []
     for _ in range(60):
         top, left = (int(rng.integers(0, side)) for side in (height, width))
-        bottom, right = (
-            min(at + int(rng.integers(1, LARGEST_PX + 1)), side) for at, side in ((top, height), (left, width))
-        )
+        bottom = min(top + int(rng.integers(1, LARGEST_PX + 1)), height)
+        right = min(left + int(rng.integers(1, LARGEST_PX + 1)), width)
         if (numbers[0, max(0, top - 1) : bottom + 1, max(0, left - 1) : right + 1] == 20).all():
             numbers[0, top:bottom, left:right] = rng.integers(101, 250)
             boxes.append((left, top, right, bottom))
@@ -120,14 +119,14 @@ def test_the_objects_of_an_area_are_those_of_the_scene_with_their_centres_in_it(
     shape = shapely.Polygon([(40.2, 60.3), (120.1, 50.4), (150.3, 130.2), (60.4, 140.1)])  # columns and rows
     ring = [list(NORTH_UP @ point) for point in shape.exterior.coords]
     area = {"geometry": {"type": "Polygon", "coordinates": [ring]}, "crs": "EPSG:32633"}
-    sink, result = detect(scene, tmp_path / "out", area=area)
+    sink, _ = detect(scene, tmp_path / "out", area=area)
     expected = [box for box in boxes if shape.contains(shapely.box(*box).centroid)]
     assert 3 < len(expected) < len(boxes)
     assert boxes_of(sink) == expected
 
 
 def test_the_polygons_lie_on_the_objects(tmp_path: Path) -> None:
-    numbers, boxes = harbour(1, 120, 110)
+    numbers, _ = harbour(1, 120, 110)
     scene = write_scene(tmp_path / "scene.tif", numbers)
     with rasterio.open(scene) as file:
         crs, transform = file.crs, file.transform
@@ -268,7 +267,7 @@ def test_an_exported_program_finds_the_same(tmp_path: Path) -> None:
     model = a_model("torch", "raster-detection", tmp_path / "model")
     plain = [{"name": name, "mean": 0.0, "std": 1.0} for name in ("red", "green", "blue")]
     of_numbers = [{"dtypes": ["uint8"], "scale": 1.0}]
-    options = {**model.options, "bands": plain, "tile_px": 48, "overlap_px": 17, "default_radiometry": of_numbers}
+    options = {**model.options, "bands": plain, "tile_px": 48, "overlap_px": 18, "default_radiometry": of_numbers}
     model = model.model_copy(update={"options": options})
     processor, sink = RasterDetection(model), Folder(tmp_path / "out")
     prepared = processor.pre_process(processor.request(scene=str(scene), threshold=0.1), Files())

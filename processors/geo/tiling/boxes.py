@@ -85,9 +85,7 @@ def put_together(table: Table, iou: float) -> SceneBoxes:
     # A cut box is a part of a whole one, or one object together with the other cut boxes that it meets.
     whole, parts = table[~cut], table[cut]
     left = parts[~_within(parts, whole)]
-    return SceneBoxes(
-        suppress(whole, iou), sum(_groups(left[left[:, LABEL] == label]) for label in np.unique(left[:, LABEL]))
-    )
+    return SceneBoxes(suppress(whole, iou), _groups(left))
 
 
 def suppress(table: Table, iou: float) -> Table:
@@ -124,8 +122,9 @@ def _within(parts: Table, whole: Table) -> npt.NDArray[np.bool_]:
 
 
 def _groups(table: Table) -> int:
-    """Return the number of groups of boxes that touch."""
-    return int(shapely.get_num_geometries(shapely.union_all(_shapes(table))))
+    """Return the number of groups of boxes of one class that touch."""
+    classes = (table[table[:, LABEL] == label] for label in np.unique(table[:, LABEL]))
+    return sum(int(shapely.get_num_geometries(shapely.union_all(_shapes(rows)))) for rows in classes)
 
 
 def _valid_shares(boxes: Table, valid: npt.NDArray[np.bool_]) -> Table:

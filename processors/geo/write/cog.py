@@ -22,7 +22,7 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.outputs import OUTPUTS, Kind
 
 COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
-_BLOCK_PX = 512
+BLOCK_PX = 512
 
 Dtype = Literal["uint8", "float32"]
 
@@ -40,6 +40,8 @@ class Scratch:
         count: int,
         tags: Mapping[str, str],
         dtype: Dtype = "uint8",
+        *,
+        block_px: int = BLOCK_PX,
     ) -> None:
         self.path = path
         place = {"gcps": list(scene.gcps), "crs": scene.gcps_crs} if scene.gcps and scene.transform is None else {}
@@ -54,8 +56,8 @@ class Scratch:
                 width=scene.width,
                 nodata=NODATA if dtype == "uint8" else math.nan,
                 tiled=True,
-                blockxsize=_BLOCK_PX,
-                blockysize=_BLOCK_PX,
+                blockxsize=block_px,
+                blockysize=block_px,
                 SPARSE_OK=True,
                 BIGTIFF="IF_SAFER",
                 INTERLEAVE="BAND",
@@ -94,7 +96,7 @@ class Scratch:
         self._dataset.write(values, window=window)
 
 
-def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"]) -> None:
+def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"], block_px: int = BLOCK_PX) -> None:
     """Convert a closed scratch raster to a COG with overviews by `MODE` (classes) or `AVERAGE` (quantities)."""
     with without_georeference():
         rasterio.shutil.copy(
@@ -103,7 +105,7 @@ def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"
             driver="COG",
             COMPRESS="DEFLATE",
             PREDICTOR="YES",  # 2 for integers, 3 for floating point
-            BLOCKSIZE=_BLOCK_PX,
+            BLOCKSIZE=block_px,
             OVERVIEW_RESAMPLING=overviews,
             BIGTIFF="IF_SAFER",
         )

@@ -70,6 +70,7 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "image-classification": Task.IMAGE_CLASSIFICATION,
         "image-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-detection": Task.OBJECT_DETECTION,
+        "raster-embedding": Task.IMAGE_EMBEDDING,
         "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
         "image-embedding": Task.IMAGE_EMBEDDING,
         "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
