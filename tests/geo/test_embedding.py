@@ -65,7 +65,8 @@ def embed(
     return sink, processor.post_process(answers(prepared.prompts, network), prepared.context, sink)
 
 
-def answers(prompts: Iterator[Prompt], network: Network = means(8)) -> Iterator[Output]:
+def answers(prompts: Iterator[Prompt], network: Network | None = None) -> Iterator[Output]:
+    network = network or means(8)
     return (Output({"embedding": network(as_floats(prompt).data["pixels"])}) for prompt in prompts)
 
 
@@ -210,11 +211,8 @@ def test_patches_of_a_backbone_of_transformers_are_those_of_the_library(tmp_path
     model = vector_model(**PATCHES, pooling="patches", normalize=False)
     model = model.model_copy(update={"runner": "transformers", "source": str(tmp_path / "model"), "device": "cpu"})
     numbers = pattern(64, 32)
-    scene, processor, sink = (
-        write_scene(tmp_path / "scene.tif", numbers),
-        RasterEmbedding(model),
-        Folder(tmp_path / "o"),
-    )
+    scene = write_scene(tmp_path / "scene.tif", numbers)
+    processor, sink = RasterEmbedding(model), Folder(tmp_path / "out")
     prepared = processor.pre_process(processor.request(scene=str(scene)), Files())
     with closing(BatchingEngine(Runners.installed())) as engine:
         outputs = engine.run(model, prepared.prompts, check=lambda: None)

@@ -83,6 +83,8 @@ def test_every_installed_processor_has_a_light_request() -> None:
         "openai-completion",
         "openai-embedding",
         "optical-character-recognition",
+        "raster-detection",
+        "raster-embedding",
         "raster-regression",
         "raster-segmentation",
         "speech-recognition",

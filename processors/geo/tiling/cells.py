@@ -38,7 +38,7 @@ class Cells:
         top, left = pixels.top - cells.top * side, pixels.left - cells.left * side
         whole[top : top + pixels.height, left : left + pixels.width] = valid
         counts = whole.reshape(cells.height, side, cells.width, side).sum(axis=(1, 3))
-        return (counts / side**2).astype(np.float32)
+        return np.asarray(counts / side**2, dtype=np.float32)
 
     def grid(self, scene: Any) -> Any:
         """Return the header of a scene of which each pixel is one cell of the results."""

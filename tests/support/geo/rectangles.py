@@ -26,14 +26,16 @@ class Rectangles(nn.Module):
         corner = bright & ~left & ~above
         y = torch.arange(band.shape[1])[None, :, None].expand_as(band)
         x = torch.arange(band.shape[2])[None, None, :].expand_as(band)
-        right, bottom = _next_dark(bright, x, 2), _next_dark(bright, y, 1)
+        right, bottom = _next_dark(bright), _next_dark(bright.transpose(1, 2)).transpose(1, 2)
         scores = torch.where(corner, band / 250, torch.zeros_like(band)).flatten(1)
         best, at = scores.topk(self.most, dim=1)
         edges = [side.flatten(1).gather(1, at).float() for side in (x, y, right, bottom)]
         return torch.stack(edges, dim=2), best, (best > 0.6).long()
 
 
-def _next_dark(bright: Tensor, place: Tensor, axis: int) -> Tensor:
-    """Return the place of the next dark pixel along an axis."""
-    dark = torch.where(bright, bright.shape[axis], place)
-    return dark.flip(axis).cummin(axis).values.flip(axis)
+def _next_dark(bright: Tensor) -> Tensor:
+    """Return the place of the next dark pixel along the last axis, or the axis' length."""
+    length = bright.shape[-1]
+    place = torch.arange(length)
+    dark = ~bright[..., None, :] & (place[None, :] >= place[:, None])
+    return torch.where(dark, place, length).amin(dim=-1)

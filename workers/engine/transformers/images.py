@@ -249,7 +249,7 @@ def _patches(network: Any, batch: Tensor) -> Tensor:
     rows, columns = (pixels // side for pixels, side in zip(batch.shape[-2:], sides, strict=True))
     if hidden.shape[1] < rows * columns:
         raise ProcessorFailed(f"the network gives {hidden.shape[1]} vectors of {rows * columns} patches")
-    return hidden[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+    return hidden[:, -rows * columns :].transpose(1, 2).reshape(len(hidden), -1, rows, columns)
 
 
 _POOLINGS: dict[str, Callable[[Any, Tensor], Tensor]] = {
