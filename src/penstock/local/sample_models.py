@@ -84,6 +84,12 @@ overlap = "hann"
 _QUANTITY = """quantities = [{ name = "random", description = "A random sum of all bands: it means nothing" }]
 halo_px = 1
 """
+_TILES = """tile_px = 64
+"""
+_PATCHES = """tile_px = 32
+patch_px = 8
+pooling = "patches"
+"""
 _ROWS = """inputs.rows = { dtype = "float32", shape = ["n", 64] }
 """
 
@@ -108,7 +114,11 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "image-segmentation": _hub(_SEGMENTER, "photo.jpg"),
         "image-text-to-text": _hub(networks.image_text_to_text, "photo.jpg --param prompt='What is this?'"),
         "instance-segmentation": _hub(networks.instance_segmentation, "photo.jpg"),
-        "object-detection": _hub(networks.object_detection, "photo.jpg"),
+        "object-detection": _hub(networks.object_detection(3, 96, 128), "photo.jpg"),
+        "raster-detection": _hub(
+            networks.object_detection(6, 64, 64), "scene.tif --param threshold=0.3", _BANDS + _TILES
+        ),
+        "raster-embedding": _hub(networks.vit("ViTModel", 6), "scene.tif", _BANDS + _PATCHES),
         "raster-regression": _onnx(graphs.scene, "scene.tif", _BANDS + _QUANTITY),
         "raster-segmentation": _hub(networks.segformer(6, {0: "one", 1: "two"}), "scene.tif", _BANDS + _CLASSES),
         "speech-recognition": _hub(networks.speech_recognition, "speech.wav"),

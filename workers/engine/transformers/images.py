@@ -166,8 +166,8 @@ def _runner(
     )
 
 
-def only_size_of(network: nn.Module, config: Any) -> tuple[int, int] | None:
-    """Return the only image size of a network with learned positions; None for any other network."""
+def only_size_of(network: Any, config: Any) -> tuple[int, int] | None:
+    """Return the only image size of a network, or of its class, with learned positions; None for any other."""
     size = getattr(config, "image_size", None)
     forward = getattr(network, "get_image_features", network.forward)
     if size is None or "interpolate_pos_encoding" not in inspect.signature(forward).parameters:

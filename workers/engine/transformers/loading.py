@@ -15,7 +15,12 @@ from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
 from penstock.workers.engine.transformers.generation import load_generator
-from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
+from penstock.workers.engine.transformers.images import (
+    load_classifier,
+    load_image_embedder,
+    load_segmenter,
+    only_size_of,
+)
 from penstock.workers.engine.transformers.photos import (
     load_depth_estimator,
     load_detector,
@@ -27,6 +32,8 @@ from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import load_text_embedder
 from penstock.workers.engine.weights import naming
 
+#: Classes of the library that make the networks of processors of scenes, whose tiles have one size.
+_OF_TILES = {"raster-detection": "AutoModelForObjectDetection", "raster-embedding": "AutoModel"}
 #: Loading functions by task.
 LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
     {
@@ -65,6 +72,27 @@ def check_transformers(model: Model) -> None:
         directory = _directory(model)
         if directory.task is Task.IMAGE_TEXT_TO_TEXT:
             check_conversation(directory)
+        if model.processor in _OF_TILES:
+            _check_tiles(model)
+
+
+def _check_tiles(model: Model) -> None:
+    """Compare the tiles of scenes with the images that the network takes; raise `ModelUnavailable`."""
+    config, options = read_config(model), model.options
+    tile_px, patch_px = options.get("tile_px", 512), options.get("patch_px")
+    network = getattr(library(), _OF_TILES[model.processor])._model_mapping.get(type(config))
+    only = None if network is None else only_size_of(network, config)
+    if only not in (None, (tile_px, tile_px)):
+        raise ModelUnavailable(
+            f"the network takes images of {only[0]} x {only[1]} pixels, and options.tile_px is {tile_px}"
+        )
+    own = getattr(config, "patch_size", None)
+    if options.get("pooling") == "patches" and isinstance(own, int) and own != patch_px:
+        raise ModelUnavailable(f"the network's patches have {own} pixels, and options.patch_px is {patch_px}")
+    bands = len(options.get("bands", ())) * options.get("dates", 1)
+    channels = getattr(config, "num_channels", bands)
+    if channels != bands:
+        raise ModelUnavailable(f"the network takes {channels} channels, and the record has {bands} bands")
 
 
 def _directory(model: Model) -> HubDirectory:
