@@ -57,7 +57,7 @@ class RasterDetection:
         RASTER_OUTPUTS.spec("preview", "preview.png: the scene with its boxes, at most 1024 px", kind="png"),
         RASTER_OUTPUTS.spec("stats", "stats.json: objects of each class, and the inputs used", kind="json"),
     )
-    #: What all kinds of networks have; a model's own are narrower.
+    #: The output that all kinds of networks have; a model's own exchange has more.
     exchanges: tuple[Exchange, ...] = (
         scene_exchange("boxes").model_copy(update={"output": {"boxes": "array (_, 4)"}}),
     )

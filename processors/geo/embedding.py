@@ -46,7 +46,7 @@ class RasterEmbedding:
         ),
         RASTER_OUTPUTS.spec("stats", "stats.json: the grid of vectors, and the inputs used", kind="json"),
     )
-    #: What all kinds of networks have.
+    #: The output of all kinds of networks.
     exchanges: tuple[Exchange, ...] = (
         scene_exchange(OUTPUT_NAME).model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),
     )

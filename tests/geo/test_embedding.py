@@ -14,7 +14,7 @@ import pytest
 import shapely
 import transformers
 
-from penstock.errors import ConfigError, ProcessorFailed
+from penstock.errors import ConfigError, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt, Result
 from penstock.processors.geo.embedding import RasterEmbedding
@@ -246,3 +246,23 @@ def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
     assert set(done.artifacts) == {"embeddings.tif", "embeddings.parquet", "stats.json"}
     assert done.saved
     check_request_module(RasterEmbedding(model))
+
+
+@pytest.mark.parametrize(("options", "problem"), [
+    ({"tile_px": 64}, "images of 32 x 32 pixels, and options.tile_px is 64"),
+    ({"patch_px": 16}, "patches have 8 pixels, and options.patch_px is 16"),
+    ({"bands": [{"name": "a", "mean": 0, "std": 1}] * 2}, "takes 1 channels, and the record has 2 bands"),
+])  # fmt: skip
+def test_tiles_that_the_network_cannot_take_are_refused_at_check(
+    options: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8,
+        num_channels=1,
+    )  # fmt: skip
+    transformers.ViTModel(config).save_pretrained(tmp_path)
+    model = vector_model(**PATCHES, pooling="patches")
+    model = model.model_copy(update={"runner": "transformers", "source": str(tmp_path), "device": "cpu"})
+    Runners.installed().check(model)
+    with pytest.raises(ModelUnavailable, match=problem):
+        Runners.installed().check(model.model_copy(update={"options": {**model.options, **options}}))

@@ -84,8 +84,6 @@ overlap = "hann"
 _QUANTITY = """quantities = [{ name = "random", description = "A random sum of all bands: it means nothing" }]
 halo_px = 1
 """
-_TILES = """tile_px = 64
-"""
 _PATCHES = """tile_px = 32
 patch_px = 8
 pooling = "patches"
@@ -116,7 +114,7 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "instance-segmentation": _hub(networks.instance_segmentation, "photo.jpg"),
         "object-detection": _hub(networks.object_detection(3, 96, 128), "photo.jpg"),
         "raster-detection": _hub(
-            networks.object_detection(6, 64, 64), "scene.tif --param threshold=0.3", _BANDS + _TILES
+            networks.object_detection(6, 64, 64), "scene.tif --param threshold=0.3", _BANDS + "tile_px = 64\n"
         ),
         "raster-embedding": _hub(networks.vit("ViTModel", 6), "scene.tif", _BANDS + _PATCHES),
         "raster-regression": _onnx(graphs.scene, "scene.tif", _BANDS + _QUANTITY),

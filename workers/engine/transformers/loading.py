@@ -32,8 +32,8 @@ from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import load_text_embedder
 from penstock.workers.engine.weights import naming
 
-#: Classes of the library that make the networks of processors of scenes, whose tiles have one size.
-_OF_TILES = {"raster-detection": "AutoModelForObjectDetection", "raster-embedding": "AutoModel"}
+#: Mappings of the library to the networks of processors of scenes, whose tiles have one size.
+_OF_TILES = {"raster-detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING", "raster-embedding": "MODEL_MAPPING"}
 #: Loading functions by task.
 LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
     {
@@ -80,12 +80,11 @@ def _check_tiles(model: Model) -> None:
     """Compare the tiles of scenes with the images that the network takes; raise `ModelUnavailable`."""
     config, options = read_config(model), model.options
     tile_px, patch_px = options.get("tile_px", 512), options.get("patch_px")
-    network = getattr(library(), _OF_TILES[model.processor])._model_mapping.get(type(config))
+    network = getattr(library(), _OF_TILES[model.processor]).get(type(config), None)
     only = None if network is None else only_size_of(network, config)
     if only not in (None, (tile_px, tile_px)):
-        raise ModelUnavailable(
-            f"the network takes images of {only[0]} x {only[1]} pixels, and options.tile_px is {tile_px}"
-        )
+        sides = " x ".join(map(str, only or ()))
+        raise ModelUnavailable(f"the network takes images of {sides} pixels, and options.tile_px is {tile_px}")
     own = getattr(config, "patch_size", None)
     if options.get("pooling") == "patches" and isinstance(own, int) and own != patch_px:
         raise ModelUnavailable(f"the network's patches have {own} pixels, and options.patch_px is {patch_px}")
