@@ -13,8 +13,10 @@ import numpy.typing as npt
 import pytest
 import shapely
 import torch
+import transformers
 from PIL import Image
 from pyproj import Transformer
+from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 
 from penstock.errors import ConfigError, InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
@@ -28,6 +30,7 @@ from penstock.workers.engine.runners import Runners
 from tests.support.geo.rectangles import Rectangles
 from tests.support.geo.scenes import NORTH_UP, Files, Folder, make_model, write_scene
 from tests.support.pairs import a_model
+from tests.support.vision import a_detr
 
 NETWORK = Rectangles()
 LARGEST_PX = 13
@@ -295,3 +298,32 @@ def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
     assert set(done.artifacts) == {"objects.geojson", "preview.png", "stats.json"}
     assert done.saved
     check_request_module(RasterDetection(model))
+
+
+def test_a_detector_of_transformers_finds_what_the_library_finds_in_a_tile(tmp_path: Path) -> None:
+    source = a_detr(tmp_path / "model")
+    mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # ImageNet's, of bytes
+    bands = [{"name": str(at), "mean": mean[at], "std": std[at]} for at in range(3)]
+    of_transformers = {"runner": "transformers", "source": str(source), "device": "cpu"}
+    model = object_model(bands=bands).model_copy(update=of_transformers)
+    options = {name: value for name, value in model.options.items() if name != "labels"}
+    model = model.model_copy(update={"options": {**options, "tile_px": 96}})
+    numbers = np.random.default_rng(0).integers(1, 255, (3, 96, 96)).astype(np.uint8)
+    scene = write_scene(tmp_path / "scene.tif", numbers)
+    processor, sink = RasterDetection(model), Folder(tmp_path / "out")
+    request = processor.request(scene=str(scene), threshold=0.2, iou=1, bands=[1, 2, 3])
+    prepared = processor.pre_process(request, Files())
+    with closing(BatchingEngine(Runners.installed())) as engine:
+        outputs = engine.run(model, prepared.prompts, check=lambda: None)
+        processor.post_process(outputs, prepared.context, sink)
+    theirs = DetrImageProcessorPil(size={"height": 96, "width": 96})
+    network = transformers.DetrForObjectDetection.from_pretrained(source).eval()
+    with torch.inference_mode():
+        answer = network(**theirs(Image.fromarray(numbers.transpose(1, 2, 0)), return_tensors="pt"))
+    [expected] = theirs.post_process_object_detection(answer, threshold=0.2, target_sizes=[(96, 96)])
+    found = [one["properties"] for one in features(sink)]
+    assert len(found) > 1
+    assert [one["label_id"] for one in found] == expected["labels"].tolist()
+    assert [one["score"] for one in found] == pytest.approx(expected["scores"].tolist(), abs=1e-4)
+    clipped = expected["boxes"].clamp(0, 96).numpy()
+    np.testing.assert_allclose([one["pixels"] for one in found], clipped, atol=0.05)
