@@ -18,6 +18,8 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.artifacts import ArtifactWriter
 
 _SIDE_PX = 1024
+#: Memory of a chunk of rows. Tiles of 512 rows are read in panels; files of low strips are read once.
+_READ_BYTES = 2**24
 _COLOURS = ("red", "green", "blue")
 #: Percentiles of all three bands that become black and white. One stretch for all keeps the colours.
 _LOW, _HIGH = 1.0, 99.0
@@ -104,7 +106,22 @@ def _names(name: str, synonyms: Sequence[str]) -> set[str]:
 def _thinned(
     inputs: Inputs, places: Sequence[int], box: Box, step: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Return float64 (3, rows, columns) and the validity of every `step`-th pixel. Each row is decoded once."""
+    """Return float64 (3, rows, columns) and the validity of every `step`-th pixel.
+
+    A wide scene is read in panels of columns, so that memory does not grow with its width.
+    """
+    wide = max(1, _READ_BYTES // inputs.column_bytes // step) * step
+    lefts = range(box.left, box.right, wide)
+    panels = [Box(box.top, left, box.bottom, min(box.right, left + wide)) for left in lefts]
+    found = [_thinned_panel(inputs, places, panel, step) for panel in panels]
+    numbers, masks = zip(*found, strict=True)
+    return np.concatenate(numbers, axis=2), np.concatenate(masks, axis=1)
+
+
+def _thinned_panel(
+    inputs: Inputs, places: Sequence[int], box: Box, step: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Return `_thinned` of a panel. Each row is decoded once."""
     bands, masks = [], []
     with open_rows(inputs, bottom=box.bottom) as rows:
         for top, numbers, known in rows.read(box):
