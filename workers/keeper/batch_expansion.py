@@ -210,7 +210,7 @@ class WindowSubmission:
         settings, manifest = self.expansion.settings, self.batch.manifest
         document = self._document(line)
         wanted = validated(LineRequest, document)
-        entry = servable(wanted.model, self.catalogue)
+        entry = servable(wanted.model, self.catalogue, manifest.key.member(line.number).id)
         check_input(entry, wanted.input)
         check_tensors(entry.input_schema, wanted.input, tenant=manifest.key.tenant, settings=settings)
         check_webhook(wanted, settings)
