@@ -328,3 +328,25 @@ def test_a_detector_of_transformers_finds_what_the_library_finds_in_a_tile(tmp_p
     assert [one["score"] for one in found] == pytest.approx(expected["scores"][best_first].tolist(), abs=1e-4)
     clipped = expected["boxes"][best_first].clamp(0, 96).numpy()
     np.testing.assert_allclose([one["pixels"] for one in found], clipped, atol=0.05)
+
+
+def test_workers_share_a_scene_and_the_bytes_stay_the_same(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene.tif", harbour(3, 300, 120)[0])
+    alone, _ = detect(scene, tmp_path / "alone")
+    processor = RasterDetection(object_model())
+    request = processor.request(scene=str(scene), threshold=0.1)
+    division = processor.pre_process(request, Files()).division
+    assert division is not None
+    units, saved = [number for number, _, _ in division.units], {}
+    for first, last in ((units[0], units[2]), (units[3], units[-1])):
+        part, sink = processor.pre_process_part(request, Files(), first, last), Folder(tmp_path / f"part-{first}")
+        processor.post_process(answers(part.prompts), part.context, sink)
+        assert not sink.artifacts
+        for name, content in sink.saved.items():
+            saved[name] = tmp_path / f"saved-{len(saved)}"
+            saved[name].write_bytes(content)
+    assert len(saved) == len(units)
+    joined, _ = detect(scene, tmp_path / "joined", saved=saved)
+    assert not joined.saved
+    for name, path in alone.artifacts.items():
+        assert joined.artifacts[name].read_bytes() == path.read_bytes()
