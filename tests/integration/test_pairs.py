@@ -66,6 +66,7 @@ PAIRS = [(runner, processor) for processor, runners in TABLE.items() for runner 
 ONLY_HERE = (
     *(f"onnx-{name}" for name in ("audio-classification", "depth-estimation", "image-embedding", "object-detection")),
     *(f"onnx-{name}" for name in ("raster-regression", "tensor", "text-embedding", "video-classification")),
+    *("onnx-raster-detection", "onnx-raster-embedding", "torch-raster-embedding"),
     *("torch-object-detection", "torch-text-embedding", "lightgbm-tensor", "transformers-tensor"),
     *("fake-tabular", "fake-tensor", "fake-image-classification", "vllm-tensor", "vllm-text-embedding"),
     *("vllm-openai-chat", "vllm-openai-completion", "vllm-openai-embedding"),
