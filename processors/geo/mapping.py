@@ -13,9 +13,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import penstock
 from penstock.errors import MediaTooLarge
@@ -32,7 +33,7 @@ from penstock.processors.base import (
     final_outputs,
 )
 from penstock.processors.exchange import Exchange
-from penstock.processors.geo.options import CoordinateOptions, SceneOptions
+from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
 from penstock.processors.geo.read.finding import finding_of, read_finding
 from penstock.processors.geo.read.inputs import Inputs, read_inputs
@@ -41,12 +42,13 @@ from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.scene_area import SceneArea
 from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_files, open_rows, open_wanted
-from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts, add_suspects
+from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
+from penstock.processors.geo.scene_writer import NoRasters, Piece, RasterWriter, SceneWriter, TilePieces
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
-from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, TileResult, stitch_tiles
+from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, stitch_tiles
 from penstock.processors.geo.tiling.tiles import INPUT_NAME, Normalisation, PendingTiles, make_prompts
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.prompt_names import REDUCE
@@ -151,35 +153,36 @@ def scene_exchange(output: str, used: CoordinateOptions | None = None) -> Exchan
     )
 
 
-class RasterWriter(Protocol):
-    """Destination of finished rasters."""
-
-    def write(self, rasters: RasterArrays, box: Box) -> None:
-        """Write one box of every raster."""
-        ...
-
-
 #: Function from final pixels to the rasters of the outputs.
 Encode = Callable[[FinalPixels], RasterArrays]
 
 
-class SceneMapper:
-    """Mapper of scenes for one model, without request state.
+class SceneRunner:
+    """Tiles of scenes for one model, from their prompts to saved results, without request state.
 
     `Prepared.count` and `cost` are upper bounds: tiles without data are never sent to the engine, and counting them in
     advance would require reading the scene twice.
     """
 
-    def __init__(self, model: Model, options: SceneOptions, channels: Channels, *, reduces: bool = False) -> None:
-        """Map scenes to these channels; `reduces` is True for scores of classes, which the device may reduce."""
-        self._model, self._options, self._channels, self._reduces = model, options, channels, reduces
+    #: True if sent tiles keep the validity of their pixels for `post_process`.
+    keeps_valid = False
+
+    def __init__(self, model: Model, options: SceneOptions, *, sum_bytes: int = 0) -> None:
+        """Run scenes through a model; results that are summed up over tiles take `sum_bytes` per pixel."""
+        self._model, self._options, self._sum_bytes = model, options, sum_bytes
 
     def prepare(
-        self, request: RequestT, outputs: tuple[str, ...], media: Media, part: range | None = None
+        self,
+        request: RequestT,
+        outputs: tuple[str, ...],
+        media: Media,
+        part: range | None = None,
+        *,
+        facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prepared[Context[RequestT]]:
         """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
 
-        With `part`, only the prompts of these strips.
+        With `part`, only the prompts of these strips. `facts` are further JSON values that saved results depend on.
         """
         options = self._options
         inputs = read_inputs(
@@ -192,7 +195,7 @@ class SceneMapper:
         )
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
-        digest = plan.digest(self._facts(inputs, coordinates, outputs))
+        digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
         saved = _saved(media, plan, digest, part)
         context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
         # The first attempt of a shared job has checked the radiometry.
@@ -208,31 +211,23 @@ class SceneMapper:
             division=_division(context),
         )  # fmt: skip
 
-    def finish(
-        self,
-        outputs: Iterator[Output],
-        context: Context[Any],
-        writer: RasterWriter,
-        encode: Encode,
-        sink: ArtifactSink,
+    def write(
+        self, results: Iterator[TilePieces], context: Context[Any], writer: RasterWriter, sink: ArtifactSink
     ) -> SuspectCounts:
         """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
         Return the counts of suspected undeclared nodata.
         """
-        channels = replace(self._channels, reduction=self._reduction(context))
-        results = stitch_tiles(final_outputs(outputs), context.pending, context.plan, channels)
-        with closing(_SceneWriter(context, writer, sink)) as scene:
+        scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink)
+        with closing(scene):
             for result in results:
-                scene.add(result, encode)
+                scene.add(result)
             scene.end()
         return scene.suspects
 
-    def finish_part(
-        self, outputs: Iterator[Output], context: Context[Any], encode: Encode, sink: ArtifactSink
-    ) -> Result:
+    def write_part(self, results: Iterator[TilePieces], context: Context[Any], sink: ArtifactSink) -> Result:
         """Save every strip of a part as a checkpoint, also those without data; write nothing else."""
-        self.finish(outputs, context, _NoRasters(), encode, sink)
+        self.write(results, context, NoRasters(), sink)
         return Result()
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
@@ -248,16 +243,11 @@ class SceneMapper:
 
     def _plan(self, inputs: Inputs) -> Plan:
         options = self._options
-        overlap_px = options.least_overlap_px
         plan = make_plan(
             inputs.scene.height,
             inputs.scene.width,
-            tile_px=options.tile_px,
-            halo_px=options.halo_px,
-            stride_px=options.stride_px,
-            overlap_px=overlap_px,
-            # Means need one float64 sum per channel and pixel.
-            pixel_bytes=inputs.pixel_bytes + (0 if overlap_px is None else 8 * self._channels.count),
+            **asdict(options.tiling),
+            pixel_bytes=inputs.pixel_bytes + self._sum_bytes,
             column_bytes=inputs.column_bytes,
             strip_bytes=options.strip_bytes,
             area=None if inputs.area is None else inputs.area.box,
@@ -281,18 +271,16 @@ class SceneMapper:
             "outputs": sorted(outputs),
         }
 
-    def _reduction(self, context: Context[Any]) -> Reduction | None:
-        """Return the reduction of tiles that is enough for the outputs; None where scores are averaged or wanted."""
-        if not self._reduces or context.plan.averaged:
-            return None
-        return reduction_for(context.request.outputs, self._channels.count)
+    def _reduction(self, context: Context[Any]) -> Reduction | None:  # noqa: ARG002  (for classes)
+        """Return the reduction of tiles that is enough for the outputs; None where whole outputs are needed."""
+        return None
 
     def _prompts(self, context: Context[Any]) -> Iterator[Prompt]:
         inputs, options, reduction = context.inputs, self._options, self._reduction(context)
         asked = {} if reduction is None else {REDUCE: str(reduction)}
         trusted = any(band.trusted for band in inputs.radiometry.bands)
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
-        norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.overlap == "hann")
+        norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.reflects)
         with open_rows(inputs, bottom=context.window.bottom) as rows, open_wanted(inputs) as wanted:
             yield from make_prompts(
                 rows,
@@ -303,7 +291,49 @@ class SceneMapper:
                 tile_inputs=lambda window: {**context.coordinates.of(window), **asked},
                 find_suspects=_scene_bands(inputs).find_suspects,
                 area=wanted,
+                keeps_valid=self.keeps_valid,
             )
+
+
+class SceneMapper(SceneRunner):
+    """Mapper of scenes for one model that answers each pixel."""
+
+    def __init__(self, model: Model, options: MapOptions, channels: Channels, *, reduces: bool = False) -> None:
+        """Map scenes to these channels; `reduces` is True for scores of classes, which the device may reduce."""
+        # Means need one float64 sum per channel and pixel.
+        super().__init__(model, options, sum_bytes=0 if options.least_overlap_px is None else 8 * channels.count)
+        self._channels, self._reduces = channels, reduces
+
+    def finish(
+        self,
+        outputs: Iterator[Output],
+        context: Context[Any],
+        writer: RasterWriter,
+        encode: Encode,
+        sink: ArtifactSink,
+    ) -> SuspectCounts:
+        """Stitch the outputs and write the scene; see `write`."""
+        return self.write(self._stitched(outputs, context, encode), context, writer, sink)
+
+    def finish_part(
+        self, outputs: Iterator[Output], context: Context[Any], encode: Encode, sink: ArtifactSink
+    ) -> Result:
+        """Stitch the outputs and save the strips of a part; see `write_part`."""
+        return self.write_part(self._stitched(outputs, context, encode), context, sink)
+
+    def _stitched(self, outputs: Iterator[Output], context: Context[Any], encode: Encode) -> Iterator[TilePieces]:
+        channels = replace(self._channels, reduction=self._reduction(context))
+        for result in stitch_tiles(final_outputs(outputs), context.pending, context.plan, channels):
+            pieces = (
+                Piece(piece.box.within(context.inputs.box), encode(piece), piece.suspects) for piece in result.pieces
+            )
+            yield TilePieces(result.strip, result.last, pieces)
+
+    def _reduction(self, context: Context[Any]) -> Reduction | None:
+        """Return the reduction that is enough; None where scores are averaged or wanted."""
+        if not self._reduces or context.plan.averaged:
+            return None
+        return reduction_for(context.request.outputs, self._channels.count)
 
 
 def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> Mapping[str, Path]:
@@ -341,74 +371,6 @@ def _division(context: Context[Any]) -> Divisible | None:
     }
     units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
     return Divisible(context.digest, tuple(units), finding_of(context.digest, context.doubts))
-
-
-class _NoRasters:
-    """Writes nothing: a part only saves its strips."""
-
-    def write(self, rasters: RasterArrays, box: Box) -> None:
-        """Write nothing."""
-
-
-class _SceneWriter:
-    """Writer of finished pixels and restored strips in scene order. Saves new strips as checkpoints."""
-
-    def __init__(self, context: Context[Any], writer: RasterWriter, sink: ArtifactSink) -> None:
-        self._context, self._writer, self._sink = context, writer, sink
-        self._covered = context.inputs.box
-        #: Strips that are saved. Not the last one of a scene: no other strip follows, so saving it would gain little.
-        self._kept = set(context.plan.wanted_strips[:-1] if context.part is None else context.part)
-        self._restored = deque(sorted(context.restored.items()) if context.part is None else ())
-        self._checkpoint: strips.StripWriter | None = None
-        self._saved: set[int] = set()
-        #: Suspected nodata in all written pixels.
-        self.suspects = SuspectCounts()
-
-    def add(self, result: TileResult, encode: Encode) -> None:
-        """Write the final pixels of a tile result, and save its strip if the strip is final now."""
-        index = result.strip.index
-        for piece in result.pieces:
-            self.write_restored(index)  # scene order: the restored strips before this strip come first
-            rasters, box = encode(piece), piece.box.within(self._covered)
-            self._writer.write(rasters, box)
-            add_suspects(self.suspects, piece.suspects)
-            if index in self._kept:
-                self._open_checkpoint(index).write(rasters, box, piece.suspects)
-        if result.last and self._checkpoint is not None:
-            self._save(self._checkpoint)
-            self._checkpoint = None
-
-    def write_restored(self, before: int | None = None) -> None:
-        """Write the restored strips: all of them, or those before strip `before`."""
-        while self._restored and (before is None or self._restored[0][0] < before):
-            for box, rasters, suspects in strips.read_strip(self._restored.popleft()[1]):
-                self._writer.write(rasters, box)
-                add_suspects(self.suspects, suspects)
-
-    def end(self) -> None:
-        """Write the last restored strips; of a part, save the strips that have no data."""
-        self.write_restored()
-        if self._context.part is not None:
-            for index in sorted(self._kept - self._context.restored.keys() - self._saved):
-                self._save(self._open_checkpoint(index))
-                self._checkpoint = None
-
-    def _open_checkpoint(self, index: int) -> strips.StripWriter:
-        if self._checkpoint is None:
-            path = self._sink.path(f"strip-{index:05}.gz")
-            self._checkpoint = strips.StripWriter(path, self._context.digest, index)
-        return self._checkpoint
-
-    def _save(self, checkpoint: strips.StripWriter) -> None:
-        checkpoint.end()
-        self._sink.checkpoint(strips.strip_name(self._context.digest, checkpoint.index), checkpoint.path)
-        checkpoint.path.unlink()
-        self._saved.add(checkpoint.index)
-
-    def close(self) -> None:
-        """Close the file of an unfinished strip."""
-        if self._checkpoint is not None:
-            self._checkpoint.close()
 
 
 def _hash(file: InputFile) -> str:

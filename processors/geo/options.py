@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
 from penstock.models import Model
+from penstock.processors.geo.tiling.plan import Tiling
 
 NODATA = 255  #: nodata value of every uint8 raster; class ids and probabilities are below
 
@@ -109,19 +110,35 @@ class SceneOptions(Options):
     #: Last resort for what `reflectance` and `range` do not cover: maximum mean of a band over a tile, for models of
     #: reflectance. A higher mean, or values far below 0 (undeclared nodata), fail the job.
     plausible_mean: float | None = Field(default=None, gt=0)
-    #: Tiling method: `halo` for convolutional networks, `hann` for networks that see their whole input (see `plan`).
-    overlap: Literal["halo", "hann"] = "halo"
-    #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
-    halo_px: int = Field(default=0, ge=0)
     #: Stride of the network: input sides must be multiples of this, in pixels.
     stride_px: int = Field(default=1, gt=0)
-    #: Maximum side of a tile without its halo, in pixels; for `hann`, the input side of the network.
+    #: Side of a tile in pixels.
     tile_px: int = Field(default=512, gt=0)
-    #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
-    overlap_px: int | None = None
     #: Memory for a strip of the scene in bytes, including read buffers; wider scenes are split into panels. A
     #: Sentinel-2 scene of six bands needs no split.
     strip_bytes: int = Field(default=288 * 2**20, gt=0)
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        return Tiling(self.tile_px, stride_px=self.stride_px)
+
+    @property
+    def reflects(self) -> bool:
+        """True to pad beyond a scene by reflection, False to pad like pixels without data."""
+        return False
+
+
+class MapOptions(SceneOptions):
+    """Options of a model that answers each pixel."""
+
+    #: Tiling method: `halo` for convolutional networks, `hann` for networks that see their whole input (see `plan`).
+    #: `tile_px` is the maximum side of a tile without its halo; for `hann`, the input side of the network.
+    overlap: Literal["halo", "hann"] = "halo"
+    #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
+    halo_px: int = Field(default=0, ge=0)
+    #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
+    overlap_px: int | None = None
 
     @property
     def least_overlap_px(self) -> int | None:
@@ -129,6 +146,16 @@ class SceneOptions(Options):
         if self.overlap == "halo":
             return None
         return -(-self.tile_px // 2) if self.overlap_px is None else self.overlap_px
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        return Tiling(self.tile_px, self.halo_px, self.stride_px, self.least_overlap_px)
+
+    @property
+    def reflects(self) -> bool:
+        """True for `hann`."""
+        return self.overlap == "hann"
 
     @model_validator(mode="after")
     def _on_the_grid_of_the_stride(self) -> Self:
@@ -150,7 +177,7 @@ class SceneOptions(Options):
         return self
 
 
-class SegmentationOptions(SceneOptions):
+class SegmentationOptions(MapOptions):
     """Options of a segmentation model."""
 
     classes: tuple[ClassLabel, ...] = Field(min_length=2)
@@ -163,11 +190,75 @@ class SegmentationOptions(SceneOptions):
         return classes
 
 
-class RegressionOptions(SceneOptions):
+class RegressionOptions(MapOptions):
     """Options of a regression model."""
 
     #: Output quantities, in the order of the network's channels.
     quantities: tuple[Quantity, ...] = Field(min_length=1)
+
+
+class DetectionOptions(SceneOptions):
+    """Options of a model that finds objects. `tile_px` is the side of the network's input."""
+
+    #: Overlap of tiles in pixels: more than the side of the largest object and twice `border_px`. Default: a quarter of
+    #: a tile.
+    overlap_px: int | None = Field(default=None, ge=0)
+    #: A box whose edge is this near to a tile's border inside the scene may be cut, and is dropped.
+    border_px: float = Field(default=2, ge=0)
+    #: The network's outputs. `boxes`: `boxes` (n, 4), `scores` (n), `labels` (n); `scores`: `boxes` (n, 4), `scores`
+    #: (n, classes); `queries`: those of transformers' detectors. Default: `queries` for the runner `transformers`.
+    detector: Literal["boxes", "scores", "queries"] | None = None
+    #: Order of a box's numbers, and their unit; not for `queries`.
+    box_format: Literal["xyxy", "cxcywh"] = "xyxy"
+    box_unit: Literal["pixels", "shares"] = "pixels"
+    #: Names of the classes by id, from 0; default: those in `config.json`.
+    labels: tuple[str, ...] | None = None
+    #: The fields of `preprocessor_config.json`, of which only the kind is used; for `queries`.
+    preprocessor: Mapping[str, Any] | None = None
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        overlap_px = self.tile_px // 4 if self.overlap_px is None else self.overlap_px
+        return Tiling(self.tile_px, overlap_px=overlap_px, whole=True)
+
+    @model_validator(mode="after")
+    def _tiles_advance(self) -> Self:
+        if (self.tiling.overlap_px or 0) + 2 * self.border_px >= self.tile_px:
+            raise ValueError("overlap_px plus twice border_px must be less than tile_px")
+        return self
+
+
+class EmbeddingOptions(SceneOptions):
+    """Options of a model that gives vectors. `tile_px` is the side of the network's input."""
+
+    #: Side in pixels of the square that one vector stands for; default: a tile.
+    patch_px: int | None = Field(default=None, gt=0)
+    #: Context around the part of a tile whose vectors are used, in pixels.
+    halo_px: int = Field(default=0, ge=0)
+    #: Vectors before those of the patches, such as a class token, in an output of tokens.
+    prefix_tokens: int = Field(default=0, ge=0)
+    #: Options of the runner `transformers`.
+    pooling: str | None = None
+    normalize: bool = True
+
+    @property
+    def cell_px(self) -> int:
+        """Side in pixels of the square that one vector stands for."""
+        return self.patch_px or self.tile_px
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of scenes."""
+        return Tiling(self.tile_px - 2 * self.halo_px, self.halo_px, self.cell_px, fixed=True)
+
+    @model_validator(mode="after")
+    def _on_the_grid_of_the_patches(self) -> Self:
+        if self.tile_px % self.cell_px or self.halo_px % self.cell_px or 2 * self.halo_px >= self.tile_px:
+            raise ValueError("tile_px and halo_px must be multiples of patch_px, and twice halo_px less than tile_px")
+        if "stride_px" in self.model_fields_set:
+            raise ValueError("stride_px is not for embeddings: tiles are on the grid of patch_px")
+        return self
 
 
 OptionsT = TypeVar("OptionsT", bound=SceneOptions)

@@ -25,6 +25,9 @@ DEFAULT_OUTPUTS: tuple[OutputName, ...] = ("classes", "preview", "stats")
 ValueOutputName = Literal["values", "preview", "stats", "item"]
 DEFAULT_VALUE_OUTPUTS: tuple[ValueOutputName, ...] = ("values", "preview", "stats")
 
+ObjectOutputName = Literal["objects", "preview", "stats"]
+VectorOutputName = Literal["embeddings", "geoparquet", "stats"]
+
 NameT = TypeVar("NameT")
 
 
@@ -214,5 +217,63 @@ class RegressionRequest(SceneRequest):
             "Outputs, all from one forward pass. values: a COG of float32 with one band per quantity; preview: a PNG "
             "of the first quantity, at most 1024 px; stats: percentiles, mean and range of each quantity as JSON; "
             "item: STAC items of the outputs (if the acquisition time is known) and the model."
+        ),
+    )
+
+
+class DetectionRequest(SceneRequest):
+    """A scene in which objects are searched."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra=_SCENE_SCHEMA | {"title": "Objects in a scene"},
+    )
+
+    threshold: float = Field(default=0.5, ge=0, le=1, description="Objects need a score above this.")
+    iou: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description=(
+            "Boxes of one class whose intersection is this share of their union or more are one object; the best "
+            "score stays."
+        ),
+    )
+    crs: Literal["wgs84", "scene"] = Field(
+        default="wgs84",
+        description=(
+            "CRS of objects.geojson: WGS 84, longitude first, as RFC 7946 asks; or the scene's, named in the member "
+            "`crs` that GDAL and QGIS read."
+        ),
+    )
+    outputs: Annotated[tuple[ObjectOutputName, ...], AfterValidator(_each_once)] = Field(
+        default=("objects", "preview", "stats"),
+        min_length=1,
+        json_schema_extra={"uniqueItems": True},
+        description=(
+            "Outputs. objects: objects.geojson, a polygon for each object with class, score and pixels; preview: a "
+            "PNG of the scene with boxes, at most 1024 px; stats: the number of objects of each class as JSON."
+        ),
+    )
+
+
+class EmbeddingRequest(SceneRequest):
+    """A scene that becomes vectors."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra=_SCENE_SCHEMA | {"title": "Embeddings of a scene"},
+    )
+
+    outputs: Annotated[tuple[VectorOutputName, ...], AfterValidator(_each_once)] = Field(
+        default=("embeddings", "stats"),
+        min_length=1,
+        json_schema_extra={"uniqueItems": True},
+        description=(
+            "Outputs, all from one forward pass. embeddings: a COG of float32 with one band per dimension and one "
+            "pixel per vector; geoparquet: embeddings.parquet, a row per vector with its square and the share of its "
+            "pixels with data, if the worker has pyarrow; stats: the size of the grid as JSON."
         ),
     )

@@ -24,7 +24,7 @@ from penstock.processors.geo.read.raster import FileRows, Scene, opened, read_sc
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS, Cog, Scratch
-from penstock.processors.geo.write.lonlat import NoLonLat, in_the_crs, lonlat_bounds
+from penstock.processors.geo.write.lonlat import NoLonLat, lonlat_bounds
 from penstock.processors.geo.write.vector import GEOJSON_TYPE, lonlat_of
 from penstock.processors.outputs import Kind, write_json
 from penstock.processors.prompted.masks import EXCHANGES, Framed, Mask, check_inside, entry, read_masker
@@ -218,7 +218,7 @@ def _geometry(mask: Mask, grid: Scene) -> Any:
     if not len(parts):
         return shapely.MultiPolygon()
     try:
-        placed = lonlat_of(grid).polygons(in_the_crs(parts, grid.transform))
+        placed = lonlat_of(grid)(parts)
     except NoLonLat as error:
         raise InvalidInput(f"The masks have no longitude and latitude: {error}.") from error
     return shapely.multipolygons(shapely.get_parts(placed))

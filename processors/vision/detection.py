@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
@@ -20,13 +17,8 @@ from penstock.processors.vision.annotation import annotate
 from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, SHOWN, one_prompt, write_dummy
+from penstock.processors.vision.queries import check_kind, decode
 from penstock.processors.vision.request import ObjectDetectionRequest
-
-#: Maximum number of results, by the kind of image processor; None = the number of the network's queries. A box may
-#: appear several times, with different classes.
-_TOP: Mapping[str, int | None] = {"ConditionalDetr": 100, "DeformableDetr": 100, "RTDetr": None}
-#: Kinds whose last class means "no object": each box has one class.
-_WITH_NO_OBJECT = frozenset({"Detr", "Yolos"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +31,6 @@ class Context:
     size: tuple[int, int]
     #: The pixels, only if an annotated copy is wanted.
     image: ImageArray | None
-
-
-@dataclass(frozen=True, slots=True)
-class Detection:
-    """A detected object. Its box is left, top, right, bottom as fractions of the image's sides."""
-
-    #: Id of the class.
-    label: int
-    score: float
-    box: tuple[float, float, float, float]
 
 
 class ObjectDetection:
@@ -72,12 +54,7 @@ class ObjectDetection:
         check_options(model, "labels", "preprocessor")
         self._preprocessor = read_preprocessor(model)
         self._labels = read_labels(model)
-        if self._preprocessor.kind not in {*_TOP, *_WITH_NO_OBJECT}:
-            known = ", ".join(sorted({*_TOP, *_WITH_NO_OBJECT}))
-            raise ModelUnavailable(
-                f"model {model.name!r}: detectors with image processors of the kind {self._preprocessor.kind!r} are "
-                f"not supported; supported: {known}"
-            )
+        check_kind(model, self._preprocessor.kind)
         if self._preprocessor.crops:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops images, so boxes would not fit them")
 
@@ -97,10 +74,11 @@ class ObjectDetection:
         answers = list(final_outputs(outputs))
         if len(answers) != 1:
             raise ProcessorFailed(f"The engine answered {len(answers)} times; expected once.")
-        logits, boxes = _checked(answers[0].data)
-        found = self._found(logits, boxes, context.threshold)
+        labels, scores, boxes = decode(self._preprocessor.kind, answers[0].data, context.threshold)
         height, width = context.size
-        objects = [self._entry(one, height, width) for one in found]
+        boxes *= (width, height, width, height)
+        found = zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True)
+        objects = [self._entry(*one) for one in found]
         data = {"width": width, "height": height, "objects": objects}
         if "boxes" in context.outputs:
             OUTPUTS.put(sink, "boxes", data, kind="json")
@@ -112,52 +90,11 @@ class ObjectDetection:
         """Return one image of ordinary size."""
         return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
-    def _found(
-        self, logits: npt.NDArray[np.float64], boxes: npt.NDArray[np.float64], threshold: float
-    ) -> Sequence[Detection]:
-        if self._preprocessor.kind in _WITH_NO_OBJECT:
-            scores = _softmax(logits)[:, :-1]
-            labels, queries = scores.argmax(axis=1), np.arange(len(scores))
-            best = scores.max(axis=1)
-        else:
-            flat = (0.5 * (1 + np.tanh(logits / 2))).ravel()
-            order = np.argsort(-flat, kind="stable")[: _TOP[self._preprocessor.kind] or len(boxes)]
-            best, labels, queries = flat[order], order % logits.shape[1], order // logits.shape[1]
-        order = np.argsort(-best, kind="stable")
-        return [
-            Detection(int(labels[i]), float(best[i]), _corners(boxes[queries[i]])) for i in order if best[i] > threshold
-        ]
-
-    def _entry(self, found: Detection, height: int, width: int) -> dict[str, Any]:
-        sides = (width, height, width, height)
-        box = [round(part * side, 2) for part, side in zip(found.box, sides, strict=True)]
+    def _entry(self, label: int, score: float, box: list[float]) -> dict[str, Any]:
         return {
-            "label_id": found.label,
-            "label": self._labels.get(found.label, f"LABEL_{found.label}"),
-            "score": round(found.score, 6),
-            "box": dict(zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)),
-            "id": found.label,
+            "label_id": label,
+            "label": self._labels.get(label, f"LABEL_{label}"),
+            "score": round(score, 6),
+            "box": {name: round(side, 2) for name, side in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)},
+            "id": label,
         }
-
-
-def _checked(data: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    logits, boxes = (np.asarray(data[name], dtype=np.float64) for name in ("logits", "boxes"))
-    fits = logits.ndim == 2 and boxes.shape == (len(logits), 4)
-    if not fits or not np.isfinite(logits).all() or not np.isfinite(boxes).all():
-        raise ProcessorFailed(
-            f"The network answered logits {logits.shape} and boxes {boxes.shape}; expected finite (queries, classes) "
-            "and (queries, 4)."
-        )
-    return logits, boxes
-
-
-def _softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
-
-
-def _corners(box: npt.NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """Convert centre x, centre y, width and height to left, top, right and bottom, clipped to the image."""
-    x, y, width, height = box
-    left, top, right, bottom = np.clip([x - width / 2, y - height / 2, x + width / 2, y + height / 2], 0, 1)
-    return float(left), float(top), float(right), float(bottom)

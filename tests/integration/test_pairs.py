@@ -45,6 +45,8 @@ TABLE: Mapping[str, frozenset[str]] = {
         "openai-completion": "openai-server vllm",
         "openai-embedding": "openai-server vllm",
         "optical-character-recognition": "rapidocr",
+        "raster-detection": "onnx torch transformers",
+        "raster-embedding": "onnx torch transformers",
         "raster-mask-generation": "transformers",
         "raster-regression": "onnx terratorch torch",
         "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
@@ -70,6 +72,7 @@ PAIRS = [(runner, processor) for processor, runners in TABLE.items() for runner 
 ONLY_HERE = (
     *(f"onnx-{name}" for name in ("audio-classification", "depth-estimation", "image-embedding", "object-detection")),
     *(f"onnx-{name}" for name in ("raster-regression", "tensor", "text-embedding", "video-classification")),
+    *("onnx-raster-detection", "onnx-raster-embedding", "torch-raster-embedding"),
     *("torch-object-detection", "torch-text-embedding", "lightgbm-tensor", "transformers-tensor"),
     *("fake-tabular", "fake-tensor", "fake-image-classification", "vllm-tensor", "vllm-text-embedding"),
     *("vllm-openai-chat", "vllm-openai-completion", "vllm-openai-embedding"),

@@ -84,6 +84,8 @@ def test_every_installed_processor_has_a_light_request() -> None:
         "openai-completion",
         "openai-embedding",
         "optical-character-recognition",
+        "raster-detection",
+        "raster-embedding",
         "raster-mask-generation",
         "raster-regression",
         "raster-segmentation",

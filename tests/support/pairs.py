@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from penstock.models import Limits, Model
 from penstock.workers.engine.sources import sha256_of
+from tests.support.geo.rectangles import Rectangles
 from tests.support.hub import a_bert, a_bert_classifier, a_segformer, a_vit, a_vit_backbone, a_wav2vec2, a_whisper
 from tests.support.language import a_gpt2
 from tests.support.model_directories import bytes_directory, words_directory, write_json
@@ -87,6 +88,8 @@ NETWORKS: Mapping[str, tuple[Callable[..., Any], dict[str, Tensor], tuple[str, .
         tuple(f"{what}_{stride}" for what in ("scores", "boxes") for stride in (8, 16, 32, 64)),
     ),
     "object-detection": (_boxes, {"pixels": torch.zeros(2, 3, 16, 16)}, ("logits", "boxes")),
+    "raster-detection": (Rectangles(), {"pixels": torch.zeros(2, 3, 32, 32)}, ("boxes", "scores", "labels")),
+    "raster-embedding": (_colours, {"pixels": torch.zeros(2, 3, 32, 32)}, ("embedding",)),
     "raster-regression": (
         lambda pixels: pixels.mean(dim=1, keepdim=True),
         {"pixels": torch.zeros(2, 3, 32, 32)},
@@ -146,6 +149,8 @@ def _options(processor: str, folder: Path) -> dict[str, Any]:
             write_json(folder, "config.json", {"max_position_embeddings": 8, "id2label": {0: "relevance"}})
         case "raster-segmentation":
             return {**_TILES, "classes": _CLASSES}
+        case "raster-detection" | "raster-embedding":
+            return {"bands": _BANDS, "tile_px": 32}
         case "raster-regression":
             return {**_TILES, "quantities": [{"name": "height", "unit": "m"}]}
         case "tabular":
@@ -281,6 +286,8 @@ _DIRECTORIES: Mapping[str, Callable[[Path], Any]] = {
     "instance-segmentation": a_mask2former,
     "mask-generation": MASKERS["sam"],
     "object-detection": a_detr,
+    "raster-detection": a_detr,
+    "raster-embedding": a_vit_backbone,
     "raster-mask-generation": MASKERS["sam"],
     "raster-segmentation": partial(a_segformer, num_labels=3),
     "speech-recognition": a_whisper,
@@ -304,6 +311,8 @@ def _transformers(processor: str, folder: Path) -> Model:
     options: dict[str, Any] = {}
     if processor == "raster-segmentation":
         options = {**_TILES, "classes": _CLASSES}
+    elif processor.startswith("raster-"):
+        options = {"bands": _BANDS, "tile_px": 32}
     elif processor == "tensor":
         options = {"task": "image-classification", "inputs": {"pixels": {"shape": [3, 32, 32]}}}
     elif processor.startswith(("image-", "video-")) and processor != "image-text-to-text":

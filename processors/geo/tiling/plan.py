@@ -24,6 +24,9 @@ more and are evenly spaced. `stitch` computes weighted means. Rows above the nex
               |----------+----------|       |
                          |----------+-------|
 
+`whole`, for networks that find objects. Windows overlap as in `hann`, by more than an object is wide, and each is used
+as it is: a tile's core is its window. `boxes` puts their boxes together.
+
 If a strip would exceed the memory budget, the scene is split into panels of columns, which are processed one after the
 other from top to bottom. Therefore memory does not grow with the scene. In `hann`, tiles across a panel's edge are
 computed once for each panel; the result is the same as without panels.
@@ -105,6 +108,18 @@ class Cut:
     window_stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The tiling that a model's record asks for: arguments of `make_plan`."""
+
+    tile_px: int
+    halo_px: int = 0
+    stride_px: int = 1
+    overlap_px: int | None = None
+    fixed: bool = False
+    whole: bool = False
+
+
 #: Tiles of a panel along the columns, each with start and stop of its core.
 Columns = tuple[tuple[Cut, int, int], ...]
 
@@ -122,6 +137,8 @@ class Plan:
     averaged: bool = False
     #: Part of the scene whose results are wanted; None for the whole scene. Tiles stay those of the whole scene.
     area: Box | None = None
+    #: True if tiles overlap and the whole window of each is used; `averaged` is False.
+    whole: bool = False
 
     @property
     def strip_count(self) -> int:
@@ -185,7 +202,10 @@ class Plan:
                     yield index, row, columns, panel
 
     def _has_rows(self, row: Cut) -> bool:
-        return self.area is None or (row.start < self.area.bottom and self.area.top < row.stop)
+        if self.area is None:
+            return True
+        start, stop = (row.window_start, row.window_stop) if self.whole else (row.start, row.stop)
+        return start < self.area.bottom and self.area.top < stop
 
     def _reached(self, at: int, first: int) -> range:
         """Return the strips to which the tiles of a row contribute: its own strip and possibly later ones."""
@@ -194,6 +214,13 @@ class Plan:
         return range(first + at, first + at + sum(later))
 
     def _columns(self, panel: tuple[Cut, ...]) -> Columns:
+        if self.whole:
+            first, last = (0, self.width) if self.area is None else (self.area.left, self.area.right)
+            return tuple(
+                (cut, cut.window_start, min(self.width, cut.window_stop))
+                for cut in panel
+                if cut.window_start < last and first < cut.window_stop
+            )
         left, right = panel[0].start, panel[-1].stop
         first, last = (left, right) if self.area is None else (max(left, self.area.left), min(right, self.area.right))
         if not self.averaged:
@@ -207,7 +234,7 @@ class Plan:
 
     def _strip(self, index: int, row: Cut, columns: tuple[tuple[Cut, int, int], ...], panel: tuple[Cut, ...]) -> Strip:
         top, bottom = row.start, row.stop
-        if self.averaged:
+        if self.averaged or self.whole:
             top, bottom = row.window_start, min(self.height, row.window_stop)
         tiles = tuple(
             Tile(
@@ -231,19 +258,24 @@ def make_plan(
     strip_bytes: int,
     column_bytes: int = 0,
     overlap_px: int | None = None,
+    fixed: bool = False,
+    whole: bool = False,
     area: Box | None = None,
 ) -> Plan:
     """Return the plan of a scene of `height` x `width` pixels (each at least 1).
 
     Without `overlap_px`, `tile_px` is the maximum side of a core with a halo on both sides; `tile_px` and `halo_px` are
-    multiples of `stride_px`. With `overlap_px` (at least half of `tile_px`, less than `tile_px`), `tile_px` is the side
-    of every window, and `halo_px` and `stride_px` are ignored. A strip uses `pixel_bytes` per pixel of its window plus
-    `column_bytes` per column, and at most `strip_bytes` unless a single column of tiles needs more. With `area`, only
-    the tiles that its pixels need are planned, at the same places as without.
+    multiples of `stride_px`. With `fixed`, every core but those at the edges has this side, and every window the side
+    `tile_px + 2 * halo_px`, also of a smaller scene. With `overlap_px` (less than `tile_px`), `tile_px` is the side of
+    every window, and `halo_px` and `stride_px` are ignored; `whole` then uses each window as it is, without means.
+
+    A strip uses `pixel_bytes` per pixel of its window plus `column_bytes` per column, and at most `strip_bytes` unless
+    a single column of tiles needs more. With `area`, only the tiles that its pixels need are planned, at the same
+    places as without.
     """
-    averaged = overlap_px is not None
+    averaged = overlap_px is not None and not whole
     if overlap_px is None:
-        rows, columns = (_cuts(side, tile_px, halo_px, stride_px) for side in (height, width))
+        rows, columns = (_cuts(side, tile_px, halo_px, stride_px, fixed=fixed) for side in (height, width))
         tile, beside = _side_px(columns[0]) - 2 * halo_px, 2 * halo_px
     else:
         rows, columns = (_overlapping(side, tile_px, overlap_px) for side in (height, width))
@@ -251,16 +283,16 @@ def make_plan(
         tile, beside = tile_px - overlap_px, 2 * tile_px
     affordable_px = strip_bytes // (pixel_bytes * _side_px(rows[0]) + column_bytes)
     most = max(1, (affordable_px - beside) // max(1, tile))
-    return Plan(height, width, rows, tuple(_even_groups(columns, most)), averaged, area)
+    return Plan(height, width, rows, tuple(_even_groups(columns, most)), averaged, area, whole)
 
 
-def _cuts(size: int, tile_px: int, halo: int, stride: int) -> tuple[Cut, ...]:
+def _cuts(size: int, tile_px: int, halo: int, stride: int, *, fixed: bool = False) -> tuple[Cut, ...]:
     """Cut one axis into the fewest windows of one size that cover it, from its start to its end."""
     padded = _round_up(size, stride)
     within = padded - 2 * halo
     if within <= tile_px:
-        return (Cut(0, size, 0, padded),)
-    step = _round_up(-(-within // -(-within // tile_px)), stride)
+        return (Cut(0, size, 0, tile_px + 2 * halo if fixed else padded),)
+    step = tile_px if fixed else _round_up(-(-within // -(-within // tile_px)), stride)
     edges = [0, *range(halo + step, padded - halo, step), size]
     return tuple(
         Cut(start, stop, begin, begin + step + 2 * halo)

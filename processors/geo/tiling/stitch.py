@@ -98,14 +98,19 @@ def stitch_tiles(
     Raises `ProcessorFailed` if the number of outputs differs from the number of tiles that were sent.
     """
     stitcher: Stitcher = HannStitcher(plan, channels.count) if plan.averaged else CoreStitcher()
-    for output in outputs:
-        if not pending:
-            raise ProcessorFailed("The engine returned more outputs than tiles were sent.")
-        sent = pending.popleft()
+    for sent, output in with_tiles(outputs, pending):
         pieces = stitcher.add(sent, channels.of(output, sent.tile.window))
         if channels.is_reduced(output):
             pieces = (replace(piece, reduced=True) for piece in pieces)
         yield TileResult(sent.strip, sent.last, pieces)
+
+
+def with_tiles(outputs: Iterator[Output], pending: PendingTiles) -> Iterator[tuple[SentTile, Output]]:
+    """Yield each output with its tile. Raises `ProcessorFailed` for more or fewer outputs than tiles were sent."""
+    for output in outputs:
+        if not pending:
+            raise ProcessorFailed("The engine returned more outputs than tiles were sent.")
+        yield pending.popleft(), output
     if pending:
         raise ProcessorFailed(f"The engine returned no output for {len(pending)} tiles.")
 

@@ -151,7 +151,7 @@ def _line(file: gzip.GzipFile, hashed: Any = None) -> dict[str, Any]:
 def _layout(line: Mapping[str, Any]) -> tuple[Box, dict[str, tuple[np.dtype[Any], int]]]:
     match line:
         case {"box": [int(top), int(left), int(bottom), int(right)], "rasters": dict(rasters)}:
-            if 0 <= top < bottom and 0 <= left < right:
+            if 0 <= top <= bottom and 0 <= left < right:
                 return Box(top, left, bottom, right), {name: _raster(*each) for name, each in rasters.items()}
     raise ValueError("not the header of a piece")
 

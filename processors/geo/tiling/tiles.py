@@ -55,6 +55,8 @@ class SentTile:
     last: bool
     #: Boxes that are final after this tile's output.
     final: tuple[FinalBox, ...]
+    #: Validity of the window's pixels inside the scene, bool (rows, columns); None unless it is kept.
+    valid: npt.NDArray[np.bool_] | None = None
 
 
 #: Sent tiles in order. One thread appends while creating prompts, another pops while reading outputs; both ends of a
@@ -200,12 +202,14 @@ def make_prompts(
     tile_inputs: TileInputs = lambda _: {},
     find_suspects: FindSuspects = lambda *_: SuspectCounts(),
     area: Area | None = None,
+    keeps_valid: bool = False,
 ) -> Iterator[Prompt]:
     """Yield the prompts of all tiles whose core has data, in the plan's order; append each tile to `pending` first.
 
     `restored` strips of an earlier attempt are read only as far as other strips need their rows. Each final box is
     searched for suspected nodata once. With `area`, only tiles whose core has data inside the area are sent, and final
-    boxes are cut to the area's box; the network still sees the data outside.
+    boxes are cut to the area's box; the network still sees the data outside. With `keeps_valid`, each sent tile has the
+    validity of its window's pixels.
     """
     buffer = _RowBuffer(rows, area)
     for strip in plan.strips(restored):
@@ -214,9 +218,10 @@ def make_prompts(
         for tile in sent:
             last, window = tile is sent[-1], tile.window
             # Means are final after the last tile of the strip; cores are final one by one.
-            boxes = (strip.cells if last else ()) if plan.averaged else (tile.core,)
+            boxes = (strip.cells if last else ()) if plan.averaged or plan.whole else (tile.core,)
             inputs = norm.inputs(buffer.numbers(window), buffer.valid(window), (window.height, window.width))
-            pending.append(SentTile(tile, strip, last, tuple(buffer.final(boxes, find_suspects))))
+            valid = buffer.valid(window).copy() if keeps_valid else None
+            pending.append(SentTile(tile, strip, last, tuple(buffer.final(boxes, find_suspects)), valid))
             yield Prompt({**inputs, **tile_inputs(window)}, cost=window.height * window.width)
 
 

@@ -23,7 +23,7 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.outputs import OUTPUTS, Kind
 
 COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
-_BLOCK_PX = 512
+BLOCK_PX = 512
 #: Threads that compress a COG. The tiles are computed by then: the job waits for nothing else.
 _THREADS = min(8, os.cpu_count() or 1)
 
@@ -43,6 +43,8 @@ class Scratch:
         count: int,
         tags: Mapping[str, str],
         dtype: Dtype = "uint8",
+        *,
+        block_px: int = BLOCK_PX,
     ) -> None:
         self.path = path
         place = {"gcps": list(scene.gcps), "crs": scene.gcps_crs} if scene.gcps and scene.transform is None else {}
@@ -57,8 +59,8 @@ class Scratch:
                 width=scene.width,
                 nodata=NODATA if dtype == "uint8" else math.nan,
                 tiled=True,
-                blockxsize=_BLOCK_PX,
-                blockysize=_BLOCK_PX,
+                blockxsize=block_px,
+                blockysize=block_px,
                 SPARSE_OK=True,
                 BIGTIFF="IF_SAFER",
                 INTERLEAVE="BAND",
@@ -98,8 +100,13 @@ class Scratch:
 
 
 def write_cog(
-    scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"], threads: int = _THREADS
-) -> None:  # fmt: skip
+    scratch: Path,
+    path: Path,
+    *,
+    overviews: Literal["MODE", "AVERAGE"],
+    block_px: int = BLOCK_PX,
+    threads: int = _THREADS,
+) -> None:
     """Convert a closed scratch raster to a COG with overviews by `MODE` (classes) or `AVERAGE` (quantities).
 
     The threads compress blocks side by side; the file's bytes do not depend on their number.
@@ -111,7 +118,7 @@ def write_cog(
             driver="COG",
             COMPRESS="DEFLATE",
             PREDICTOR="YES",  # 2 for integers, 3 for floating point
-            BLOCKSIZE=_BLOCK_PX,
+            BLOCKSIZE=block_px,
             OVERVIEW_RESAMPLING=overviews,
             BIGTIFF="IF_SAFER",
             NUM_THREADS=str(threads),

@@ -41,14 +41,15 @@ def write_geoparquet(path: Path, polygons: Polygons, scene: Scene, labels: Seque
     }
     if not np.isnan(polygons.area_m2).any():
         columns["area_m2"] = pa.array(np.round(polygons.area_m2, 3), pa.float64())
-    table = pa.table(columns).replace_schema_metadata({"geo": json.dumps(_metadata(shapes, scene))})
+    bounds = shapely.total_bounds(shapes).tolist() if len(shapes) else None
+    table = pa.table(columns).replace_schema_metadata({"geo": json.dumps(geo_metadata(scene, bounds))})
     pq.write_table(table, path, compression="zstd")
 
 
-def _metadata(shapes: Any, scene: Scene) -> dict[str, Any]:
-    """Return the file's metadata. A scene without a CRS has the CRS null: unknown."""
+def geo_metadata(scene: Scene, bounds: list[float] | None) -> dict[str, Any]:
+    """Return a file's metadata for polygons with these bounds. A scene without a CRS has the CRS null: unknown."""
     crs = CRS.from_wkt(scene.crs.to_wkt()).to_json_dict() if scene.crs is not None else None
     column: dict[str, Any] = {"encoding": "WKB", "geometry_types": ["Polygon"], "crs": crs}
-    if len(shapes):
-        column["bbox"] = shapely.total_bounds(shapes).tolist()
+    if bounds is not None:
+        column["bbox"] = bounds
     return {"version": _VERSION, "primary_column": "geometry", "columns": {"geometry": column}}

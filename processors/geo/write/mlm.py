@@ -9,7 +9,13 @@ from typing import Any
 import pystac
 
 from penstock.models import Model
-from penstock.processors.geo.options import RegressionOptions, SceneOptions, SegmentationOptions, read_options
+from penstock.processors.geo.options import (
+    MapOptions,
+    RegressionOptions,
+    SceneOptions,
+    SegmentationOptions,
+    read_options,
+)
 from penstock.processors.geo.write.stac import CLASSIFICATION, FILE, machine_name, multihash, stac_classes
 
 MLM = "https://stac-extensions.github.io/mlm/v1.5.2/schema.json"
@@ -96,7 +102,7 @@ def _licence(licence: str) -> dict[str, str]:
     return {"license": licence if re.fullmatch(r"[\w.+-]+", licence) else "other"}
 
 
-def _tiling(options: SceneOptions) -> dict[str, Any]:
+def _tiling(options: MapOptions) -> dict[str, Any]:
     """Return the tiling parameters that other tools need to reproduce the results."""
     cut = {"tile_px": options.tile_px, "halo_px": options.halo_px, "stride_px": options.stride_px}
     if options.least_overlap_px is None:

@@ -18,6 +18,8 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.artifacts import ArtifactWriter
 
 _SIDE_PX = 1024
+#: Memory of a chunk of rows. Tiles of 512 rows are read in panels; files of low strips are read once.
+_READ_BYTES = 2**24
 _COLOURS = ("red", "green", "blue")
 #: Percentiles of all three bands that become black and white. One stretch for all keeps the colours.
 _LOW, _HIGH = 1.0, 99.0
@@ -51,7 +53,34 @@ def colour_places(inputs: Inputs) -> tuple[int, ...] | None:
 
 
 def write_quicklook(path: Path, inputs: Inputs, places: Sequence[int]) -> None:
-    """Write the part of the scene that the results cover as a PNG; pixels without data are transparent.
+    """Write the part of the scene that the results cover as a PNG; see `picture`."""
+    Image.fromarray(picture(inputs, places).image).save(path, format="PNG", optimize=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A scene as an image: uint8 (rows, columns, 4). Pixels without data are transparent."""
+
+    image: npt.NDArray[np.uint8]
+    #: The part of the scene that is shown; pixels of it per pixel of the image; -1 for flipped rows and columns.
+    box: Box
+    step: int
+    down: int
+    across: int
+
+    def place(self, sides: Sequence[float]) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom in the image of a box in pixels of the scene."""
+        left, top, right, bottom = sides
+        height, width = self.image.shape[:2]
+        x = [(side - self.box.left) / self.step for side in (left, right)]
+        y = [(side - self.box.top) / self.step for side in (top, bottom)]
+        x = x if self.across > 0 else [width - x[1], width - x[0]]
+        y = y if self.down > 0 else [height - y[1], height - y[0]]
+        return x[0], y[0], x[1], y[1]
+
+
+def picture(inputs: Inputs, places: Sequence[int]) -> Picture:
+    """Return the part of the scene that the results cover, of at most 1024 px, from three bands at these places.
 
     Every n-th pixel of every n-th row is used. Rows and columns that are reversed on the ground are flipped.
     """
@@ -67,7 +96,7 @@ def write_quicklook(path: Path, inputs: Inputs, places: Sequence[int]) -> None:
         image[..., :3] = np.rint(np.nan_to_num(shares) * 255).transpose(1, 2, 0)
         image[..., 3] = np.where(valid, 255, 0)
     down, across = _directions(inputs.grid.transform)
-    Image.fromarray(np.ascontiguousarray(image[::down, ::across])).save(path, format="PNG", optimize=True)
+    return Picture(np.ascontiguousarray(image[::down, ::across]), box, step, down, across)
 
 
 def _names(name: str, synonyms: Sequence[str]) -> set[str]:
@@ -77,7 +106,22 @@ def _names(name: str, synonyms: Sequence[str]) -> set[str]:
 def _thinned(
     inputs: Inputs, places: Sequence[int], box: Box, step: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Return float64 (3, rows, columns) and the validity of every `step`-th pixel. Each row is decoded once."""
+    """Return float64 (3, rows, columns) and the validity of every `step`-th pixel.
+
+    A wide scene is read in panels of columns, so that memory does not grow with its width.
+    """
+    wide = max(1, _READ_BYTES // inputs.column_bytes // step) * step
+    lefts = range(box.left, box.right, wide)
+    panels = [Box(box.top, left, box.bottom, min(box.right, left + wide)) for left in lefts]
+    found = [_thinned_panel(inputs, places, panel, step) for panel in panels]
+    numbers, masks = zip(*found, strict=True)
+    return np.concatenate(numbers, axis=2), np.concatenate(masks, axis=1)
+
+
+def _thinned_panel(
+    inputs: Inputs, places: Sequence[int], box: Box, step: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Return `_thinned` of a panel. Each row is decoded once."""
     bands, masks = [], []
     with open_rows(inputs, bottom=box.bottom) as rows:
         for top, numbers, known in rows.read(box):

@@ -17,7 +17,7 @@ from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.artifacts import ArtifactWriter
-from penstock.processors.geo.write.cog import COG_TYPE, Dtype, Scratch, write_cog
+from penstock.processors.geo.write.cog import BLOCK_PX, COG_TYPE, Dtype, Scratch, write_cog
 from penstock.processors.geo.write.crs import crs_to_json
 from penstock.processors.geo.write.mlm import stac_mlm
 from penstock.processors.geo.write.stac import ITEM_TYPE, MODEL_ITEM, stac_item
@@ -56,10 +56,10 @@ class RasterSet:
         for scratch in self._scratches.values():
             scratch.path.unlink(missing_ok=True)
 
-    def open(self, name: str, count: int, dtype: Dtype = "uint8") -> Scratch:
+    def open(self, name: str, count: int, dtype: Dtype = "uint8", *, block_px: int = BLOCK_PX) -> Scratch:
         """Create a raster; set its labels before the first `write`."""
         path = self.artifacts.sink.path(f"{name}.scratch.tif")
-        scratch = self._open.enter_context(Scratch(path, self.scene, count, self._tags, dtype))
+        scratch = self._open.enter_context(Scratch(path, self.scene, count, self._tags, dtype, block_px=block_px))
         self._scratches[name] = scratch
         return scratch
 
@@ -80,9 +80,12 @@ class RasterSet:
         """Return the file of a closed raster."""
         return self._scratches[name].path
 
-    def add_cog(self, name: str, overviews: Literal["MODE", "AVERAGE"], fields: Mapping[str, Any]) -> None:
+    def add_cog(
+        self, name: str, overviews: Literal["MODE", "AVERAGE"], fields: Mapping[str, Any], *, block_px: int = BLOCK_PX
+    ) -> None:
         """Add a closed raster as the COG `<name>.tif`; `fields` are the fields of its STAC asset."""
-        write_cog(self.path(name), path := self.artifacts.sink.path(f"{name}.tif"), overviews=overviews)
+        path = self.artifacts.sink.path(f"{name}.tif")
+        write_cog(self.path(name), path, overviews=overviews, block_px=block_px)
         title = name.replace("_", ", ")
         self.artifacts.add(path.name, path, COG_TYPE, title=title, roles=("data",), fields=fields)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from penstock.processors.geo.read.gdal import pyogrio
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import PolygonRequest
 from penstock.processors.geo.write.area import PixelArea
-from penstock.processors.geo.write.lonlat import Geometries, ToLonLat, in_the_crs
+from penstock.processors.geo.write.lonlat import Geometries, NoLonLat, ToLonLat, in_the_crs
 from penstock.processors.geo.write.outlines import TooRagged, outlines
 
 FLATGEOBUF_TYPE = "application/vnd.flatgeobuf"
@@ -107,25 +107,38 @@ def write_flatgeobuf(path: Path, polygons: Polygons, scene: Scene, labels: Seque
 
 def write_geojson(path: Path, polygons: Polygons, scene: Scene, labels: Sequence[ClassLabel]) -> None:
     """Write GeoJSON by RFC 7946. Raises `NoLonLat` if the scene's CRS has no longitudes and latitudes."""
-    to_lonlat = lonlat_of(scene)
+    write_features(path, _features(polygons, scene, labels))
+
+
+def write_features(path: Path, features: Iterable[tuple[str, str]], head: str = "") -> None:
+    """Write a feature collection of (properties, geometry) as JSON texts; `head` are further members, with commas."""
     with path.open("w") as file:
-        file.write('{"type": "FeatureCollection", "features": [')
+        file.write(f'{{"type": "FeatureCollection", {head}"features": [')
         between = "\n"
-        for start in range(0, len(polygons.classes), _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            geometries = to_lonlat.polygons(in_the_crs(polygons.shapes[chunk], scene.transform))
-            for properties, geometry in zip(
-                _properties(polygons, chunk, labels), shapely.to_geojson(geometries), strict=True
-            ):
-                file.write(f'{between}{{"type": "Feature", "properties": {properties}, "geometry": {geometry}}}')
-                between = ",\n"
+        for properties, geometry in features:
+            file.write(f'{between}{{"type": "Feature", "properties": {properties}, "geometry": {geometry}}}')
+            between = ",\n"
         file.write("\n]}\n")
 
 
-def lonlat_of(scene: Scene) -> ToLonLat:
-    """Return the transformation of a scene's coordinates; raise `NoLonLat` if its CRS has no longitudes."""
+def lonlat_of(scene: Scene) -> Callable[[Geometries], Geometries]:
+    """Return the function from polygons in pixels to EPSG:4326, as RFC 7946 asks.
+
+    It and this function raise `NoLonLat` if the scene has no longitudes and latitudes.
+    """
+    if scene.transform is None:
+        raise NoLonLat("the scene has no geotransform")
     side = pixel_side(scene.transform)
-    return ToLonLat(scene.crs, _STEP_PX * side, _BEND_PX * side)
+    to_lonlat = ToLonLat(scene.crs, _STEP_PX * side, _BEND_PX * side)
+    return lambda shapes: to_lonlat.polygons(in_the_crs(shapes, scene.transform))
+
+
+def _features(polygons: Polygons, scene: Scene, labels: Sequence[ClassLabel]) -> Iterator[tuple[str, str]]:
+    placed = lonlat_of(scene)
+    for start in range(0, len(polygons.classes), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        geometries = shapely.to_geojson(placed(polygons.shapes[chunk]))
+        yield from zip(_properties(polygons, chunk, labels), geometries, strict=True)
 
 
 def pixel_side(transform: Any) -> float:

@@ -84,6 +84,10 @@ overlap = "hann"
 _QUANTITY = """quantities = [{ name = "random", description = "A random sum of all bands: it means nothing" }]
 halo_px = 1
 """
+_PATCHES = """tile_px = 32
+patch_px = 8
+pooling = "patches"
+"""
 _ROWS = """inputs.rows = { dtype = "float32", shape = ["n", 64] }
 """
 
@@ -109,7 +113,11 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "image-text-to-text": _hub(networks.image_text_to_text, "photo.jpg --param prompt='What is this?'"),
         "instance-segmentation": _hub(networks.instance_segmentation, "photo.jpg"),
         "mask-generation": _hub(networks.mask_generation, "photo.jpg --param objects='[{\"points\": [[60, 40]]}]'"),
-        "object-detection": _hub(networks.object_detection, "photo.jpg"),
+        "object-detection": _hub(networks.object_detection(3, 96, 128), "photo.jpg"),
+        "raster-detection": _hub(
+            networks.object_detection(6, 64, 64), "scene.tif --param threshold=0.3", _BANDS + "tile_px = 64\n"
+        ),
+        "raster-embedding": _hub(networks.vit("ViTModel", 6), "scene.tif", _BANDS + _PATCHES),
         "raster-mask-generation": _hub(
             networks.mask_generation, "scene.tif --param objects='[{\"points\": [[13.751, 45.132]]}]'"
         ),

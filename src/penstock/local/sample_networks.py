@@ -120,11 +120,13 @@ def speech_recognition(folder: Path) -> None:
     _tokenizer(folder, *_WHISPER, words=[f"<|{step * 0.02:.2f}|>" for step in range(steps + 1)])
 
 
-def vit(network: str) -> Callable[[Path], None]:
+def vit(network: str, channels: int = 3) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         transformers = library("transformers")
 
-        config = transformers.ViTConfig(**_TINY, image_size=32, patch_size=8, id2label=_LABELS, initializer_range=0.5)
+        config = transformers.ViTConfig(
+            **_TINY, image_size=32, patch_size=8, num_channels=channels, id2label=_LABELS, initializer_range=0.5
+        )
         getattr(transformers, network)(config).save_pretrained(folder)
         _pictures(folder)
 
@@ -145,14 +147,18 @@ def segformer(channels: int, labels: Mapping[int, str] = _LABELS) -> Callable[[P
     return write
 
 
-def object_detection(folder: Path) -> None:
-    transformers = library("transformers")
+def object_detection(channels: int, height: int, width: int) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        transformers = library("transformers")
 
-    config = transformers.YolosConfig(
-        **_TINY, image_size=[96, 128], patch_size=16, num_detection_tokens=8, id2label=_LABELS, initializer_range=0.3
-    )
-    transformers.YolosForObjectDetection(config).save_pretrained(folder)
-    _pictures(folder, "YolosImageProcessor", size={"shortest_edge": 96, "longest_edge": 128})
+        config = transformers.YolosConfig(
+            **_TINY, image_size=[height, width], patch_size=16, num_channels=channels, num_detection_tokens=8,
+            id2label=_LABELS, initializer_range=0.3,
+        )  # fmt: skip
+        transformers.YolosForObjectDetection(config).save_pretrained(folder)
+        _pictures(folder, "YolosImageProcessor", size={"shortest_edge": height, "longest_edge": width})
+
+    return write
 
 
 def instance_segmentation(folder: Path) -> None:

@@ -52,7 +52,7 @@ class Tiles:
     @classmethod
     def of(cls, model: Model) -> Tiles | None:
         """Return the tiling of a model; None for one without tiles. Raises `ConfigError` for wrong options."""
-        if not model.processor.startswith("raster-"):
+        if model.processor not in ("raster-regression", "raster-segmentation"):
             return None
         from penstock.processors.geo.options import RegressionOptions, SegmentationOptions, read_options
 

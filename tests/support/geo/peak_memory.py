@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.models import Model, read_catalogue
+from penstock.processors.base import Output
+from penstock.processors.geo.detection import RasterDetection
+from penstock.processors.geo.embedding import RasterEmbedding
 from penstock.processors.geo.read.gdal import rasterio
 from tests.support.geo.high_water import peak_mb
-from tests.support.geo.scenes import NORTH_UP, make_model, segment
+from tests.support.geo.scenes import NORTH_UP, Files, Folder, make_model, segment
 
 
 def write(path: Path, height: int, width: int) -> None:
@@ -54,8 +57,33 @@ def small_buffers(**changes: Any) -> Model:
     return model.model_copy(update={"options": options})
 
 
+#: Processor, its options, and the answer to each tile of the kinds that make no map.
+_OTHERS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "objects": (
+        RasterDetection,
+        {"overlap_px": 32},
+        {"boxes": np.float32([[90, 90, 99, 99]] * 9), "scores": np.full(9, 0.9), "labels": np.arange(9)},
+    ),
+    "vectors": (RasterEmbedding, {"patch_px": 16}, {"embedding": np.ones((32, 16, 16), np.float32)}),
+}
+
+
+def run(kind: str, path: Path, folder: Path) -> None:
+    """Find objects, or make vectors, without computation."""
+    processor_type, more, answer = _OTHERS[kind]
+    model = small_buffers()
+    left_out = ("classes", "halo_px", "stride_px", "overlap", "network")
+    options = {name: value for name, value in model.options.items() if name not in left_out} | more
+    processor = processor_type(model.model_copy(update={"options": options, "source": "/nowhere"}))
+    prepared = processor.pre_process(processor.request(scene=str(path)), Files())
+    outputs = (Output(answer) for _ in prepared.prompts)
+    data = processor.post_process(outputs, prepared.context, Folder(folder)).data
+    assert data is not None
+    assert data["objects" if kind == "objects" else "embeddings"]["count"] > 0
+
+
 def main(folder: Path, height: int, width: int, kind: str) -> None:
-    """Measure one scene: `halo`, `hann` or `sparse`."""
+    """Measure one scene: `halo`, `hann`, `sparse`, `objects` or `vectors`."""
     path, valid, request = folder / "scene.tif", height * width, {}
     model = small_buffers(overlap="hann", halo_px=0, strip_bytes=32 * 2**20) if kind == "hann" else small_buffers()
     if kind == "sparse":
@@ -63,6 +91,10 @@ def main(folder: Path, height: int, width: int, kind: str) -> None:
         request = {"outputs": ("classes", "stats")}
     else:
         write(path, height, width)
+    if kind in _OTHERS:
+        run(kind, path, folder / "out")
+        sys.stdout.write(str(peak_mb()))
+        return
     _, result = segment(path, folder / "out", network=constant, model=model, **request)
     assert result.data is not None
     assert result.data["valid_pixels"] == valid

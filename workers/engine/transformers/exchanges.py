@@ -121,4 +121,6 @@ def offers_of(model: Model) -> Offers | None:
         return None
     if task is Task.SEMANTIC_SEGMENTATION and model.options.get("answer") == "classes":
         return {str(task): (_CLASSES,)}
+    if task is Task.IMAGE_EMBEDDING and model.options.get("pooling") == "patches":
+        return {str(task): (Exchange(prompt=_PIXELS, output={"embedding": "float32 (dimensions, H, W)"}),)}
     return {str(task): BY_TASK[task]}

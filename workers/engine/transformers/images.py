@@ -110,7 +110,8 @@ def load_segmenter(directory: HubDirectory) -> Runner:
 def load_image_embedder(directory: HubDirectory) -> Runner:
     """Load a network that returns `embedding`.
 
-    Options: `pooling` ("pooler", "cls" or "mean"), `normalize` (true), `encoder_cache_bytes` (0), a cache.
+    Options: `pooling` ("pooler", "cls", "mean", or "patches" for float32 (D, rows, columns)), `normalize` (true),
+    `encoder_cache_bytes` (0), a cache.
     """
     pooling = directory.model.options.get("pooling", "pooler")
     if pooling not in _POOLINGS:
@@ -165,8 +166,8 @@ def _runner(
     )
 
 
-def only_size_of(network: nn.Module, config: Any) -> tuple[int, int] | None:
-    """Return the only image size of a network with learned positions; None for any other network."""
+def only_size_of(network: Any, config: Any) -> tuple[int, int] | None:
+    """Return the only image size of a network, or of its class, with learned positions; None for any other."""
     size = getattr(config, "image_size", None)
     forward = getattr(network, "get_image_features", network.forward)
     if size is None or "interpolate_pos_encoding" not in inspect.signature(forward).parameters:
@@ -236,4 +237,21 @@ def _mean(network: Any, batch: Tensor) -> Tensor:
     return torch.as_tensor(hidden.mean(dim=1) if hidden.ndim == 3 else hidden.mean(dim=(2, 3)))
 
 
-_POOLINGS: dict[str, Callable[[Any, Tensor], Tensor]] = {"pooler": _pooler, "cls": _cls, "mean": _mean}
+def _patches(network: Any, batch: Tensor) -> Tensor:
+    """Return (N, D, rows, columns): the last tokens are those of the patches; class and register tokens come first."""
+    hidden = torch.as_tensor(network(pixel_values=batch).last_hidden_state)
+    if hidden.ndim == 4:
+        return hidden
+    size = getattr(network.config, "patch_size", None)
+    sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    if not all(isinstance(side, int) for side in sides):
+        raise ProcessorFailed("the network has no `patch_size` in its config.json: it has no patches")
+    rows, columns = (pixels // side for pixels, side in zip(batch.shape[-2:], sides, strict=True))
+    if hidden.shape[1] < rows * columns:
+        raise ProcessorFailed(f"the network gives {hidden.shape[1]} vectors of {rows * columns} patches")
+    return hidden[:, -rows * columns :].transpose(1, 2).reshape(len(hidden), -1, rows, columns)
+
+
+_POOLINGS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "pooler": _pooler, "cls": _cls, "mean": _mean, "patches": _patches,
+}  # fmt: skip

@@ -15,7 +15,12 @@ from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
 from penstock.workers.engine.transformers.generation import keeps_cache
-from penstock.workers.engine.transformers.images import load_classifier, load_image_embedder, load_segmenter
+from penstock.workers.engine.transformers.images import (
+    load_classifier,
+    load_image_embedder,
+    load_segmenter,
+    only_size_of,
+)
 from penstock.workers.engine.transformers.language import check_language, load_language
 from penstock.workers.engine.transformers.passes import load_masker, load_word_detector
 from penstock.workers.engine.transformers.photos import (
@@ -31,6 +36,8 @@ from penstock.workers.engine.transformers.texts import load_text_classifier, loa
 from penstock.workers.engine.transformers.towers import load_text_image_embedder
 from penstock.workers.engine.weights import naming
 
+#: Mappings of the library to the networks of processors of scenes, whose tiles have one size.
+_OF_TILES = {"raster-detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING", "raster-embedding": "MODEL_MAPPING"}
 #: Loading functions by task.
 LOADERS: Mapping[Task, Callable[[HubDirectory], Runner]] = MappingProxyType(
     {
@@ -79,6 +86,26 @@ def check_transformers(model: Model) -> None:
             found = check_language(directory)
             if is_continuous(model) and not keeps_cache(found, read_config(model)):
                 raise ModelUnavailable(f"`options.batching` needs a key-value cache, and {found.__name__} has none")
+        if model.processor in _OF_TILES:
+            _check_tiles(model)
+
+
+def _check_tiles(model: Model) -> None:
+    """Compare the tiles of scenes with the images that the network takes; raise `ModelUnavailable`."""
+    config, options = read_config(model), model.options
+    tile_px, patch_px = options.get("tile_px", 512), options.get("patch_px")
+    network = getattr(library(), _OF_TILES[model.processor]).get(type(config), None)
+    only = None if network is None else only_size_of(network, config)
+    if only not in (None, (tile_px, tile_px)):
+        sides = " x ".join(map(str, only or ()))
+        raise ModelUnavailable(f"the network takes images of {sides} pixels, and options.tile_px is {tile_px}")
+    own = getattr(config, "patch_size", None)
+    if options.get("pooling") == "patches" and isinstance(own, int) and own != patch_px:
+        raise ModelUnavailable(f"the network's patches have {own} pixels, and options.patch_px is {patch_px}")
+    bands = len(options.get("bands", ())) * options.get("dates", 1)
+    channels = getattr(config, "num_channels", bands)
+    if channels != bands:
+        raise ModelUnavailable(f"the network takes {channels} channels, and the record has {bands} bands")
 
 
 def _directory(model: Model) -> HubDirectory:

@@ -78,6 +78,8 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "depth-estimation": Task.DEPTH_ESTIMATION,
         "image-classification": Task.IMAGE_CLASSIFICATION,
         "image-segmentation": Task.SEMANTIC_SEGMENTATION,
+        "raster-detection": Task.OBJECT_DETECTION,
+        "raster-embedding": Task.IMAGE_EMBEDDING,
         "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-mask-generation": Task.MASK_GENERATION,
         "image-embedding": Task.IMAGE_EMBEDDING,

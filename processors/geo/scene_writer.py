@@ -1,0 +1,125 @@
+"""Writing of a scene's results in scene order: new pieces, and restored strips between them; new strips are saved."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from penstock.processors.base import ArtifactSink
+from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
+from penstock.processors.geo.tiling import strips
+from penstock.processors.geo.tiling.plan import Box, Plan, Strip
+from penstock.processors.geo.write.raster_set import RasterArrays
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Final results of a part of a scene, and the suspected nodata in it.
+
+    The box is of the results: pixels of a map, cells of a coarser grid, or rows and columns of a table.
+    """
+
+    box: Box
+    rasters: RasterArrays
+    suspects: SuspectCounts
+
+
+@dataclass(frozen=True, slots=True)
+class TilePieces:
+    """Final results after one tile output."""
+
+    strip: Strip
+    #: True if the whole strip is final now.
+    last: bool
+    #: Pieces, left to right. The arrays are valid until the next tile output.
+    pieces: Iterator[Piece]
+
+
+class RasterWriter(Protocol):
+    """Destination of finished rasters."""
+
+    def write(self, rasters: RasterArrays, box: Box) -> None:
+        """Write one box of every raster."""
+        ...
+
+
+class NoRasters:
+    """Writes nothing: a part only saves its strips."""
+
+    def write(self, rasters: RasterArrays, box: Box) -> None:
+        """Write nothing."""
+
+
+class SceneWriter:
+    """Writer of finished pieces and restored strips in scene order. Saves new strips as checkpoints.
+
+    `digest` is that of the plan, `restored` has the files of saved strips, and `part` the strips that a part of the
+    job computes; None for the whole job.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        digest: str,
+        restored: Mapping[int, Path],
+        part: range | None,
+        writer: RasterWriter,
+        sink: ArtifactSink,
+    ) -> None:
+        self._digest, self._part, self._known = digest, part, restored.keys()
+        self._writer, self._sink = writer, sink
+        #: Strips that are saved. Not the last one of a scene: no other strip follows, so saving it would gain little.
+        self._kept = set(plan.wanted_strips[:-1] if part is None else part)
+        self._restored = deque(sorted(restored.items()) if part is None else ())
+        self._checkpoint: strips.StripWriter | None = None
+        self._saved: set[int] = set()
+        #: Suspected nodata in all written pixels.
+        self.suspects = SuspectCounts()
+
+    def add(self, result: TilePieces) -> None:
+        """Write the pieces of a tile result, and save its strip if the strip is final now."""
+        index = result.strip.index
+        for piece in result.pieces:
+            self.write_restored(index)  # scene order: the restored strips before this strip come first
+            self._writer.write(piece.rasters, piece.box)
+            add_suspects(self.suspects, piece.suspects)
+            if index in self._kept:
+                self._open_checkpoint(index).write(piece.rasters, piece.box, piece.suspects)
+        if result.last and self._checkpoint is not None:
+            self._save(self._checkpoint)
+            self._checkpoint = None
+
+    def write_restored(self, before: int | None = None) -> None:
+        """Write the restored strips: all of them, or those before strip `before`."""
+        while self._restored and (before is None or self._restored[0][0] < before):
+            for box, rasters, suspects in strips.read_strip(self._restored.popleft()[1]):
+                self._writer.write(rasters, box)
+                add_suspects(self.suspects, suspects)
+
+    def end(self) -> None:
+        """Write the last restored strips; of a part, save the strips that have no data."""
+        self.write_restored()
+        if self._part is not None:
+            for index in sorted(self._kept - self._known - self._saved):
+                self._save(self._open_checkpoint(index))
+                self._checkpoint = None
+
+    def _open_checkpoint(self, index: int) -> strips.StripWriter:
+        if self._checkpoint is None:
+            path = self._sink.path(f"strip-{index:05}.gz")
+            self._checkpoint = strips.StripWriter(path, self._digest, index)
+        return self._checkpoint
+
+    def _save(self, checkpoint: strips.StripWriter) -> None:
+        checkpoint.end()
+        self._sink.checkpoint(strips.strip_name(self._digest, checkpoint.index), checkpoint.path)
+        checkpoint.path.unlink()
+        self._saved.add(checkpoint.index)
+
+    def close(self) -> None:
+        """Close the file of an unfinished strip."""
+        if self._checkpoint is not None:
+            self._checkpoint.close()
