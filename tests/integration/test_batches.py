@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 import uuid
 from pathlib import Path
@@ -240,3 +241,29 @@ async def test_batches_are_listed_page_by_page(service: Service) -> None:
     assert_problem(await service.http.get("/v1/batches", params={"cursor": "\u0661\u0662"}), 422, "invalid_request")
     assert_problem(await service.http.get(f"/v1/batches/{uuid.uuid4()}"), 404, "unknown_batch")
     assert_problem(await service.http.get("/v1/batches/x"), 404, "unknown_batch")
+
+
+async def test_images_inside_a_line_become_uploads_of_its_job(service: Service, keeper: KeeperMoves) -> None:
+    image = base64.b64encode(b"\x89PNG and the rest").decode()
+    url = f"data:image/png;base64,{image}"
+    wrong = ["data:image/svg+xml;base64,AAAA", "data:image/png;base64,!!!", "data:image/png;base64,"]
+    batch = await submitted(
+        service, model="echo",
+        requests=[
+            {"input": {"text": "a", "scene": url, "more": [{"file": url}]}},
+            *({"input": {"text": "b", "scene": one}} for one in wrong),
+        ],
+    )  # fmt: skip
+    await keeper.expand()
+    [claim] = await service.claims()
+    scene = claim.submission.input["scene"]
+    assert claim.submission.input == {"text": "a", "scene": scene, "more": [{"file": scene}]}
+    [upload_key] = [info.key for info in service.objects.list("tenants/default/uploads/")]
+    assert upload_key == f"tenants/default/uploads/{scene.removeprefix('media://')}"
+    assert b"".join(service.objects.read(upload_key)) == b"\x89PNG and the rest"
+    await service.succeed(claim, "A")
+    await keeper.complete()
+    errors = await rows(service, batch["id"], "errors")
+    assert [(row["line"], row["status"], row["error"]["errors"][0]["pointer"]) for row in errors] == [
+        (n, "invalid", "/input/scene") for n in (2, 3, 4)
+    ]

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from penstock.api.facades.calls import Call, CurrentCall, require_success
 from penstock.api.facades.capabilities import Capability
-from penstock.api.facades.media import decode_base64, store_upload
+from penstock.api.facades.media import store_upload
 from penstock.api.facades.pooling.forms import (
     PoolingData,
     answer_bytes,
@@ -17,6 +17,7 @@ from penstock.api.facades.pooling.forms import (
     read_pooling,
 )
 from penstock.errors import InputError
+from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
 
 #: Seconds of `Retry-After` for a job that has not ended in time.
