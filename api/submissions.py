@@ -90,7 +90,7 @@ async def _submission(
     origin: Origin,
     examination: Examination | None,
 ) -> Submission:
-    entry = servable(wanted.model, catalogue)
+    entry = servable(wanted.model, catalogue, key.id)
     is_current = examination is not None and examination.entry == entry
     found = examination.findings() if examination and is_current else examine(entry, wanted.input)
     refuse_tensors(found.tensors, tenant=key.tenant, settings=api.settings)

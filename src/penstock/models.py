@@ -208,7 +208,8 @@ class CatalogueEntry(Record):
     name: Name
     title: str
     description: str = ""
-    aliases: tuple[Alias, ...] = ()
+    #: Other names that requests may use: those of the record, and those that `penstock models promote` gave it.
+    aliases: tuple[str, ...] = ()
     revision: str
     queue: Name
     #: Entry point of the IO processor. It determines which other interfaces can use the model.
@@ -250,6 +251,11 @@ class WrongRecord:
         """The model's other names."""
         return self.rest.aliases
 
+    @property
+    def revision(self) -> str:
+        """The model's revision."""
+        return self.rest.revision
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalogue(Mapping[str, Model]):
@@ -284,6 +290,11 @@ class Named(Protocol):
         """The model's other names."""
         ...
 
+    @property
+    def revision(self) -> str:
+        """The model's revision."""
+        ...
+
 
 NamedT = TypeVar("NamedT", bound=Named)
 
@@ -312,10 +323,18 @@ def read_catalogue(*paths: Path) -> Catalogue:
 
 
 def find(catalogue: Mapping[str, NamedT], name: str) -> NamedT | None:
-    """Return the model of this name or alias; None if there is none. A name takes precedence over an alias."""
+    """Return the model of this name or alias; None if there is none. A name takes precedence over an alias.
+
+    `NAME@REVISION` is the model of the name if that is its revision.
+    """
     if name in catalogue:
         return catalogue[name]
-    return next((catalogue[key] for key in sorted(catalogue) if name in catalogue[key].aliases), None)
+    called = next((catalogue[key] for key in sorted(catalogue) if name in catalogue[key].aliases), None)
+    base, at, revision = name.rpartition("@")
+    if called is not None or not at:
+        return called
+    model = find(catalogue, base)
+    return model if model is not None and model.revision == revision else None
 
 
 def no_model(names: Iterable[str], catalogue: Mapping[str, NamedT]) -> str:

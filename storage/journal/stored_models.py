@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from penstock.errors import MediaTooLarge, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.models import CatalogueEntry
+from penstock.storage.journal.promotions import Promotion, ServedCatalogue, read_promotions, with_promotions
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis.catalogues import Known, is_settled
 
@@ -68,6 +69,8 @@ class StoredCatalogue:
 
     published: Mapping[str, StoredModel]
     checked: Mapping[str, StoredModel]
+    #: Promoted aliases.
+    promotions: Mapping[str, Promotion] = field(default_factory=dict)
 
     def entry(self, name: str) -> CatalogueEntry | None:
         """Return the entry that counts without a living worker, with the reason why it is not ready; None without one.
@@ -99,8 +102,8 @@ class StoredCatalogue:
 EMPTY = StoredCatalogue({}, {})
 
 
-def merged(known: Known, stored: StoredCatalogue) -> dict[str, CatalogueEntry]:
-    """Return the models of the service: the entries of living workers, then the stored ones.
+def merged(known: Known, stored: StoredCatalogue) -> ServedCatalogue:
+    """Return the models of the service: the entries of living workers, then the stored ones; with promoted aliases.
 
     As long as a worker checks or fetches a model, the stored entry counts, unless it has a problem: the check may end
     that. An entry in Redis whose workers are gone counts only where the object store has no object of the model. A
@@ -119,7 +122,7 @@ def merged(known: Known, stored: StoredCatalogue) -> dict[str, CatalogueEntry]:
             found[name] = lasting.model_copy(update={"note": note or lasting.note, "problem": problem})
         elif entry is not None and (name in known.living or not stored.withdrawn(name)):
             found[name] = entry
-    return found
+    return with_promotions(found, stored.promotions)
 
 
 def put_published(store: ObjectStore, entry: CatalogueEntry, *, owner: str) -> None:
@@ -183,6 +186,7 @@ def read_stored(store: ObjectStore, before: StoredCatalogue = EMPTY) -> StoredCa
     return StoredCatalogue(
         {each.name: each for key, each in current.items() if key.startswith(PUBLISHED)},
         {each.name: each for key, each in current.items() if key.startswith(CHECKED)},
+        read_promotions(store),
     )
 
 

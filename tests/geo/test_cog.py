@@ -17,6 +17,7 @@ from rio_cogeo import cog_validate
 
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
+from penstock.processors.geo.write.cog import write_cog
 from tests.support.geo.scenes import COLOURS, NORTH_UP, RPCS, make_model, pattern, read, segment, write_scene
 
 Affine = rasterio.Affine
@@ -216,3 +217,12 @@ def test_a_second_run_gives_the_same_bytes(tmp_path: Path) -> None:
         assert runs[0].artifacts[name].read_bytes() == runs[1].artifacts[name].read_bytes()
     assert runs[0].types["classes.tif"] == "image/tiff; application=geotiff; profile=cloud-optimized"
     assert (read(runs[0].artifacts["classes.tif"]) == pattern(600, 700) % 5).all()
+
+
+def test_the_bytes_do_not_depend_on_the_threads(tmp_path: Path) -> None:
+    classes = np.random.default_rng(4).integers(0, 5, (1, 1300, 1700)).astype(np.uint8)
+    source = write_scene(tmp_path / "scratch.tif", classes)
+    files = [tmp_path / f"{threads}.tif" for threads in (1, 2, 5)]
+    for threads, path in zip((1, 2, 5), files, strict=True):
+        write_cog(source, path, overviews="MODE", threads=threads)
+    assert len({path.read_bytes() for path in files}) == 1

@@ -23,6 +23,7 @@ from penstock.processors.registry import Registry
 from penstock.storage.journal.stored_models import (
     CHECKED,
     FRESH_S,
+    PREFIX,
     PUBLISHED,
     REPUBLISH,
     UNCHECKED,
@@ -69,7 +70,7 @@ class Store(LocalStore):
     before: Callable[[], object] = staticmethod(lambda: None)
 
     def list(self, prefix: str) -> Any:
-        self.listings += 1
+        self.listings += prefix == PREFIX
         self.before()
         if self.away:
             raise ObjectStoreUnavailable("away")

@@ -213,8 +213,8 @@ class WindowSubmission:
         settings, manifest = self.expansion.settings, self.batch.manifest
         document = self._document(line)
         wanted = validated(LineRequest, document)
-        entry = servable(wanted.model, self.catalogue)
         key = manifest.key.member(line.number)
+        entry = servable(wanted.model, self.catalogue, key.id)
         wanted = wanted.model_copy(update={"input": self._with_stored_images(entry, key, wanted.input)})
         check_input(entry, wanted.input)
         check_tensors(entry.input_schema, wanted.input, tenant=manifest.key.tenant, settings=settings)

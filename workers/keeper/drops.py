@@ -46,6 +46,7 @@ from penstock.models import CatalogueEntry, find, known_names
 from penstock.reports import ErrorReport
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.promotions import model_for
 from penstock.storage.journal.stored_models import StoredModels, merged
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.objects.local import MAX_PART_BYTES, LocalStore
@@ -315,7 +316,7 @@ class Drop:
         return marker if isinstance(marker, dict) else {}
 
     def _submit(self, key: JobKey, info: ObjectInfo, markers: Mapping[str, Mapping[str, Any]]) -> CheckResult:
-        entry = self._model()
+        entry = self._model(key.id)
         if entry is None:
             return CheckResult.POSTPONED
         try:
@@ -338,7 +339,7 @@ class Drop:
             return self._submission(key, info, entry, parameters)
         except InvalidInput:
             self.models.read(fresh_s=REFUSED_S)
-            latest = self._model()
+            latest = self._model(key.id)
             if latest is None or latest == entry:
                 raise
             return self._submission(key, info, latest, parameters)
@@ -348,10 +349,10 @@ class Drop:
         """The models in the object store."""
         return StoredModels(self.objects)
 
-    def _model(self) -> CatalogueEntry | None:
-        """Return the rule's model; None while it is not known, which is logged once."""
+    def _model(self, job: str | None = None) -> CatalogueEntry | None:
+        """Return the rule's model, for one job where several share it; None while not known, which is logged once."""
         catalogue = merged(self.store.run(catalogues.known()), self.models.read())
-        entry = find(catalogue, self.rule.model)
+        entry = find(catalogue, self.rule.model if job is None else model_for(catalogue, self.rule.model, job))
         problem = None
         if catalogue and entry is None:
             problem = f"there is no model {self.rule.model!r}; known models: {known_names(catalogue)}"

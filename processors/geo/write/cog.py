@@ -7,6 +7,7 @@ and only GDAL's block cache is held in memory.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from penstock.processors.outputs import OUTPUTS, Kind
 
 COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
 _BLOCK_PX = 512
+#: Threads that compress a COG. The tiles are computed by then: the job waits for nothing else.
+_THREADS = min(8, os.cpu_count() or 1)
 
 Dtype = Literal["uint8", "float32"]
 
@@ -94,8 +97,13 @@ class Scratch:
         self._dataset.write(values, window=window)
 
 
-def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"]) -> None:
-    """Convert a closed scratch raster to a COG with overviews by `MODE` (classes) or `AVERAGE` (quantities)."""
+def write_cog(
+    scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"], threads: int = _THREADS
+) -> None:  # fmt: skip
+    """Convert a closed scratch raster to a COG with overviews by `MODE` (classes) or `AVERAGE` (quantities).
+
+    The threads compress blocks side by side; the file's bytes do not depend on their number.
+    """
     with without_georeference():
         rasterio.shutil.copy(
             scratch,
@@ -106,6 +114,7 @@ def write_cog(scratch: Path, path: Path, *, overviews: Literal["MODE", "AVERAGE"
             BLOCKSIZE=_BLOCK_PX,
             OVERVIEW_RESAMPLING=overviews,
             BIGTIFF="IF_SAFER",
+            NUM_THREADS=str(threads),
         )
 
 

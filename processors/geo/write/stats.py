@@ -25,7 +25,7 @@ class ClassCounts:
 
     def add(self, classes: npt.NDArray[np.uint8], box: Box) -> None:
         """Count a tile's class ids; `NODATA` is not a class."""
-        ids = classes.ravel()
+        ids = classes.ravel().astype(np.intp)  # once: `bincount` would convert them each time
         self.pixels += np.bincount(ids, minlength=NODATA + 1)
         if self.area is not None:
             self.m2 += np.bincount(ids, weights=self.area.of(box).ravel(), minlength=NODATA + 1)

@@ -77,7 +77,7 @@ app = typer.Typer(
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 app.add_typer(batch_app, name="batch")
 app.add_typer(keys_app, name="keys")

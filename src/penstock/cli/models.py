@@ -1,9 +1,7 @@
-"""`penstock models`: list, check, fetch, pin, tune, export and publish the service's or this installation's models."""
+"""`penstock models`: list, check, fetch, pin, tune, export, publish and promote models."""
 
 from __future__ import annotations
 
-import getpass
-import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.display import err, out, print_json, table
-from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Url, connect
+from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Owner, Url, connect
+from penstock.cli.promotion import promote
 from penstock.cli.tuning import tune
-from penstock.cli.upkeep import opened
+from penstock.cli.upkeep import opened, operator
 from penstock.client.answers import Unreachable, media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
@@ -36,10 +35,13 @@ class _ListByDefault(TyperGroup):
 
 
 models_app = typer.Typer(
-    cls=_ListByDefault, help="The models: list, check, fetch, pin, tune, export and publish them.", epilog=EPILOG
+    cls=_ListByDefault,
+    help="The models: list, check, fetch, pin, tune, export, publish and promote them.",
+    epilog=EPILOG,
 )
 
 models_app.command(epilog=EPILOG)(tune)
+models_app.command(epilog=EPILOG)(promote)
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names or aliases [all].")]
 
@@ -171,11 +173,6 @@ def export(
     print_json(stac_mlm(record))
 
 
-Owner = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Name stored with the entry [the user and the machine].")
-]
-
-
 @models_app.command(epilog=EPILOG)
 def publish(
     names: Names = None, catalogue: Catalogues = None, by: Owner = None, data: Data = None, as_json: AsJson = False
@@ -196,7 +193,7 @@ def publish(
         err.print("Some processors read files such as a tokenizer: `penstock models fetch NAME` fetches them.")
         raise typer.Exit(JOB_FAILED)
     for entry in entries:
-        put_published(store, entry, owner=by or _operator())
+        put_published(store, entry, owner=by or operator())
         if not as_json:
             out.print(f"{entry.name}  revision {entry.revision}  published")
     if as_json:
@@ -222,7 +219,7 @@ def unpublish(
     if unknown := [name for name in names if not stored.has(name)]:
         raise ConfigError(f"no model {', '.join(map(repr, unknown))} is published; see `penstock models list`")
     for name in names:
-        withdraw(store, name, owner=by or _operator())
+        withdraw(store, name, owner=by or operator())
     if as_json:
         print_json([{"model": name} for name in names])
         return
@@ -259,15 +256,6 @@ def _with_files(record: Model, settings: Settings) -> Model:
         return localise(record, cache=settings.model_cache_dir, s3=lambda url: open_store(url, settings), fetch=False)
     except (ModelUnavailable, ObjectStoreUnavailable):
         return record
-
-
-def _operator() -> str:
-    """Return the name of the user and of the machine."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _refuse_pinned(record: Model) -> None:

@@ -47,6 +47,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standar
 Data = Annotated[
     Path | None, typer.Option(metavar="DIR", file_okay=False, help="Data folder of `penstock up` [penstock-data].")
 ]
+Owner = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Name stored with the entry [the user and the machine].")
+]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 Params = Annotated[
     list[str] | None,

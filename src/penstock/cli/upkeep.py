@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,3 +82,12 @@ def opened(data: Path | None) -> tuple[Settings, ObjectStore]:
 
     settings = require_data(load(data))
     return settings, open_store(settings.store_url, settings)
+
+
+def operator() -> str:
+    """Return the name of the user and of the machine."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

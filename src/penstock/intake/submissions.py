@@ -18,6 +18,7 @@ from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, find, no_model, tensor_places
 from penstock.reports import Issue
 from penstock.requests import PRIORITIES, JobRequest
+from penstock.storage.journal.promotions import model_for
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.times import wrong_with
 
@@ -67,15 +68,15 @@ def submission_to(
     )
 
 
-def servable(name: str, catalogue: Mapping[str, CatalogueEntry]) -> CatalogueEntry:
-    """Return the entry of a model or alias.
+def servable(name: str, catalogue: Mapping[str, CatalogueEntry], job: str | None = None) -> CatalogueEntry:
+    """Return the entry of a model or alias; with the id of a `job`, the one that gets it among those that share.
 
     Raises `ModelNotServed` with the known models, `ModelUnavailable` with the model's problem, or `NotReady` while a
     worker checks or fetches it.
     """
     if not catalogue:
         raise NotReady("no model is published: start a worker, or run `penstock models publish`", retry_after_s=5)
-    entry = find(catalogue, name)
+    entry = find(catalogue, name if job is None else model_for(catalogue, name, job))
     if entry is None:
         raise ModelNotServed(_unknown([name], catalogue), errors=[Issue("/model", "there is no such model")])
     if entry.problem in (CHECKING, FETCHING):

@@ -66,6 +66,8 @@ def test_the_help_names_every_exit_code(tmp_path: Path) -> None:
 
     assert [code.split()[0] for code in codes] == ["0", "1", "2", "3", "4", "130"]
     assert re.search(r"\(exit code 4\)", penstock(tmp_path, "wait", "--help").stdout)
+    told = " ".join(penstock(tmp_path, "up", "--help").stdout.replace("│", " ").split())
+    assert "Data folder of penstock up [penstock-data]." in told, "defaults in brackets are no markup"
 
 
 def test_a_sample_replaces_a_file_only_when_asked_to(tmp_path: Path) -> None:
