@@ -15,7 +15,8 @@ from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES
 from penstock.batches import BatchKey
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import records
+from penstock.storage.redis import batches, catalogues, records
+from penstock.workers.keeper.batch_expansion import WindowSubmission, read_window
 from tests.support.batch_keeper import KeeperMoves, jsonl, line, parts, read, rows, submitted, upload, work
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -267,3 +268,28 @@ async def test_images_inside_a_line_become_uploads_of_its_job(service: Service, 
     assert [(row["line"], row["status"], row["error"]["errors"][0]["pointer"]) for row in errors] == [
         (n, "invalid", "/input/scene") for n in (2, 3, 4)
     ]
+
+
+async def test_an_image_inside_a_line_needs_room_in_the_quota_once(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    url = f"data:image/png;base64,{base64.b64encode(b'four').decode()}"
+    async with serving(valkey.url, tmp_path, max_tenant_kept_bytes=7) as service:
+        moves = KeeperMoves(service)
+        try:
+            lines = [{"input": {"text": text, "scene": url}} for text in "ab"]
+            batch = await submitted(service, model="echo", requests=lines[:1])
+            key = BatchKey("default", batch["id"])
+            manifest = moves.store.run(batches.read(key))
+            window = read_window(service.objects, manifest, 1000)
+            catalogue = moves.store.run(catalogues.known()).entries
+            found = [
+                WindowSubmission(moves.expansion, manifest, catalogue, threading.Event()).submit(window[0])
+                for _ in range(2)
+            ]
+            assert [outcome and outcome.invalid for outcome in found] == [None, None]
+            other = await submitted(service, model="echo", requests=lines[1:])
+            await moves.expand()
+            await service.claims()
+            assert (await read(service, other["id"]))["counts"]["invalid"] == 1
+            assert len(list(service.objects.list("tenants/default/uploads/"))) == 1
+        finally:
+            moves.close()
