@@ -1,13 +1,14 @@
 """Output kinds: file formats by name, each with a function that writes a value to a file. Text is the default.
 
-The registry never changes: `OUTPUTS.register("mp4", Kind("video/mp4", ".mp4", write_mp4))` returns a new one.
+The registry never changes: `OUTPUTS.register("mp4", Kind("video/mp4", ".mp4", write_mp4))` returns a new one. Kinds of
+installed packages are found by their entry points (`penstock.output_kinds`).
 """
 
 from __future__ import annotations
 
 import json
 import wave
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,18 +18,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from penstock import output_kinds
 from penstock.errors import ConfigError, ProcessorFailed
+from penstock.output_kinds import Kind, output_kind
 from penstock.processors.base import ArtifactSink, OutputSpec
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A file format of artifacts."""
-
-    media_type: str
-    suffix: str
-    #: Writes a value to a path; raises `TypeError` or `ValueError` for a value that the format cannot hold.
-    write: Callable[[Path, Any], None]
+__all__ = [
+    "OUTPUTS", "Indexed", "Kind", "OutputKinds", "Sound", "output_kind", "write_json", "write_npy", "write_png",
+    "write_safetensors", "write_text", "write_wav",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +40,17 @@ class OutputKinds:
         return replace(self, kinds=MappingProxyType({**self.kinds, name: kind}))
 
     def kind(self, name: str) -> Kind:
-        """Return a kind; raise `ConfigError` with the known names for an unknown one."""
-        if name not in self.kinds:
-            raise ConfigError(f"there is no output kind {name!r}; known kinds: {', '.join(sorted(self.kinds))}")
-        return self.kinds[name]
+        """Return a kind, also one of an installed package.
+
+        Raises `ConfigError` with the known names for an unknown one, and with the reason for a broken one.
+        """
+        if name in self.kinds:
+            return self.kinds[name]
+        packages = output_kinds.installed()
+        if name not in packages:
+            known = ", ".join(sorted({*self.kinds, *packages}))
+            raise ConfigError(f"there is no output kind {name!r}; known kinds: {known}")
+        return output_kinds.load(packages[name])
 
     def spec(self, name: str, description: str, *, kind: str = "text", default: bool = True) -> OutputSpec:
         """Return the description of a processor's output of this kind."""

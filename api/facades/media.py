@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 
 import uuid_utils
 
 from penstock.api.media import require_room
 from penstock.api.services import Services
-from penstock.errors import InvalidRequest, MediaTooLarge
+from penstock.errors import MediaTooLarge
 from penstock.intake.media import upload_key
-from penstock.reports import Issue
-
-_NO_BREAKS = str.maketrans("", "", "\r\n")
-
-
-def decode_base64(text: str, place: str) -> bytes:
-    """Return the bytes of base64, with or without line breaks (`base64 FILE` writes some).
-
-    Raises an `InvalidRequest` that points to `place` for invalid or empty base64.
-    """
-    try:
-        data = base64.b64decode(text.translate(_NO_BREAKS), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(errors=[Issue(place, "is not base64")]) from error
-    if not data:
-        raise InvalidRequest(errors=[Issue(place, "is empty")])
-    return data
 
 
 async def store_upload(api: Services, tenant: str, data: bytes, name: str, content_type: str) -> str:

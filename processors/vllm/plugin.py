@@ -28,6 +28,7 @@ from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vllm.files import with_artifacts
 from penstock.processors.vllm.library import Library, Vllm, error_line, plugin_class
+from penstock.processors.vllm.older import answer_of, make_plugin, pooling_params_of
 from penstock.processors.vllm.options import PluginFields, PluginOptions
 from penstock.processors.vllm.request import request_for
 from penstock.processors.vllm.serialization import deserialize, serialize
@@ -73,7 +74,7 @@ class VllmPlugin:
         if model.warm_up:
             self._require_dummy()
         surroundings = self._library.surroundings(model)
-        self._plugin: Any = plugin_class(self._options.plugin)(surroundings.config, surroundings.renderer)
+        self._plugin: Any = make_plugin(plugin_class(self._options.plugin), surroundings.config, surroundings.renderer)
 
     def pre_process(self, request: RootModel[dict[str, Any]], media: Media) -> Prepared[Context]:
         """Return the plugin's prompts; the plugin makes all of them at once."""
@@ -83,7 +84,7 @@ class VllmPlugin:
         with self._refusals({path: request.root[name] for name, path in paths.items()}):
             parsed = self._parse(data)
             made = self._call("pre_process", prompt=parsed, request_id=context.request_id)
-            params = plain_params(self._plugin.merge_pooling_params())
+            params = plain_params(pooling_params_of(self._plugin))
         prompts = as_list(made)
         self._check_count(len(prompts))
         return Prepared(_prompts(prompts, params), len(prompts), len(prompts), context)
@@ -93,7 +94,7 @@ class VllmPlugin:
         answers = [self._answer(context, number, output) for number, output in enumerate(final_outputs(outputs))]
         with self._failures("post_process"):
             made = self._call("post_process", model_output=answers, request_id=context.request_id)
-            answer = TypeAdapter(Any).dump_python(made, mode="json")
+            answer = TypeAdapter(Any).dump_python(answer_of(self._plugin, made), mode="json")
         if isinstance(answer, dict) and answer.get("request_id") == context.request_id:
             del answer["request_id"]  # users know the job's id only
         return Result(data={"data": with_artifacts(answer, sink)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 import uuid
 from pathlib import Path
@@ -14,7 +15,8 @@ from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES
 from penstock.batches import BatchKey
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import records
+from penstock.storage.redis import batches, catalogues, records
+from penstock.workers.keeper.batch_expansion import WindowSubmission, read_window
 from tests.support.batch_keeper import KeeperMoves, jsonl, line, parts, read, rows, submitted, upload, work
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -240,3 +242,54 @@ async def test_batches_are_listed_page_by_page(service: Service) -> None:
     assert_problem(await service.http.get("/v1/batches", params={"cursor": "\u0661\u0662"}), 422, "invalid_request")
     assert_problem(await service.http.get(f"/v1/batches/{uuid.uuid4()}"), 404, "unknown_batch")
     assert_problem(await service.http.get("/v1/batches/x"), 404, "unknown_batch")
+
+
+async def test_images_inside_a_line_become_uploads_of_its_job(service: Service, keeper: KeeperMoves) -> None:
+    image = base64.b64encode(b"\x89PNG and the rest").decode()
+    url = f"data:image/png;base64,{image}"
+    wrong = ["data:image/svg+xml;base64,AAAA", "data:image/png;base64,!!!", "data:image/png;base64,"]
+    batch = await submitted(
+        service, model="echo",
+        requests=[
+            {"input": {"text": "a", "scene": url, "more": [{"file": url}]}},
+            *({"input": {"text": "b", "scene": one}} for one in wrong),
+        ],
+    )  # fmt: skip
+    await keeper.expand()
+    [claim] = await service.claims()
+    scene = claim.submission.input["scene"]
+    assert claim.submission.input == {"text": "a", "scene": scene, "more": [{"file": scene}]}
+    [upload_key] = [info.key for info in service.objects.list("tenants/default/uploads/")]
+    assert upload_key == f"tenants/default/uploads/{scene.removeprefix('media://')}"
+    assert b"".join(service.objects.read(upload_key)) == b"\x89PNG and the rest"
+    await service.succeed(claim, "A")
+    await keeper.complete()
+    errors = await rows(service, batch["id"], "errors")
+    assert [(row["line"], row["status"], row["error"]["errors"][0]["pointer"]) for row in errors] == [
+        (n, "invalid", "/input/scene") for n in (2, 3, 4)
+    ]
+
+
+async def test_an_image_inside_a_line_needs_room_in_the_quota_once(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    url = f"data:image/png;base64,{base64.b64encode(b'four').decode()}"
+    async with serving(valkey.url, tmp_path, max_tenant_kept_bytes=7) as service:
+        moves = KeeperMoves(service)
+        try:
+            lines = [{"input": {"text": text, "scene": url}} for text in "ab"]
+            batch = await submitted(service, model="echo", requests=lines[:1])
+            key = BatchKey("default", batch["id"])
+            manifest = moves.store.run(batches.read(key))
+            window = read_window(service.objects, manifest, 1000)
+            catalogue = moves.store.run(catalogues.known()).entries
+            found = [
+                WindowSubmission(moves.expansion, manifest, catalogue, threading.Event()).submit(window[0])
+                for _ in range(2)
+            ]
+            assert [outcome and outcome.invalid for outcome in found] == [None, None]
+            other = await submitted(service, model="echo", requests=lines[1:])
+            await moves.expand()
+            await service.claims()
+            assert (await read(service, other["id"]))["counts"]["invalid"] == 1
+            assert len(list(service.objects.list("tenants/default/uploads/"))) == 1
+        finally:
+            moves.close()

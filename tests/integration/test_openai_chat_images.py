@@ -110,7 +110,7 @@ async def test_what_is_no_picture_is_refused_before_there_is_a_job(
     assert (await face.service.http.get("/v1/jobs")).json()["jobs"] == []
 
 
-async def test_a_line_of_a_batch_names_pictures_by_url(face: Facing) -> None:
+async def test_a_line_of_a_batch_has_pictures_by_url_or_inside(face: Facing) -> None:
     async def ask(url: str) -> Any:
         body = {"model": "eyes", "messages": [{"role": "user", "content": [picture(url)]}]}
         line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -120,8 +120,9 @@ async def test_a_line_of_a_batch_names_pictures_by_url(face: Facing) -> None:
         )
 
     async with face.client() as client:
-        with pytest.raises(openai.BadRequestError, match="line 1: inline images are not supported in a batch"):
-            await ask(inside(PNG))
+        with pytest.raises(openai.BadRequestError, match=r"line 1: .*is not base64"):
+            await ask("data:image/png;base64,!!!")
+        assert (await ask(inside(PNG))).request_counts is not None
         assert (await ask("https://pictures.example/cat.jpg")).request_counts is not None
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,38 @@ class Old(Tally):
         return Tally.parse_data(self, request)
 
 
+@dataclass
+class IOProcessorResponse:
+    """The response that plugins of the first form make, as `vllm.entrypoints` has it."""
+
+    data: Any
+    request_id: str | None = None
+
+
+class First(IOProcessor):
+    """The same in the interface of vLLM 0.11: one argument, `parse_request`, and a response of its own."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config)  # type: ignore[call-arg]
+        self.name = self.vllm_config.model_config.hf_config.to_dict()["name"]
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    def parse_request(self, request: Any) -> dict[str, Any]:
+        return Tally.parse_data(self, request)  # type: ignore[arg-type]
+
+    def validate_or_generate_params(self, params: PoolingParams | None = None) -> PoolingParams:
+        return PoolingParams(extra_kwargs={"factor": 3})
+
+    def pre_process(self, prompt: Any, request_id: str | None = None, **kwargs: Any) -> Any:
+        return Tally.pre_process(self, prompt, request_id)  # type: ignore[arg-type]
+
+    def post_process(self, model_output: Any, request_id: str | None = None, **kwargs: Any) -> Any:
+        return IOProcessorResponse(Tally.post_process(self, model_output, request_id), request_id)  # type: ignore[arg-type]
+
+    def output_to_response(self, plugin_output: Any) -> IOProcessorResponse:
+        return IOProcessorResponse(plugin_output.data, plugin_output.request_id)
+
+
 class Crashing(IOProcessor):
     """Ends its process with a signal."""
 
@@ -114,6 +147,10 @@ def later() -> str:
 
 def old() -> str:
     return "double_plugins.Old"
+
+
+def first() -> str:
+    return "double_plugins.First"
 
 
 def crashing() -> str:

@@ -29,13 +29,15 @@ from penstock.errors import (
     ObjectStoreUnavailable,
     PayloadTooLarge,
     PenstockError,
+    StorageQuotaExceeded,
     UnknownBatch,
     UnknownJob,
 )
 from penstock.formats import RUNS
+from penstock.intake.inline_media import with_stored_images
 from penstock.intake.references import check_reference, references, total_bytes
 from penstock.intake.submissions import Origin, check_input, check_tensors, check_webhook, servable, submission_to
-from penstock.jobs import Submission
+from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, media_by_range
 from penstock.queue import HintSender
 from penstock.reports import Issue
@@ -46,6 +48,7 @@ from penstock.storage.journal.stored_models import StoredModels, merged
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import batches, catalogues, records
 from penstock.storage.redis.records import QueueLimits
+from penstock.storage.redis.usage import keep_upload
 from penstock.workers.keeper.batch_files import custom_id_of
 
 #: Lines of a window, and bytes of all of them, at most: the keeper holds one window in memory.
@@ -210,7 +213,9 @@ class WindowSubmission:
         settings, manifest = self.expansion.settings, self.batch.manifest
         document = self._document(line)
         wanted = validated(LineRequest, document)
-        entry = servable(wanted.model, self.catalogue, manifest.key.member(line.number).id)
+        key = manifest.key.member(line.number)
+        entry = servable(wanted.model, self.catalogue, key.id)
+        wanted = wanted.model_copy(update={"input": self._with_stored_images(entry, key, wanted.input)})
         check_input(entry, wanted.input)
         check_tensors(entry.input_schema, wanted.input, tenant=manifest.key.tenant, settings=settings)
         check_webhook(wanted, settings)
@@ -220,7 +225,7 @@ class WindowSubmission:
             reference: check(place, reference, by_range=reference in by_range)
             for place, reference in references(entry, wanted.input)
         }
-        key, origin = manifest.key.member(line.number), Origin(manifest.traceparent)
+        origin = Origin(manifest.traceparent)
         submission = submission_to(entry, key, wanted, fingerprint=fingerprint(document), origin=origin)
         submission = replace(submission, media_bytes=total_bytes(sizes.values()))
         return replace(
@@ -229,6 +234,20 @@ class WindowSubmission:
             batch_id=manifest.key.id,
             batch_line=line.number,
             custom_id=wanted.custom_id,
+        )
+
+    def _with_stored_images(self, entry: CatalogueEntry, key: JobKey, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a line's input with uploads in the place of inline images."""
+        settings, store = self.expansion.settings, self.expansion.store
+        limit = settings.kept_limit_bytes(key.tenant)
+
+        def require_room(upload_id: str, size_bytes: int) -> None:
+            kept = None if limit is None else store.run(keep_upload(key.tenant, upload_id, size_bytes, limit))
+            if kept is not None:
+                raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the image has {size_bytes}")
+
+        return with_stored_images(
+            entry, key, value, settings=settings, objects=self.expansion.objects, require_room=require_room
         )
 
     def _document(self, line: Line) -> dict[str, Any]:

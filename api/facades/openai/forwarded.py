@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.api.facades.calls import Call
 from penstock.api.facades.capabilities import is_forwarded
-from penstock.api.facades.media import decode_base64, store_upload
+from penstock.api.facades.media import store_upload
 from penstock.api.facades.openai.requests import (
     Body,
     ChatRequest,
@@ -28,6 +28,7 @@ from penstock.api.facades.openai.requests import (
 )
 from penstock.documents import validated
 from penstock.errors import InvalidRequest
+from penstock.intake.inline_media import decode_base64
 from penstock.jobs import is_reference
 from penstock.models import CatalogueEntry, find
 from penstock.reports import Issue

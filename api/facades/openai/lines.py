@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints
 from penstock.api.errors import error_of, status_of
 from penstock.api.facades.capabilities import Capability, is_forwarded
 from penstock.api.facades.errors import facade_status, openai_error
-from penstock.api.facades.openai import answers, forwarded, requests
+from penstock.api.facades.openai import answers, chat_images, forwarded, requests
 from penstock.api.facades.openai.answers import JobResult
 from penstock.batches import Batch, Line, lines_of
 from penstock.documents import parse_json, validated
@@ -116,7 +116,9 @@ def _chat(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str,
     if (served := _forwarded(wanted, models, Capability.CHAT)) is not None:
         return forwarded.job(served, wanted.body), {}
     chat = requests.read_chat(wanted.body)
-    return requests.chat_job(models(chat.model, Capability.CHAT), chat, seed=_seed(wanted)), {}
+    entry = models(chat.model, Capability.CHAT)
+    chat_images.read(entry, chat.messages)  # its errors; the keeper stores the images with the line's job
+    return requests.chat_job(entry, chat, seed=_seed(wanted)), {}
 
 
 def _completion(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:

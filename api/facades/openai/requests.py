@@ -162,13 +162,13 @@ def chat_job(
 ) -> JobRequest:
     """Return the job of a chat. `seed` applies where the request samples and has none.
 
-    `stored` maps the `data:` URLs of inline images to upload references.
+    `stored` maps the `data:` URLs of inline images to upload references; others stay, as in a batch's lines.
     """
     accepts_images = Capability.IMAGE_CHAT in capabilities_of(entry)
     messages = [
         {
             "role": "system" if m.role == "developer" else m.role,
-            "content": _parts(m.content, at, stored) if accepts_images else _text(entry, m.content, at),
+            "content": _parts(m.content, stored) if accepts_images else _text(entry, m.content, at),
         }
         for at, m in enumerate(wanted.messages)
     ]
@@ -207,7 +207,7 @@ def _embedded_part(entry: CatalogueEntry, message: ConversationMessage, stored: 
         raise _invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
     part = content if isinstance(content, str) else content[0]
     if isinstance(part, ImageContent):
-        return {"images": [_reference(part.image_url.url, "/messages/0/content/0/image_url/url", stored)]}
+        return {"images": [stored.get(part.image_url.url, part.image_url.url)]}
     return {"texts": [part if isinstance(part, str) else part.text]}
 
 
@@ -244,27 +244,16 @@ def non_negative(seed: int, bits: int = 63) -> int:
     return int(seed % 2**bits)
 
 
-def _parts(
-    content: str | list[TextContent | ImageContent], at: int, stored: Mapping[str, str]
-) -> str | list[dict[str, str]]:
+def _parts(content: str | list[TextContent | ImageContent], stored: Mapping[str, str]) -> str | list[dict[str, str]]:
     """Return a message's content in the format of models with image input."""
     if isinstance(content, str):
         return content
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextContent)
-        else {"type": "image", "image": _reference(part.image_url.url, f"/messages/{at}/content/{place}", stored)}
-        for place, part in enumerate(content)
+        else {"type": "image", "image": stored.get(part.image_url.url, part.image_url.url)}
+        for part in content
     ]
-
-
-def _reference(url: str, place: str, stored: Mapping[str, str]) -> str:
-    if url[:5].lower() != "data:":
-        return url
-    if url not in stored:
-        why = "inline images are not supported in a batch; give the image by URL, or upload it first"
-        raise InvalidRequest(why, errors=[Issue(place, why)])
-    return stored[url]
 
 
 def _text(entry: CatalogueEntry, content: str | list[TextContent | ImageContent], at: int) -> str:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.api.facades.calls import Call
-from penstock.api.facades.media import decode_base64, store_upload
+from penstock.api.facades.media import store_upload
 from penstock.api.facades.pooling.forms import base64_of
 from penstock.errors import InvalidRequest
+from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
 from penstock.models import CatalogueEntry, media_references
 from penstock.reports import Issue

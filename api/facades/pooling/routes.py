@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from penstock.api.facades.calls import Call, CurrentCall, require_success
 from penstock.api.facades.capabilities import Capability
-from penstock.api.facades.media import decode_base64, store_upload
+from penstock.api.facades.media import store_upload
 from penstock.api.facades.pooling.forms import (
     PoolingData,
     PoolingRequest,
@@ -23,6 +23,7 @@ from penstock.api.facades.pooling.forms import (
 from penstock.api.facades.pooling.plugins import answer_of, plugin_job
 from penstock.api.facades.pooling.texts import TextPoolingRequest, is_text, pool_texts, read_texts
 from penstock.errors import InputError
+from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
 from penstock.requests import JobRequest
 

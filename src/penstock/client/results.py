@@ -18,6 +18,7 @@ from penstock.client.notebook import card, is_picture
 from penstock.client.operations import Files, OnJob, Operations
 from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes
 from penstock.jobs import Status, is_reference
+from penstock.output_kinds import opener_of
 from penstock.reports import with_places
 
 #: Bytes of a picture that a notebook shows inline, at most.
@@ -87,13 +88,15 @@ class Result:
         """Open an artifact, by default the first one: a raster with rasterio, vectors with geopandas, and so on.
 
         A `.tif` is opened by rasterio, `.nc` by xarray, `.geojson`, `.gpkg` and GeoParquet by geopandas, another
-        `.parquet` by pandas, a picture by Pillow, `.npy` by numpy; JSON and text are read. Raises `ClientError` where
-        the library is missing.
+        `.parquet` by pandas, a picture by Pillow, `.npy` by numpy; JSON and text are read. A
+        package that declares an output kind opens its own files. Raises `ClientError` where the library is missing.
         """
         if name is None and not self.paths:
             raise ClientError("the result has no files: see its `text` and `data`")
         path = next(iter(self.paths.values())) if name is None else self[name]
-        return _opener(path)(path)
+        kinds = {artifact.name: artifact.content_type for artifact in self.job.artifacts}
+        opener = opener_of(path.name, kinds.get(path.name, "")) or _opener(path)
+        return opener(path)
 
     def show(self) -> None:
         """Show the result: in a notebook its pictures and files, elsewhere the job's page in the browser."""

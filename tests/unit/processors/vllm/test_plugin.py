@@ -58,7 +58,7 @@ def numbers(tmp_path: Path, *values: Any, name: str = "in.json") -> dict[str, Pa
     return {FILES["file"]: path}
 
 
-@pytest.mark.parametrize("plugin", ["tally", "later", "old"])
+@pytest.mark.parametrize("plugin", ["tally", "later", "old", "first"])
 def test_a_plugin_of_any_form_runs_as_a_processor(plugin: str, tmp_path: Path) -> None:
     processor = VllmPlugin(a_model(a_directory(tmp_path / "model"), plugin))
     files = numbers(tmp_path, 1, 2, 4) | {"media://other": numbers(tmp_path, 5, name="other.json")[FILES["file"]]}
