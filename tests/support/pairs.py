@@ -311,7 +311,7 @@ def _transformers(processor: str, folder: Path) -> Model:
     options: dict[str, Any] = {}
     if processor == "raster-segmentation":
         options = {**_TILES, "classes": _CLASSES}
-    elif processor.startswith("raster-"):
+    elif processor in ("raster-detection", "raster-embedding"):
         options = {"bands": _BANDS, "tile_px": 32}
     elif processor == "tensor":
         options = {"task": "image-classification", "inputs": {"pixels": {"shape": [3, 32, 32]}}}
