@@ -325,13 +325,13 @@ def read_catalogue(*paths: Path) -> Catalogue:
 def find(catalogue: Mapping[str, NamedT], name: str) -> NamedT | None:
     """Return the model of this name or alias; None if there is none. A name takes precedence over an alias.
 
-    `NAME@REVISION` is the model of the name if that is its revision.
+    `NAME@REVISION` is the model of the name if that is its revision. A name has one revision at most.
     """
     if name in catalogue:
         return catalogue[name]
     called = next((catalogue[key] for key in sorted(catalogue) if name in catalogue[key].aliases), None)
     base, at, revision = name.rpartition("@")
-    if called is not None or not at:
+    if called is not None or not at or "@" in base:
         return called
     model = find(catalogue, base)
     return model if model is not None and model.revision == revision else None

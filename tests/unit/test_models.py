@@ -39,6 +39,15 @@ def test_a_model_is_found_by_its_name_and_its_aliases(tmp_path: Path) -> None:
     assert known_names(catalogue) == "csmask, mine (clouds, my.model)"
 
 
+def test_a_name_with_two_revisions_is_no_name(tmp_path: Path) -> None:
+    catalogue = read_catalogue(written(tmp_path / "a.toml"))
+    revision = catalogue["mine"].revision
+    assert find(catalogue, f"mine@{revision}") is catalogue["mine"]
+    promoted = {"mine": catalogue["mine"].model_copy(update={"aliases": ("feel", f"feel@{revision}")})}
+    assert find(promoted, f"feel@{revision}") is promoted["mine"]
+    assert find(promoted, f"feel@{revision}@{revision}") is None
+
+
 @pytest.mark.parametrize("alias", ["csmask", "taken", "other"])
 def test_a_name_belongs_to_one_model_and_a_later_claim_is_wrong(tmp_path: Path, alias: str) -> None:
     other = written(tmp_path / "other.toml", name="other", aliases=("taken",))
