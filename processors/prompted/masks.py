@@ -191,7 +191,7 @@ class MaskGeneration:
         """Return one prompt for all objects with as many points and boxes."""
         image: ImageArray = INPUTS.read("image", media.path(request.image), self._model.limits)
         height, width = image.shape[:2]
-        check_inside(request.objects, width, height, "image")
+        request = request.model_copy(update={"objects": inside(request.objects, width, height, "image")})
         prompts, framed = self._masker.prompts(image, request.objects)
         context = Context(request, framed, (height, width), image if "overlay" in request.outputs else None)
         return Prepared(iter(prompts), len(prompts), sum(prompt.cost for prompt in prompts), context)
@@ -235,15 +235,23 @@ class MaskGeneration:
         return Dummy(request, {"media://dummy": write_dummy(folder, limits)})
 
 
-def check_inside(objects: Sequence[PointedObject], width: int, height: int, what: str) -> None:
-    """Raise `InvalidInput` for an object with a point outside an image, or with a box that has no part in it."""
+def inside(objects: Sequence[PointedObject], width: int, height: int, what: str) -> list[PointedObject]:
+    """Return the objects with their boxes, in pixels, cut to an image of `width` x `height`.
+
+    Raises `InvalidInput` for an object with a point outside the image, or with a box that has no part in it.
+    """
+    cut: list[PointedObject] = []
     for place, one in enumerate(objects):
-        inside = all(0 <= x <= width and 0 <= y <= height for x, y in one.points)
+        pointed = all(0 <= x <= width and 0 <= y <= height for x, y in one.points)
         box = one.box
         shown = box is None or (box[0] < width and box[2] > 0 and box[1] < height and box[3] > 0)
-        if not (inside and shown):
+        if not (pointed and shown):
             detail = f"object {place} lies outside the {what} of {width} x {height} pixels"
             raise InvalidInput(detail, errors=[Issue(f"/input/objects/{place}", detail)])
+        if box is not None:
+            box = [max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)]
+        cut.append(one.model_copy(update={"box": box}))
+    return cut
 
 
 def _marked(image: ImageArray, objects: Sequence[PointedObject]) -> ImageArray:

@@ -157,7 +157,7 @@ class SceneMaskRequest(BaseModel):
     )
     crs: CrsCode = Field(
         default="EPSG:4326",
-        description="CRS of the coordinates. x comes first: in EPSG:4326 longitude, as in GeoJSON.",
+        description="CRS of the coordinates, e.g. EPSG:32738. x comes first: in EPSG:4326 longitude, as in GeoJSON.",
     )
     window_px: int | SkipJsonSchema[None] = Field(
         default=None,

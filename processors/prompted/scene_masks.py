@@ -27,7 +27,7 @@ from penstock.processors.geo.write.cog import RASTER_OUTPUTS, Cog, Scratch
 from penstock.processors.geo.write.lonlat import NoLonLat, lonlat_bounds
 from penstock.processors.geo.write.vector import GEOJSON_TYPE, lonlat_of
 from penstock.processors.outputs import Kind, write_json
-from penstock.processors.prompted.masks import EXCHANGES, Framed, Mask, check_inside, entry, read_masker
+from penstock.processors.prompted.masks import EXCHANGES, Framed, Mask, entry, inside, read_masker
 from penstock.processors.prompted.request import PointedObject, SceneMaskRequest
 from penstock.processors.vision.image import ImageArray
 from penstock.reports import Issue
@@ -148,8 +148,7 @@ def on_the_grid(request: SceneMaskRequest, scene: Scene) -> list[PointedObject]:
             raise InvalidInput(detail, errors=[Issue(f"/input/objects/{number}", detail)])
         box = [*np.min(corners, axis=0).tolist(), *np.max(corners, axis=0).tolist()] if corners else None
         objects.append(one.model_copy(update={"points": [list(point) for point in points], "box": box}))
-    check_inside(objects, scene.width, scene.height, "scene")
-    return objects
+    return inside(objects, scene.width, scene.height, "scene")
 
 
 def window_of(objects: Sequence[PointedObject], scene: Scene, asked_px: int | None, network_px: int) -> Box:

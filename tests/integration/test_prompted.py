@@ -294,6 +294,25 @@ def test_an_object_that_is_none_is_no_request(objects: list[Any], sentence: str)
         MaskGeneration.request.model_validate({"image": "media://a", "objects": objects})
 
 
+def test_a_box_that_extends_beyond_the_image_is_cut_to_it(
+    directories: Callable[[str], Path], files: dict[str, Path], engine: BatchingEngine
+) -> None:
+    far = 1e300
+    boxes = [[-far, -far, far, far], [0, 0, 120, 180]]
+    beyond, whole = (
+        run(
+            a_model(directories("sam"), processor="mask-generation"),
+            engine,
+            files,
+            {"image": "media://a", "objects": [{"box": box}]},
+            {"image": "media://b", "objects": [{"points": [[1, 1]]}]},
+        )
+        for box in boxes
+    )
+    assert beyond.result.data == whole.result.data
+    np.testing.assert_array_equal(image_of(beyond, "overlay.png"), image_of(whole, "overlay.png"))
+
+
 def test_a_point_outside_the_image_is_refused_by_its_place(
     directories: Callable[[str], Path], files: dict[str, Path]
 ) -> None:
