@@ -178,7 +178,8 @@ async def test_texts_that_were_cut_are_an_error_unless_asked_for(face: Facing) -
     ("route", "body", "status", "words"),
     [
         ("/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c"] * 3}, 400, "text_1 has 2 texts"),
-        ("/score", {"model": "ranker", "text_1": "a"}, 400, "documents"),
+        ("/score", {"model": "ranker", "text_1": "a"}, 400, "text_2: is required"),
+        ("/score", {"model": "ranker", "data_1": "a", "data_2": [1]}, 400, "data_2[0]: must be a valid string"),
         ("/score", {"model": "mood", "text_1": "a", "text_2": "b"}, 404, "models that do: embedder, ranker"),
         ("/score", {"model": "nobody", "text_1": "a", "text_2": "b"}, 404, "known models: embedder, ranker"),
         ("/rerank", {"model": "ranker", "documents": ["a"]}, 400, "query"),

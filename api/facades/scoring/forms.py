@@ -6,6 +6,7 @@ Fields without an effect on the result (`user`, `priority`, `request_id`) are ac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import hypot
 from operator import mul
 from typing import Annotated, Any, Literal
@@ -76,15 +77,25 @@ class ClassifyRequest(Common):
 def read_score(body: Any) -> ScoreRequest:
     """Return a score request, with either of vLLM's names for its sides; raise `InvalidRequest`."""
     given = body if isinstance(body, dict) else {}
-    names = next((names for names in _SIDES if names[0] in given and names[1] in given), _SIDES[0])
+    names = max(_SIDES, key=lambda names: (names[0] in given) + (names[1] in given))
     renamed = dict(zip(names, ("queries", "documents"), strict=True))
     read = {renamed.get(name, name): value for name, value in given.items()} if given else body
-    wanted = validated(ScoreRequest, read)
+    try:
+        wanted = validated(ScoreRequest, read)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.detail, errors=[_as_given(issue, names) for issue in error.errors]) from error
     queries, documents = wanted.sides
     if len(queries) not in (1, len(documents)):
         why = f"has {len(queries)} texts, and {names[1]} has {len(documents)}; give one, or as many"
         raise InvalidRequest(f"{names[0]} {why}", errors=[Issue(f"/{names[0]}", why)])
     return wanted
+
+
+def _as_given(issue: Issue, names: tuple[str, str]) -> Issue:
+    """Return the issue with the request's own name of a side."""
+    own = dict(zip(("queries", "documents"), names, strict=True))
+    field, *rest = issue.pointer.removeprefix("/").split("/")
+    return replace(issue, pointer="/" + "/".join([own.get(field, field), *rest]) if field else issue.pointer)
 
 
 def read_rerank(body: Any) -> RerankRequest:
