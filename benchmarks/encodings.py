@@ -128,7 +128,7 @@ def _read(name: str, bands: slice, scale: float) -> Values:
 def models() -> Mapping[str, Model]:
     """Return the models with a declared unit: csmask, s2cloudless, and a record with Prithvi's statistics."""
     csmask = read_catalogue()["csmask"]
-    s2cloudless = read_catalogue(ROOT / "examples" / "s2cloudless.toml")["s2cloudless"]
+    s2cloudless = read_catalogue(ROOT / "src/penstock/catalogue/ready/s2cloudless.toml")["s2cloudless"]
     bands = [
         {**band, "mean": mean, "std": std, "range": None}
         for band, mean, std in zip(csmask.options["bands"], *PRITHVI.values(), strict=True)

@@ -39,7 +39,7 @@ class Sample:
 def model() -> Model:
     if find_spec("s2cloudless") is None:
         pytest.skip("needs the weights: pip install --no-deps s2cloudless==1.7.3")
-    return read_catalogue(ROOT / "examples" / "s2cloudless.toml")["s2cloudless"]
+    return read_catalogue(ROOT / "src/penstock/catalogue/ready/s2cloudless.toml")["s2cloudless"]
 
 
 @pytest.fixture(scope="module")

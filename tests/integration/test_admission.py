@@ -194,10 +194,14 @@ async def test_a_client_that_leaves_the_line_loses_its_turn(valkey: ValkeyProces
 #: Each interface's names for our own `overloaded` and `too_many_jobs`.
 FACADES = {
     "/pooling": ("Service Unavailable", "Too Many Requests"),
+    "/score": ("Service Unavailable", "Too Many Requests"),
+    "/v2/rerank": ("Service Unavailable", "Too Many Requests"),
+    "/classify": ("Service Unavailable", "Too Many Requests"),
     "/openai/v1/chat/completions": ("overloaded", "rate_limit_exceeded"),
     "/openai/v1/completions": ("overloaded", "rate_limit_exceeded"),
     "/openai/v1/embeddings": ("overloaded", "rate_limit_exceeded"),
     "/openai/v1/images/generations": ("overloaded", "rate_limit_exceeded"),
+    "/openai/v1/images/edits": ("overloaded", "rate_limit_exceeded"),
     "/openai/v1/audio/transcriptions": ("overloaded", "rate_limit_exceeded"),
     "/openai/v1/audio/translations": ("overloaded", "rate_limit_exceeded"),
     "/ogc/processes/echo/execution": ("overloaded", "too_many_jobs"),

@@ -30,6 +30,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "/openai/v1/images/generations": {"model": "echo", "prompt": "x"},
     "/openai/v1/batches": {"input_file_id": "x", "endpoint": "/v1/embeddings", "completion_window": "24h"},
     "/pooling": {"model": "echo", "data": {"data": "x", "data_format": "url"}},
+    "/score": {"model": "echo", "queries": "x", "documents": ["y"]},
+    "/rerank": {"model": "echo", "query": "x", "documents": ["y"]},
+    "/classify": {"model": "echo", "input": "x"},
     "/ogc/processes/echo/execution": {"inputs": {"text": "x"}},
 }
 MIXED = 8000

@@ -111,7 +111,7 @@ def spoil_nothing(_: Path) -> None:
         (
             spoil_nothing,
             {"options": {"task": "image-embedding", "pooling": "best"}},
-            "`options.pooling` is one of pooler, cls, mean, not 'best'",
+            "`options.pooling` is one of pooler, cls, mean, patches, not 'best'",
         ),
         (lambda d: (d / "model.safetensors").write_bytes(b"x" * 100), {}, "a safetensors file is damaged"),
         (

@@ -1,4 +1,4 @@
-"""`penstock models`: list, check, fetch, pin, tune, export, publish and promote models."""
+"""`penstock models`: list, check, add, fetch, pin, tune, export, publish and promote models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _ListByDefault(TyperGroup):
 
 models_app = typer.Typer(
     cls=_ListByDefault,
-    help="The models: list, check, fetch, pin, tune, export, publish and promote them.",
+    help="The models: list, check, add, fetch, pin, tune, export, publish and promote them.",
     epilog=EPILOG,
 )
 
@@ -129,6 +129,48 @@ def fetch(
                 out.print(f"{name}  {path}  {fetched[-1]['size_bytes']:,} bytes")
     if as_json:
         print_json(fetched)
+
+
+@models_app.command(epilog=EPILOG)
+def add(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the record [list them].")] = None,
+    to: Annotated[Path, typer.Option(metavar="FILE", dir_okay=False, help="Catalogue to append the record to.")] = Path(
+        "models.toml"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Add a ready record to your catalogue: fetch its files and pin them. Without a name, list the ready records.
+
+    Name the catalogue in the setting `models`. Nothing is written where the files cannot be fetched.
+    """
+    from penstock.cli.progress import growing
+    from penstock.local.inspection import size_bytes
+    from penstock.local.ready import add_ready, ready_records
+
+    if name is None:
+        known = ready_records()
+        if as_json:
+            print_json(
+                [{"model": each, "title": record.title, "source": record.source} for each, record in known.items()]
+            )
+            return
+        rows = table("model", "title", "source")
+        for each, record in known.items():
+            rows.add_row(each, record.title, record.source)
+        out.print(rows)
+        return
+
+    def pins(path: Path, model: str) -> dict[str, str]:
+        with _engine([path]) as engine, growing(err, f"fetching {model}", engine.installation.cache, size_bytes):
+            return engine.installation.pins(model)
+
+    record = add_ready(name, to, pins)
+    if as_json:
+        print_json(
+            {"model": record.name, "revision": record.revision, "catalogue": str(to), "files": dict(record.files)}
+        )
+    else:
+        out.print(f"{record.name}  revision {record.revision}  added to {to}")
 
 
 @models_app.command(epilog=EPILOG)

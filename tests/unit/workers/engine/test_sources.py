@@ -1,16 +1,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,7 @@ from penstock.models import Model
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.local import LocalStore
 from penstock.workers.engine.sources import localise, verify
+from tests.support.fake_hub import a_hub
 
 WEIGHTS, CONFIG = b"weights", b"{}"
 PIN = hashlib.sha256(WEIGHTS).hexdigest()
@@ -240,7 +236,7 @@ class TestTheHub:
         assert "Run `penstock models fetch m` where the hub can be reached" in failure.value.detail
 
     def test_a_repository_is_fetched_once_without_its_pickles(self, tmp_path: Path) -> None:
-        with a_hub() as hub:
+        with a_hub("org/tiny", REPOSITORY) as hub:
             model = a_model("hf://org/tiny", revision="v1", files={"model.safetensors": PIN})
             path = Path(localise(model, cache=tmp_path, hub=hub).source)
         assert content(path) == {"config.json": CONFIG, "model.safetensors": WEIGHTS}
@@ -248,7 +244,7 @@ class TestTheHub:
         assert Path(localise(model, cache=tmp_path, hub=hub).source) == path
 
     def test_torchs_own_files_are_fetched_for_the_runner_that_reads_their_tensors_only(self, tmp_path: Path) -> None:
-        with a_hub() as hub:
+        with a_hub("org/tiny", REPOSITORY) as hub:
             model = a_model("hf://org/tiny", revision="v1", runner="terratorch")
             path = Path(localise(model, cache=tmp_path, hub=hub).source)
         assert content(path).keys() == {"config.json", "model.safetensors", "Flood.pt"}
@@ -260,48 +256,3 @@ REPOSITORY = {
     "pytorch_model.bin": b"pickle",
     "Flood.pt": b"tensors",
 }
-COMMIT = "d" * 40
-
-
-class HubRequest(BaseHTTPRequestHandler):
-    """Answers as the hub does, for one repository."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        name = self.path.rpartition("/")[2]
-        headers = {}
-        if self.path.startswith("/api/models/org/tiny/tree/"):
-            tree = [
-                {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                for path, data in REPOSITORY.items()
-            ]
-            body = json.dumps(tree).encode()
-        elif self.path.startswith("/api/models/org/tiny"):
-            body = json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": []}).encode()
-        else:
-            body = REPOSITORY[name]
-            headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(body).hexdigest()}"'}
-        self.send_response(200)
-        for key, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *words: Any) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def a_hub() -> Iterator[str]:
-    """Serve a hub with one repository; yield its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), HubRequest) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()

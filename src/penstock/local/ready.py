@@ -1,0 +1,78 @@
+"""Ready records: models that Penstock ships a record of, without weights. `penstock models add` completes one."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from penstock.errors import ConfigError, ModelUnavailable
+from penstock.models import Model, no_model, read_catalogue
+
+_REVISION = re.compile(r'^revision = "[^"]*"$', re.MULTILINE)
+
+#: Function from a catalogue's file and a model's name to the SHA-256 of the model's files.
+Pins = Callable[[Path, str], Mapping[str, str]]
+
+
+def ready_records() -> dict[str, Model]:
+    """Return the shipped records without weights, by name."""
+    folder = Path(str(files("penstock") / "catalogue" / "ready"))
+    names = sorted(path.stem for path in folder.glob("*.toml"))
+    found = read_catalogue(*(folder / f"{name}.toml" for name in names))
+    return {name: found[name] for name in names}
+
+
+def add_ready(name: str, catalogue: Path, pins: Pins, *, hub: str | None = None) -> Model:
+    """Append a ready record to a catalogue, with its revision and the hashes of its files; return it.
+
+    A revision of the hub becomes the commit that it names now. The catalogue is made if it is missing, and it stays as
+    it is where anything fails. Raises `ConfigError` for an unknown model and one that the catalogue has, and
+    `ModelUnavailable` where the files cannot be fetched.
+    """
+    known = ready_records()
+    if name not in known:
+        raise ConfigError(no_model([name], known))
+    before = catalogue.read_text() if catalogue.exists() else ""
+    if before and name in _own_records(catalogue):
+        raise ConfigError(f"{catalogue} has a record of {name} already")
+    text = (files("penstock") / "catalogue" / "ready" / f"{name}.toml").read_text()
+    record = known[name]
+    if record.source.startswith("hf://"):
+        text = _REVISION.sub(f'revision = "{_commit(record, hub)}"', text, count=1)
+        with tempfile.TemporaryDirectory(prefix="penstock-add-") as folder:
+            path = Path(folder) / "models.toml"
+            path.write_text(text)
+            hashes = pins(path, name)
+        rows = "".join(f'"{file}" = "{digest}"\n' for file, digest in hashes.items())
+        text += f"\n[models.{name}.files]\n{rows}"
+    catalogue.write_text(f"{before.rstrip()}\n\n{text}".lstrip("\n"))
+    return read_catalogue(catalogue)[name]
+
+
+def _own_records(catalogue: Path) -> set[str]:
+    """Return the names of a catalogue's own records."""
+    import tomllib
+
+    return set(tomllib.loads(catalogue.read_text()).get("models", {}))
+
+
+def _commit(record: Model, hub: str | None) -> str:
+    """Return the commit that a revision of the hub names now."""
+    from penstock.workers.engine.weights import requires
+
+    repository = record.source.removeprefix("hf://")
+    with requires("transformers"):
+        from huggingface_hub import HfApi
+    try:
+        commit = HfApi(endpoint=hub).model_info(repository, revision=record.revision).sha
+    except Exception as error:  # the hub's client raises what its HTTP library does, too
+        raise ModelUnavailable(
+            f"the hub does not tell the commit of {repository} ({type(error).__name__}): "
+            "run this where the hub can be reached"
+        ) from error
+    if commit is None:
+        raise ModelUnavailable(f"the hub tells no commit of {repository}")
+    return commit
