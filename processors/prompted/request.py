@@ -13,7 +13,9 @@ from penstock.processors.geo.schema_marks import without_default
 from penstock.processors.vision.request import BoxOutput, SingleImageRequest
 
 #: Words without a full stop, which ends a phrase for Grounding DINO.
-Phrase = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^.]*[^.\s][^.]*$")]
+Phrase = Annotated[
+    str, StringConstraints(max_length=1000, pattern=r"^[^.]*[^.\s][^.]*$"), Field(examples=["a red car"])
+]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Point = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Box = Annotated[list[Number], Field(min_length=4, max_length=4)]
@@ -185,3 +187,9 @@ class SceneMaskRequest(BaseModel):
         description="mask: mask.tif, the objects' numbers on the scene's grid; polygons: masks.geojson, a polygon for "
         "each object in longitude and latitude.",
     )
+
+    @model_validator(mode="after")
+    def _black_is_below_white(self) -> Self:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError("`range` is [black, white], the lower number first")
+        return self

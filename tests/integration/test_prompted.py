@@ -15,6 +15,7 @@ import shapely
 import torch
 import transformers
 from PIL import Image
+from pydantic import ValidationError
 from transformers.models.sam.image_processing_pil_sam import _mask_to_rle
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
@@ -24,7 +25,7 @@ from penstock.processors.base import Prompt
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.prompted.masks import MaskGeneration, read_masker, run_lengths
-from penstock.processors.prompted.request import PointedObject, SceneMaskRequest
+from penstock.processors.prompted.request import PointedObject, SceneMaskRequest, WordDetectionRequest
 from penstock.processors.prompted.scene_masks import RasterMaskGeneration
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
@@ -446,3 +447,15 @@ def test_objects_that_do_not_fit_a_scene_are_refused(
     request = {"scene": "media://scene", "objects": [{"points": points}], "crs": "EPSG:32633", **change}
     with pytest.raises(InvalidInput, match=sentence):
         processor.pre_process(processor.request.model_validate(request), LocalFiles(files))
+
+
+@pytest.mark.parametrize("shown", [[1, 0], [0, 0]])
+def test_black_is_below_white(shown: list[float]) -> None:
+    objects = [{"points": [[13.7, 45.1]]}]
+    with pytest.raises(ValidationError, match="the lower number first"):
+        SceneMaskRequest.model_validate({"scene": "media://scene", "objects": objects, "range": shown})
+
+
+def test_a_label_with_a_full_stop_is_answered_with_an_example() -> None:
+    schema = WordDetectionRequest.model_json_schema()
+    assert schema["properties"]["labels"]["items"]["examples"] == ["a red car"]
