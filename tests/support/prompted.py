@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordLevel
@@ -82,6 +83,7 @@ def _grounding(name: str, std: float) -> Callable[[Path], Path]:
 
 def _sam(name: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
+        torch.manual_seed(7)  # places of pixels are buffers of random numbers
         vision = {
             "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32, "image_size": 64,
             "patch_size": 8, "output_channels": 16, "window_size": 4, "num_pos_feats": 8, "global_attn_indexes": [1],
