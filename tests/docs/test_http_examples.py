@@ -44,7 +44,11 @@ def test_each_example_is_a_request_that_fits_its_operation() -> None:
 
 
 def test_no_page_names_an_extra_that_a_checkout_cannot_install() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.toml")]:
+    for page in [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "src/penstock/catalogue/ready").glob("*.toml"),
+    ]:
         if "decisions" not in page.parts:
             wrong = re.findall(r"pip install '?penstock\[[a-z,]+\]'?(?! @ file)", page.read_text())
             assert not wrong, (page, wrong)

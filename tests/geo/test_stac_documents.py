@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pystac
 import pytest
 from rasterio.control import GroundControlPoint
 
-from penstock.models import Model, read_catalogue
+from penstock.local.ready import ready_records
+from penstock.models import read_catalogue
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.request import RegressionRequest, SegmentationRequest
 from penstock.processors.geo.write.mlm import stac_mlm
@@ -22,7 +22,6 @@ from tests.geo.test_regression import HALO, HANN, estimate, value_model
 from tests.support.geo.scenes import NORTH_UP, RPCS, Folder, make_model, pattern, segment, write_scene
 from tests.support.geo.stac_schemas import problems
 
-ROOT = Path(__file__).parents[2]
 Affine = rasterio.Affine
 TIME = "2020-01-27T10:00:00Z"
 SINUSOIDAL = "+proj=sinu +lon_0=0 +x_0=0 +y_0=0 +R=6371007.181 +units=m +no_defs"
@@ -163,14 +162,10 @@ def test_every_kind_of_model_record(changes: dict[str, Any]) -> None:
         assert "nowhere" not in json.dumps(item)
 
 
-def test_every_raster_model_of_the_catalogue_and_of_the_examples() -> None:
-    examples = [
-        Model.model_validate({**record, "name": name})
-        for path in sorted((ROOT / "examples").rglob("*.toml"))
-        for name, record in tomllib.loads(path.read_text()).get("models", {}).items()
-    ]
-    found = [model for model in (*read_catalogue().values(), *examples) if model.processor.startswith("raster-")]
-    assert len(found) >= 2
+def test_every_raster_model_of_the_catalogue_and_every_ready_record() -> None:
+    models = (*read_catalogue().values(), *ready_records().values())
+    found = [model for model in models if model.processor.startswith("raster-")]
+    assert {model.name for model in found} >= {"csmask", "s2cloudless", "prithvi-floods"}
     for model in found:
         assert problems(stac_mlm(model)) == [], model.name
 
