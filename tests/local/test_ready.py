@@ -62,6 +62,14 @@ def test_nothing_is_written_where_the_hub_cannot_be_reached(tmp_path: Path) -> N
     assert not catalogue.exists()
 
 
+def test_a_catalogue_that_cannot_be_read_stays_as_it_is(tmp_path: Path) -> None:
+    catalogue = tmp_path / "models.toml"
+    catalogue.write_text("[models.cut\n")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        add_ready("s2cloudless", catalogue, lambda *_: {})
+    assert catalogue.read_text() == "[models.cut\n"
+
+
 def test_a_record_of_a_package_needs_no_hub(tmp_path: Path) -> None:
     made = add_ready("s2cloudless", tmp_path / "models.toml", lambda *_: {}, hub="http://127.0.0.1:9")
     assert made == ready_records()["s2cloudless"]

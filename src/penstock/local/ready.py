@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 
 from penstock.errors import ConfigError, ModelUnavailable
+from penstock.local.record_edits import append, edited, require_absent
 from penstock.models import Model, no_model, read_catalogue
-
-_REVISION = re.compile(r'^revision = "[^"]*"$', re.MULTILINE)
 
 #: Function from a catalogue's file and a model's name to the SHA-256 of the model's files.
 Pins = Callable[[Path, str], Mapping[str, str]]
@@ -29,34 +27,23 @@ def add_ready(name: str, catalogue: Path, pins: Pins, *, hub: str | None = None)
     """Append a ready record to a catalogue, with its revision and the hashes of its files; return it.
 
     A revision of the hub becomes the commit that it names now. The catalogue is made if it is missing, and it stays as
-    it is where anything fails. Raises `ConfigError` for an unknown model and one that the catalogue has, and
-    `ModelUnavailable` where the files cannot be fetched.
+    it is where anything fails. Raises `ConfigError` for an unknown model and for a catalogue that has it or cannot be
+    read, and `ModelUnavailable` where the files cannot be fetched.
     """
     known = ready_records()
     if name not in known:
         raise ConfigError(no_model([name], known))
-    before = catalogue.read_text() if catalogue.exists() else ""
-    if before and name in _own_records(catalogue):
-        raise ConfigError(f"{catalogue} has a record of {name} already")
+    require_absent(catalogue, name)  # before anything is fetched
     text = (files("penstock") / "catalogue" / "ready" / f"{name}.toml").read_text()
     record = known[name]
     if record.source.startswith("hf://"):
-        text = _REVISION.sub(f'revision = "{_commit(record, hub)}"', text, count=1)
+        text = edited(text, name, {"revision": _commit(record, hub)})
         with tempfile.TemporaryDirectory(prefix="penstock-add-") as folder:
             path = Path(folder) / "models.toml"
             path.write_text(text)
-            hashes = pins(path, name)
-        rows = "".join(f'"{file}" = "{digest}"\n' for file, digest in hashes.items())
-        text += f"\n[models.{name}.files]\n{rows}"
-    catalogue.write_text(f"{before.rstrip()}\n\n{text}".lstrip("\n"))
+            text = edited(text, name, {"files": dict(pins(path, name))})
+    append(catalogue, name, text)
     return read_catalogue(catalogue)[name]
-
-
-def _own_records(catalogue: Path) -> set[str]:
-    """Return the names of a catalogue's own records."""
-    import tomllib
-
-    return set(tomllib.loads(catalogue.read_text()).get("models", {}))
 
 
 def _commit(record: Model, hub: str | None) -> str:

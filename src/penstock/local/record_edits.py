@@ -42,10 +42,30 @@ def edited(text: str, name: str, values: Mapping[str, object]) -> str:
 
 def write(path: Path, name: str, values: Mapping[str, object]) -> None:
     """Change a record in its file, at once or not at all."""
-    text = edited(path.read_text(), name, values)
+    _replace(path, edited(path.read_text(), name, values))
+
+
+def append(path: Path, name: str, record: str) -> None:
+    """Append the text of a record to a catalogue, at once or not at all; the catalogue is made if it is missing.
+
+    Raises `ConfigError` for a catalogue that has a record of this name or cannot be read.
+    """
+    require_absent(path, name)
+    before = path.read_text().rstrip() if path.exists() else ""
+    _replace(path, f"{before}\n\n{record}".lstrip("\n"))
+
+
+def require_absent(path: Path, name: str) -> None:
+    """Raise `ConfigError` for a catalogue that has a record of this name or cannot be read."""
+    if path.exists() and name in _read(path).get("models", {}):
+        raise ConfigError(f"{path} has a record of {name} already")
+
+
+def _replace(path: Path, text: str) -> None:
+    mode = path.stat().st_mode if path.exists() else 0o644
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
         file.write(text)
-    Path(file.name).chmod(path.stat().st_mode)
+    Path(file.name).chmod(mode)
     Path(file.name).replace(path)
 
 
