@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -38,6 +39,8 @@ class Promotion:
     #: The shares before, the latest first.
     earlier: tuple[Shares, ...] = ()
     owner: str = ""
+    #: Etag of the object that it was read from.
+    etag: str = field(default="", compare=False)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -46,7 +49,9 @@ class Promotion:
         return tuple(dict.fromkeys([*current, *(name for shares in self.earlier for name in shares)]))
 
     def moved(self, shares: Shares, owner: str) -> Promotion:
-        """Return the promotion with other shares."""
+        """Return the promotion with other shares; the same ones change nothing, so that a repeated command is safe."""
+        if shares == self.shares:
+            return self
         return Promotion(self.alias, shares, (self.shares, *self.earlier)[:_MAX_EARLIER], owner)
 
     def back(self, owner: str) -> Promotion:
@@ -147,16 +152,20 @@ def remove_promotion(store: ObjectStore, alias: str) -> None:
     store.delete(_key(alias))
 
 
-def read_promotions(store: ObjectStore) -> dict[str, Promotion]:
-    """Return the promotions by alias; log and skip those that cannot be read."""
-    return {each.alias: each for each in _all(store)}
+def read_promotions(store: ObjectStore, before: Mapping[str, Promotion] = MappingProxyType({})) -> dict[str, Promotion]:
+    """Return the promotions by alias; log and skip those that cannot be read. Those of `before` are read if changed."""
+    return {each.alias: each for each in _all(store, before)}
 
 
-def _all(store: ObjectStore) -> Iterator[Promotion]:
+def _all(store: ObjectStore, before: Mapping[str, Promotion]) -> Iterator[Promotion]:
     for info in store.list(_PREFIX):
         alias = info.key.removeprefix(_PREFIX).removesuffix(".json")
+        if alias in before and before[alias].etag == info.etag:
+            yield before[alias]
+            continue
         try:
-            yield _of(alias, json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES)))
+            found = _of(alias, json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES)))
+            yield replace(found, etag=info.etag)
         except ObjectNotFound:
             continue
         except (ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:

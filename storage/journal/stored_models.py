@@ -186,7 +186,7 @@ def read_stored(store: ObjectStore, before: StoredCatalogue = EMPTY) -> StoredCa
     return StoredCatalogue(
         {each.name: each for key, each in current.items() if key.startswith(PUBLISHED)},
         {each.name: each for key, each in current.items() if key.startswith(CHECKED)},
-        read_promotions(store),
+        read_promotions(store, before.promotions),
     )
 
 

@@ -20,6 +20,7 @@ from penstock.formats import READS
 from penstock.jobs import JobKey, State
 from penstock.models import Catalogue, CatalogueEntry, Model, find
 from penstock.processors.registry import Registry
+from penstock.storage.journal.promotions import Promotion, put_promotion
 from penstock.storage.journal.stored_models import (
     CHECKED,
     FRESH_S,
@@ -340,6 +341,14 @@ def test_the_doctor_names_the_models_that_need_no_worker(tmp_path: Path) -> None
     objects.put_bytes(f"{PUBLISHED}later.json", b'{"version": 99}', content_type="application/json")
     (found,) = [each for each in examine(settings, "http://127.0.0.1:1") if each.name == "stored models"]
     assert (found.ok, found.detail.rpartition("; ")[2]) == (False, "this release cannot read: later")
+
+
+def test_the_doctor_names_an_alias_that_leads_nowhere(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path, secret="s")
+    put_promotion(open_store(settings.store_url, settings), Promotion("voice", {"gone": 100}))
+    (found,) = [each for each in examine(settings, "http://127.0.0.1:1") if each.name == "promoted aliases"]
+    assert not found.ok
+    assert "no model is served for voice" in found.detail
 
 
 async def test_only_changed_checks_are_stored_again(store: JobStore, objects: Store) -> None:

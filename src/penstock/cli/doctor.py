@@ -80,6 +80,11 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
         yield _stored_models(stored)
     known, listed = _read(store_address, known_models(), NONE_KNOWN), _read(store_address, passes(), NO_PASSES)
     models = merged(known, EMPTY if stored is None else stored)
+    if stored is not None and (lost := sorted(stored.promotions.keys() - models.promotions.keys())):
+        detail = f"no model is served for {', '.join(lost)}, or a record has the name: requests are refused or go there"
+        yield Finding(
+            "promoted aliases", ok=False, detail=detail, remedy="`penstock models promote` shows and moves them"
+        )
     yield from inspect_drops(settings, models, listed.rules)
     if settings.data.is_dir():
         yield _data_folder(settings)

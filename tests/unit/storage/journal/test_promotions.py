@@ -101,6 +101,7 @@ def test_forth_and_back() -> None:
     assert (second.shares, second.earlier, second.owner) == ({"floods-2": 100}, ({"floods-1": 100},), "bob")
     assert second.back("cy").shares == first.shares
     assert second.back("cy").back("cy").shares == second.shares
+    assert second.moved({"floods-2": 100}, "dan") is second, "a repeated command keeps the way back"
     many = second
     for number in range(30):
         many = many.moved({f"floods-{number}": 100}, "bob")
@@ -137,7 +138,11 @@ def test_promotions_are_stored(tmp_path: Path) -> None:
     put_promotion(store, kept)
     store.put_bytes("promotions/cut.json", b"{", content_type="application/json")
     store.put_bytes("promotions/odd.json", b'{"version": 1, "shares": {"a": 99}}', content_type="application/json")
-    assert read_promotions(store) == {"floods": kept}
+    found = read_promotions(store)
+    assert found == {"floods": kept}
+    assert read_promotions(store, found)["floods"] is found["floods"], "what did not change is not read again"
+    put_promotion(store, kept.back("you"))
+    assert read_promotions(store, found)["floods"].shares == {"b": 40, "c": 60}
     remove_promotion(store, "floods")
     remove_promotion(store, "floods")
     assert read_promotions(store) == {}
