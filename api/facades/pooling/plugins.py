@@ -36,8 +36,9 @@ async def plugin_job(call: Call, entry: CatalogueEntry, data: Any) -> JobRequest
     if not isinstance(data, dict):
         known = ", ".join(fields) or "none"
         raise InvalidRequest(errors=[Issue("/data", f"must be an object with the fields of {entry.name}: {known}")])
-    media = [place.removeprefix("/") for place, _ in media_references(entry.input_schema, data)]
-    stored = {name: await _reference(call, name, data[name]) for name in media if not _ADDRESS.match(data[name])}
+    given = {place.removeprefix("/"): text for place, text in media_references(entry.input_schema, data)}
+    inline = {name: text for name, text in given.items() if name in data and not _ADDRESS.match(text)}
+    stored = {name: await _reference(call, name, text) for name, text in inline.items()}
     return JobRequest(model=entry.name, input={**data, **stored})
 
 

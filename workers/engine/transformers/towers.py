@@ -9,16 +9,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Done, Runner
+from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.remembering import remembering
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
-from penstock.workers.engine.transformers.general import PREFIX
+from penstock.workers.engine.transformers.general import network_inputs
 from penstock.workers.engine.transformers.similarity import pooled
 
 #: Kinds of prompts -> the network's method.
@@ -50,14 +49,12 @@ class TowersRunner:
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return the kind and the shapes of all inputs."""
-        shapes = {name: getattr(value, "shape", None) for name, value in prompt.data.items()}
-        return str(prompt.data.get("kind")), *sorted(shapes.items(), key=lambda named: named[0])
+        return str(prompt.data.get("kind")), shapes_of(prompt)
 
     def admit(self, prompt: Prompt) -> SentItem:
         """Return the inputs on their way to the device."""
-        kind = prompt.data.get("kind")
-        arrays = {name.removeprefix(PREFIX): each for name, each in prompt.data.items() if name.startswith(PREFIX)}
-        if kind not in _METHODS or not arrays or not all(isinstance(each, np.ndarray) for each in arrays.values()):
+        kind, arrays = prompt.data.get("kind"), network_inputs(prompt)
+        if kind not in _METHODS or not arrays:
             raise ProcessorFailed("the network takes `kind` (text or image) and arrays `inputs.NAME`")
         ids = arrays.get("input_ids")
         if ids is not None and not (ids.size and int(ids.min()) >= 0 and int(ids.max()) < self.vocabulary):
