@@ -222,7 +222,7 @@ def test_run_lengths_are_those_of_the_library(share: float) -> None:
 
 
 def test_a_box_tells_the_pixels_of_its_mask(directories: Callable[[str], Path], files: dict[str, Path]) -> None:
-    model = a_model(directories("sam"), processor="mask-generation")
+    model = a_model(directories("sam"), processor="mask-generation", max_batch=1)
     with closing(BatchingEngine(Runners.installed())) as engine:
         done = run(model, engine, files, {"image": "media://a", "objects": OBJECTS[:1]}, {"image": "media://b"})
     assert done.result.data is not None
