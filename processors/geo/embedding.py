@@ -29,6 +29,9 @@ from penstock.processors.geo.write.vector_outputs import SHARES, VECTORS, Vector
 
 _Context = Context[EmbeddingRequest]
 
+#: Runners that make a vector of a tile, or one of each patch, by `options.pooling`.
+_POOLED = ("terratorch", "transformers")
+
 
 class RasterEmbedding:
     """Embeddings of scenes of any size in tiles; memory does not grow with the scene."""
@@ -57,7 +60,7 @@ class RasterEmbedding:
         exchange = scene_exchange(OUTPUT_NAME, self._options.coordinates)
         self.exchanges = (exchange.model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),)
         by_patch = self._options.cell_px < self._options.tile_px
-        if model.runner == "transformers" and by_patch != (self._options.pooling == "patches"):
+        if model.runner in _POOLED and by_patch != (self._options.pooling == "patches"):
             raise ConfigError(
                 f"model {model.name!r}: options.patch_px below tile_px and options.pooling 'patches' need each other"
             )

@@ -97,6 +97,7 @@ class SceneOptions(Options):
     #: Further options of the runner: compile the network; seconds per step of the runner `fake`.
     compile: bool = False
     onnx: Mapping[str, Any] = Field(default_factory=dict)
+    terratorch: Mapping[str, Any] = Field(default_factory=dict)
     step_s: float = Field(default=0, ge=0)
     bands: tuple[Band, ...] = Field(min_length=1)
     #: Number of dates. The input is all bands of the first date, then of the second, and so on.
@@ -238,7 +239,7 @@ class EmbeddingOptions(SceneOptions):
     halo_px: int = Field(default=0, ge=0)
     #: Vectors before those of the patches, such as a class token, in an output of tokens.
     prefix_tokens: int = Field(default=0, ge=0)
-    #: Options of the runner `transformers`.
+    #: Options of the runners `transformers` and `terratorch`.
     pooling: str | None = None
     normalize: bool = True
 

@@ -46,7 +46,7 @@ TABLE: Mapping[str, frozenset[str]] = {
         "openai-embedding": "openai-server vllm",
         "optical-character-recognition": "rapidocr",
         "raster-detection": "onnx torch transformers",
-        "raster-embedding": "onnx torch transformers",
+        "raster-embedding": "onnx terratorch torch transformers",
         "raster-mask-generation": "transformers",
         "raster-regression": "onnx terratorch torch",
         "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",

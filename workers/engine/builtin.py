@@ -196,6 +196,7 @@ _SCENES = {
     "segmentation": (Exchange(prompt=_TILES, optional=_COORDINATES, output=_MAPPED),),
     "regression": (Exchange(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
 }
+_VECTORS = Exchange(prompt=_TILES, optional=_COORDINATES, output={"embedding": "array (dimensions, ...)"})
 _VLLM = {
     "requests": (_SERVED,),
     "texts": (Exchange(prompt={"input_ids": "int64 (tokens)"}, output={"embedding": "float32 (dimensions)"}),),
@@ -244,7 +245,10 @@ ONNX = _spec(
 OPENAI_SERVER = _spec(_openai_server, expected_bytes=lambda _model: 0, served=True, exchanges={"requests": (_SERVED,)})
 RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
 #: The published checkpoints of Prithvi are files of torch's own format.
-TERRATORCH = _spec(_terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt"), exchanges=_SCENES)
+TERRATORCH = _spec(
+    _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt"),
+    exchanges={**_SCENES, "embedding": (_VECTORS,)},
+)  # fmt: skip
 TORCH = _spec(_torch, imports=_import_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)
 TRANSFORMERS = _spec(
     _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,

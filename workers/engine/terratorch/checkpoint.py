@@ -1,21 +1,22 @@
-"""The directory of a fine-tune, in the layout of Prithvi's published ones, which vLLM serves too.
+"""The directory of a fine-tune or a backbone, in the layout of Prithvi's published ones, which vLLM serves too.
 
     config.json          {"pretrained_cfg": {"model": {"class_path": "terratorch.tasks.SemanticSegmentationTask",
                           "init_args": {"model_factory": "EncoderDecoderFactory", "model_args": {...}}}}}
+                         or, for a backbone, {"architecture": "prithvi_eo_v2_300"}
     model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
 
-The config's parts on data and training are not read: the catalogue's record names the bands.
+The config's parts on data and training are not read: the catalogue's record names the bands. A record with
+`options.terratorch`, the arguments of the network, needs no `config.json`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -25,68 +26,29 @@ from torch import Tensor
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
+from penstock.workers.engine.terratorch.recipe import Recipe, Task, read_recipe, recipe_of
 from penstock.workers.engine.transformers.directory import read_object
 
 SAFETENSORS = "model.safetensors"
 #: Files in torch's own format, which may hold other objects than tensors.
 _PICKLES = ("*.pt", "*.ckpt")
-
-Task = Literal["segmentation", "regression"]
-
-#: Tasks by the names of TerraTorch's classes; below, each task's processor and the option with its channels.
-_TASKS: Mapping[str, Task] = MappingProxyType(
-    {"SemanticSegmentationTask": "segmentation", "PixelwiseRegressionTask": "regression"}
-)
+#: A vector of each patch, or one of the tile.
+POOLINGS = ("patches", "mean", "max", "min", "cls")
+#: Each task's processor, and the option with its channels.
 _SERVED: Mapping[Task, tuple[str, str]] = MappingProxyType(
-    {"segmentation": ("raster-segmentation", "classes"), "regression": ("raster-regression", "quantities")}
+    {
+        "segmentation": ("raster-segmentation", "classes"),
+        "regression": ("raster-regression", "quantities"),
+        "embedding_generation": ("raster-embedding", "dimensions"),
+    }
 )
-FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
-
-#: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
-_PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_LAYER = re.compile(r"torch\.nn\.(modules\.[a-z_]+\.)?[A-Z]\w*")
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """TerraTorch's arguments for building a network."""
-
-    task: Task
-    factory: str
-    #: Arguments of the factory, from the config.
-    args: Mapping[str, Any]
-
-    @property
-    def channels(self) -> int | None:
-        """The number of channels of the answer, if the config has it."""
-        if self.task == "segmentation":
-            return self._number("num_classes")
-        return self._number("num_outputs") or 1
-
-    @property
-    def bands(self) -> int | None:
-        """The number of bands of each date, if the config has it."""
-        bands = self._of_backbone("bands") or self.args.get("bands")
-        return len(bands) if isinstance(bands, list) else None
-
-    @property
-    def dates(self) -> int:
-        """The number of dates."""
-        frames = self._of_backbone("num_frames") or self.args.get("num_frames") or 1
-        return frames if isinstance(frames, int) else 1
-
-    @property
-    def stacks_dates(self) -> bool:
-        """True if dates have an axis of their own, even for a single date."""
-        return self.dates > 1 or bool(self._of_backbone("use_temporal"))
-
-    def _number(self, name: str) -> int | None:
-        value = self.args.get(name)
-        return value if isinstance(value, int) else None
-
-    def _of_backbone(self, name: str) -> Any:
-        kwargs = self.args.get("backbone_kwargs")
-        return kwargs.get(name) if isinstance(kwargs, dict) else self.args.get(f"backbone_{name}")
+_WORDS: Mapping[Task, str] = MappingProxyType(
+    {
+        "segmentation": "a segmentation",
+        "regression": "a regression",
+        "embedding_generation": "a backbone without a head",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +63,7 @@ class Checkpoint:
     def of(cls, model: Model) -> Checkpoint:
         """Check a model's directory and record; raise `ModelUnavailable` for a missing file or a mismatch."""
         path = directory_of(model)
-        recipe = read_recipe(read_object(path / "config.json"))
+        recipe = _recipe(model, path)
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))
 
@@ -113,51 +75,33 @@ class Checkpoint:
         return dict(_of_network(_read(self.weights)))
 
 
-def read_recipe(config: Mapping[str, Any]) -> Recipe:
-    """Return the recipe in a `config.json`; raise `ModelUnavailable` if it is missing or names code."""
-    published = config.get("pretrained_cfg", config)
-    model = published.get("model") if isinstance(published, dict) else None
-    settings = model.get("init_args") if isinstance(model, dict) else None
-    args = settings.get("model_args") if isinstance(settings, dict) else None
-    if not isinstance(model, dict) or not isinstance(settings, dict) or not isinstance(args, dict):
-        raise ModelUnavailable(_no_recipe(config))
-    name = str(model.get("class_path")).rpartition(".")[2]
-    if name not in _TASKS:
-        raise ModelUnavailable(f"config.json names the task {name}; known tasks: {', '.join(_TASKS)}")
-    factory = str(settings.get("model_factory", FACTORIES[0]))
-    if factory not in FACTORIES:
-        raise ModelUnavailable(f"config.json names the factory {factory}; known factories: {', '.join(FACTORIES)}")
-    for key, value in args.items():
-        if key != "backbone":
-            _refuse_code(key, value)
-    return Recipe(_TASKS[name], factory, args)
+def _recipe(model: Model, path: Path) -> Recipe:
+    """Return the recipe of the record or of the directory; raise `ModelUnavailable`."""
+    given = model.options.get("terratorch")
+    if not isinstance(given, Mapping) or not given:
+        dates = model.options.get("dates", 1)
+        return read_recipe(read_object(path / "config.json"), dates=dates if isinstance(dates, int) else 1)
+    for task, (processor, _) in _SERVED.items():
+        if model.processor == processor:
+            return recipe_of(given, task, source="options.terratorch")
+    raise ModelUnavailable(f"options.terratorch is for {', '.join(name for name, _ in _SERVED.values())}")
 
 
-def _no_recipe(config: Mapping[str, Any]) -> str:
-    if "architecture" in config:
-        return (
-            f"config.json is of the backbone {config['architecture']} alone, which has no output for a scene: "
-            "fine-tune it with TerraTorch, and serve the fine-tune"
-        )
-    return "config.json has no pretrained_cfg.model.init_args.model_args, the arguments of the network"
-
-
-def _refuse_code(key: str, value: Any) -> None:
-    """Raise `ModelUnavailable` for a class that is not a layer of torch: building the network would call it."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in values:
-        _refuse_code(key, part)
-    if isinstance(value, str) and _PYTHON_PATH.fullmatch(value) and not _LAYER.fullmatch(value):
-        raise ModelUnavailable(
-            f"config.json names the Python object {value} in {key}: only layers of torch.nn are allowed"
-        )
+def pooling_of(model: Model) -> str:
+    """Return how the vectors of a tile are made; raise `ModelUnavailable` for an unknown way."""
+    pooling = model.options.get("pooling") or "mean"
+    if pooling not in POOLINGS:
+        raise ModelUnavailable(f"options.pooling is {pooling!r}; known poolings: {', '.join(POOLINGS)}")
+    return str(pooling)
 
 
 def _check_record(model: Model, recipe: Recipe) -> None:
     """Compare the catalogue's record with the config of the network; raise `ModelUnavailable`."""
     processor, named = _SERVED[recipe.task]
+    if recipe.task == "embedding_generation":
+        pooling_of(model)
     if model.processor in dict(_SERVED.values()) and model.processor != processor:
-        raise ModelUnavailable(f"config.json is of a {recipe.task}, which the processor {processor} serves")
+        raise ModelUnavailable(f"config.json is of {_WORDS[recipe.task]}, which the processor {processor} serves")
     said = {
         named: (_length(model.options.get(named)), recipe.channels),
         "bands": (_length(model.options.get("bands")), recipe.bands),
@@ -165,7 +109,7 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     }
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
-            raise ModelUnavailable(f"config.json is of a network of {theirs} {name}, options.{name} are {ours}")
+            raise ModelUnavailable(f"its arguments are of a network of {theirs} {name}, options.{name} are {ours}")
 
 
 def _length(listed: Any) -> int:

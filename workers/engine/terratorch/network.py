@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from penstock.errors import ModelUnavailable
-from penstock.workers.engine.terratorch.checkpoint import Checkpoint, Recipe, is_needed
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint, is_needed, pooling_of
+from penstock.workers.engine.terratorch.recipe import Recipe
+
+#: Beginnings of a backbone's names in published files, and in the network that TerraTorch builds of it.
+_SPELT = (("", ""), ("", "encoder."), ("encoder.", "encoder.clay_encoder."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Built:
 
 def build(checkpoint: Checkpoint) -> Built:
     """Return the checkpoint's network on the processor; raise `ModelUnavailable` where its parts do not fit."""
-    module = _new(checkpoint.recipe)
+    module = _new(checkpoint.recipe, pooling_of(checkpoint.model))
     _fill(module, checkpoint)
     encoder = getattr(module, "encoder", None)
     return Built(
@@ -35,21 +39,41 @@ def build(checkpoint: Checkpoint) -> Built:
     )
 
 
-def _new(recipe: Recipe) -> nn.Module:
+def _new(recipe: Recipe, pooling: Any) -> nn.Module:
     """Return the network without weights: the backbone's weights come with the checkpoint, never from the hub."""
     factory = getattr(library(), recipe.factory)()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice for training
         try:
             module = factory.build_model(task=recipe.task, **_without_fetching(recipe))
+            if recipe.task == "embedding_generation" and not recipe.args.get("necks"):
+                module.neck = _neck(module.encoder, recipe, pooling)
         except Exception as error:  # wrong arguments raise errors of any type
             first = next(iter(str(error).strip().splitlines()), "")
             raise ModelUnavailable(
-                f"TerraTorch cannot build the network of config.json ({type(error).__name__}: {first})"
+                f"TerraTorch cannot build the network of its arguments ({type(error).__name__}: {first})"
             ) from error
     if not isinstance(module, nn.Module):
-        raise ModelUnavailable(f"TerraTorch built a {type(module).__name__} of config.json, which is no network")
+        raise ModelUnavailable(f"TerraTorch built a {type(module).__name__}, which is no network")
     return module
+
+
+def _neck(encoder: Any, recipe: Recipe, pooling: Any) -> nn.Module:
+    """Return the necks that TerraTorch's `EmbeddingGenerationTask` puts behind a backbone."""
+    from terratorch.models.necks import NeckSequential, build_neck_list
+
+    leads = any(name.rpartition(".")[2] == "cls_token" for name, _ in encoder.named_parameters())
+    if pooling == "patches":
+        necks = [
+            {"name": "SelectIndices", "indices": [recipe.layer]},
+            {"name": "ReshapeTokensToImage", "remove_cls_token": leads, "effective_time_dim": recipe.dates},
+        ]
+    else:
+        drops = leads and pooling != "cls"
+        necks = [{"name": "AggregateTokens", "pooling": pooling, "indices": [recipe.layer], "drop_cls": drops}]
+    built, _ = build_neck_list(necks, encoder.out_channels)
+    neck: nn.Module = NeckSequential(*built)
+    return neck
 
 
 def _without_fetching(recipe: Recipe) -> dict[str, Any]:
@@ -66,18 +90,30 @@ def _without_fetching(recipe: Recipe) -> dict[str, Any]:
 
 
 def _fill(module: nn.Module, checkpoint: Checkpoint) -> None:
-    name = checkpoint.weights.name
+    name, weights = checkpoint.weights.name, checkpoint.tensors()
+    if checkpoint.recipe.task == "embedding_generation":
+        weights = _of_backbone(weights, set(filter(is_needed, module.state_dict())))
     try:
         # The backbone library's own `load_state_dict` only warns of weights of another shape and leaves them random.
-        report = nn.Module.load_state_dict(module, checkpoint.tensors(), strict=False)
+        report = nn.Module.load_state_dict(module, weights, strict=False)
     except RuntimeError as error:
-        raise ModelUnavailable(f"the weights in {name} have other shapes than the network of config.json") from error
+        raise ModelUnavailable(f"the weights in {name} have other shapes than the network of its arguments") from error
     lacking = sorted(filter(is_needed, report.missing_keys))
     for words, names in (("lacks", lacking), ("has, and the network lacks,", sorted(report.unexpected_keys))):
         if names:
             raise ModelUnavailable(
-                f"{name} {words} {len(names)} of the weights of the network of config.json, the first is {names[0]!r}"
+                f"{name} {words} {len(names)} of the weights of the network, the first is {names[0]!r}"
             )
+
+
+def _of_backbone(weights: Mapping[str, Tensor], needed: Collection[str]) -> dict[str, Tensor]:
+    """Return a published file's weights by the names in the network, of the spelling that gives most of them.
+
+    Other weights in such a file serve the pretraining: a decoder, other modalities.
+    """
+    spelled = ({new + name.removeprefix(old): name for name in weights if name.startswith(old)} for old, new in _SPELT)
+    best = max(spelled, key=lambda names: len(names.keys() & needed))
+    return {name: weights[file] for name, file in best.items() if name in needed}
 
 
 @cache

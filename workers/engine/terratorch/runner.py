@@ -2,24 +2,28 @@
 
 Prompts have `pixels`, float32 (dates * bands, H, W), date after date. If the network was trained with them and they are
 known, prompts also have `temporal_coords`, float32 (dates, 2) of year and day of the year from 0, and
-`location_coords`, float32 (2,) of latitude and longitude. Outputs have `probability`, float32 (classes, H, W), or
-`values`, float32 (quantities, H, W).
+`location_coords`, float32 (2,) of latitude and longitude. Outputs have `probability`, float32 (classes, H, W),
+`values`, float32 (quantities, H, W), or `embedding`, float32 (dimensions, rows, columns) or (dimensions,), as
+TerraTorch's backbone gives it, or of length 1 with `options.normalize = true`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.terratorch.checkpoint import Checkpoint, Recipe
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import Built, build
+from penstock.workers.engine.terratorch.recipe import Recipe
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.weights import naming
 
@@ -32,9 +36,11 @@ State = Mapping[str, Sent]
 class TerraTorchRunner:
     """A network of TerraTorch. On a CPU prompts run one by one, for the same bits (see `torch.runner`)."""
 
-    def __init__(self, built: Built, recipe: Recipe, device: TorchDevice, *, max_batch: int) -> None:
-        """Move the network to the device."""
-        self._recipe, self._device = recipe, device
+    def __init__(
+        self, built: Built, recipe: Recipe, device: TorchDevice, *, max_batch: int, normalises: bool = False
+    ) -> None:
+        """Move the network to the device. `normalises`: vectors have the length 1."""
+        self._recipe, self._device, self._normalises = recipe, device, normalises
         coordinates: dict[str, tuple[int, ...]] = {TIME: (recipe.dates, 2), LOCATION: (2,)}
         takes = {TIME: built.takes_time, LOCATION: built.takes_location}
         #: Shapes of the network's inputs beside the pixels, by name.
@@ -70,19 +76,22 @@ class TerraTorchRunner:
         """Run the network once."""
         with self._device.running():
             batch = {name: self._device.stack([state[name] for state in states]) for name in states[0]}
-            answer = self._module(batch.pop(PIXELS), **batch).output.float()
-            name, tensor = self._named(answer)
+            name, tensor = self._named(self._module(batch.pop(PIXELS), **batch))
             return [Done(Output({name: array})) for array in arrays_of(tensor)]
 
     def close(self) -> None:
         """Free the device's memory."""
         self._device.free(self._module)
 
-    def _named(self, answer: Tensor) -> tuple[str, Tensor]:
+    def _named(self, answer: Any) -> tuple[str, Tensor]:
+        if self._recipe.task == "embedding_generation":
+            vectors: Tensor = answer[-1].float()
+            return "embedding", functional.normalize(vectors, dim=1) if self._normalises else vectors
+        tensor = answer.output.float()
         if self._recipe.task == "segmentation":
-            return "probability", torch.softmax(answer, dim=1)
+            return "probability", torch.softmax(tensor, dim=1)
         # TerraTorch drops the axis of a single channel.
-        return "values", answer[:, None] if answer.ndim == 3 else answer
+        return "values", tensor[:, None] if tensor.ndim == 3 else tensor
 
     def _checked(self, prompt: Prompt) -> np.ndarray[tuple[int, int, int], np.dtype[np.float32]]:
         unknown = prompt.data.keys() - {PIXELS, *self._coordinates}
@@ -113,7 +122,9 @@ def load_terratorch(model: Model) -> Runner:
         checkpoint = Checkpoint.of(model)
         built = build(checkpoint)
         _check_coordinates(model, built)
-        return TerraTorchRunner(built, checkpoint.recipe, TorchDevice.of(model), max_batch=model.max_batch)
+        normalises = model.options.get("normalize") is True
+        device = TorchDevice.of(model)
+        return TerraTorchRunner(built, checkpoint.recipe, device, max_batch=model.max_batch, normalises=normalises)
 
 
 def check_terratorch(model: Model) -> None:

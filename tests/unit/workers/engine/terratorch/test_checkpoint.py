@@ -16,7 +16,8 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
-from penstock.workers.engine.terratorch.checkpoint import Checkpoint, Recipe, read_recipe
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint
+from penstock.workers.engine.terratorch.recipe import Recipe, read_recipe
 
 ARGS = {
     "backbone": "prithvi_eo_v2_300_tl",
@@ -75,7 +76,7 @@ def test_arguments_of_the_backbone_may_stand_together() -> None:
     [
         ({}, "no pretrained_cfg.model.init_args.model_args"),
         ({"pretrained_cfg": {"model": {"init_args": {}}}}, "no pretrained_cfg.model.init_args.model_args"),
-        ({"architecture": "prithvi_eo_v2_300", "pretrained_cfg": {"img_size": 224}}, "prithvi_eo_v2_300 alone"),
+        ({"architecture": "prithvi_eo_v2_300", "pretrained_cfg": {"img_size": 224}}, "a backbone without a head"),
         (config(task="terratorch.tasks.ClassificationTask"), "task ClassificationTask; known tasks: Semantic"),
         (config(model_factory="os.system"), "factory os.system; known factories: EncoderDecoderFactory"),
         (config(ARGS | {"head_final_act": "os.abort"}), "Python object os.abort in head_final_act"),
@@ -85,12 +86,64 @@ def test_arguments_of_the_backbone_may_stand_together() -> None:
         (config(ARGS | {"backbone_bands": ["RED"]}), "1 bands, options.bands are 6"),
         (config(ARGS | {"backbone_num_frames": 1}), "1 dates, options.dates are 3"),
         (config(task="terratorch.tasks.PixelwiseRegressionTask"), "processor raster-regression serves"),
+        (config(task="terratorch.tasks.ObjectDetectionTask"), "task ObjectDetectionTask; known tasks: Semantic"),
+        (config({"num_classes": 2}), "config.json names no backbone"),
         ([], "not a JSON object"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(content: object, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
         Checkpoint.of(record(folder(tmp_path, content)))
+
+
+TERRAMIND = {"backbone": "terramind_v1_base", "backbone_modalities": ["S2L2A"]}
+
+
+def embedding(path: Path, **options: Any) -> Model:
+    return record(path, **options).model_copy(update={"processor": "raster-embedding"})
+
+
+def test_a_published_backbone_takes_the_dates_of_the_record(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"architecture": "prithvi_eo_v2_300", "pretrained_cfg": {"img_size": 224}})
+    recipe = Checkpoint.of(embedding(path)).recipe
+    assert (recipe.task, recipe.bands, recipe.dates, recipe.stacks_dates) == ("embedding_generation", 6, 3, True)
+
+
+def test_the_record_has_the_arguments_of_a_network_without_a_config(tmp_path: Path) -> None:
+    save_file(WEIGHT, tmp_path / "model.safetensors")
+    recipe = Checkpoint.of(embedding(tmp_path, terratorch=TERRAMIND, bands=[{}] * 12, dates=1)).recipe
+    assert (recipe.task, recipe.args, recipe.bands) == ("embedding_generation", TERRAMIND, 12)
+    fine_tune = record(tmp_path, terratorch=ARGS)
+    assert Checkpoint.of(fine_tune).recipe == Recipe("segmentation", "EncoderDecoderFactory", ARGS)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"terratorch": TERRAMIND, "dates": 1}, "12 bands, options.bands are 6"),
+        ({"terratorch": TERRAMIND | {"backbone_modalities": ["S2L2A", "S1GRD"]}}, "a scene is one image"),
+        ({"terratorch": TERRAMIND | {"backbone_modalities": ["captions"]}}, "one of S2L2A, S2L1C"),
+        ({"terratorch": {"backbone": "terramind_v1_base"}}, "a scene is one image"),
+        ({"terratorch": {"backbone": "prithvi_eo_v2_300"}}, "1 dates, options.dates are 3"),
+        ({"terratorch": {"backbone_act": "os.system"}}, "options.terratorch names no backbone"),
+        (
+            {"terratorch": TERRAMIND | {"act": "os.system"}},
+            "options.terratorch names the Python object os.system",
+        ),
+        ({"pooling": "sum"}, "options.pooling is 'sum'; known poolings: patches, mean"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    path = folder(tmp_path, {"architecture": "prithvi_eo_v2_300"})
+    with pytest.raises(ModelUnavailable, match=sentence):
+        Checkpoint.of(embedding(path, **options))
+
+
+def test_embeddings_are_of_one_layer() -> None:
+    task = "terratorch.tasks.EmbeddingGenerationTask"
+    assert read_recipe(config(ARGS, task, layers=[-2])).layer == -2
+    with pytest.raises(ModelUnavailable, match=r"layers \[0, 1\]: embeddings are made of one layer"):
+        read_recipe(config(ARGS, task, layers=[0, 1]))
 
 
 def test_layers_of_torch_and_names_of_timm_are_no_code() -> None:

@@ -1,0 +1,153 @@
+"""TerraTorch's arguments for building a network: from a `config.json`, or from the record's `options.terratorch`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from penstock.errors import ModelUnavailable
+
+Task = Literal["segmentation", "regression", "embedding_generation"]
+
+#: Tasks by the names of TerraTorch's classes.
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        "SemanticSegmentationTask": "segmentation",
+        "PixelwiseRegressionTask": "regression",
+        "EmbeddingGenerationTask": "embedding_generation",
+    }
+)
+FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
+
+#: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
+_PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_LAYER = re.compile(r"torch\.nn\.(modules\.[a-z_]+\.)?[A-Z]\w*")
+
+#: Bands of backbones whose arguments do not list them, by the beginning of the backbone's name.
+_BANDS = MappingProxyType({"prithvi_eo": 6, "clay_v1": 6})
+#: Bands of TerraMind's modalities, which are images.
+_MODALITIES = MappingProxyType({"S2L2A": 12, "S2L1C": 13, "S2RGB": 3, "S1GRD": 2, "S1RTC": 2, "DEM": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """TerraTorch's arguments for building a network."""
+
+    task: Task
+    factory: str
+    #: Arguments of the factory.
+    args: Mapping[str, Any]
+    #: Index of the backbone's layer that gives embeddings.
+    layer: int = -1
+
+    @property
+    def channels(self) -> int | None:
+        """The number of channels of the answer, if the arguments have it."""
+        if self.task == "segmentation":
+            return self._number("num_classes")
+        return None if self.task == "embedding_generation" else self._number("num_outputs") or 1
+
+    @property
+    def bands(self) -> int | None:
+        """The number of bands of each date, if it is known."""
+        bands = self._of_backbone("bands") or self.args.get("bands")
+        if isinstance(bands, list):
+            return len(bands)
+        if isinstance(bands, dict):
+            return sum(len(names) for names in bands.values() if isinstance(names, list))
+        if self.modalities:
+            return _MODALITIES[self.modalities[0]]
+        if self.factory != FACTORIES[0]:
+            return None
+        return next((count for name, count in _BANDS.items() if self.backbone.startswith(name)), None)
+
+    @property
+    def backbone(self) -> str:
+        """The backbone's name."""
+        return str(self.args.get("backbone"))
+
+    @property
+    def modalities(self) -> Sequence[str]:
+        """The backbone's modalities; empty for a backbone of images alone."""
+        found = self._of_backbone("modalities")
+        return found if isinstance(found, list) else ()
+
+    @property
+    def dates(self) -> int:
+        """The number of dates."""
+        frames = self._of_backbone("num_frames") or self.args.get("num_frames") or 1
+        return frames if isinstance(frames, int) else 1
+
+    @property
+    def stacks_dates(self) -> bool:
+        """True if dates have an axis of their own, even for a single date."""
+        return self.dates > 1 or bool(self._of_backbone("use_temporal"))
+
+    def _number(self, name: str) -> int | None:
+        value = self.args.get(name)
+        return value if isinstance(value, int) else None
+
+    def _of_backbone(self, name: str) -> Any:
+        kwargs = self.args.get("backbone_kwargs")
+        return kwargs.get(name) if isinstance(kwargs, dict) else self.args.get(f"backbone_{name}")
+
+
+def read_recipe(config: Mapping[str, Any], *, dates: int = 1) -> Recipe:
+    """Return the recipe in a `config.json`, of a TerraTorch task or of a published Prithvi backbone.
+
+    `dates` is the number of dates for a backbone, which takes any. Raises `ModelUnavailable` if the recipe is missing
+    or names code.
+    """
+    published = config.get("pretrained_cfg", config)
+    model = published.get("model") if isinstance(published, dict) else None
+    if model is None and isinstance(config.get("architecture"), str):
+        return recipe_of({"backbone": config["architecture"], "backbone_num_frames": dates}, "embedding_generation")
+    settings = model.get("init_args") if isinstance(model, dict) else None
+    args = settings.get("model_args") if isinstance(settings, dict) else None
+    if not isinstance(model, dict) or not isinstance(settings, dict) or not isinstance(args, dict):
+        raise ModelUnavailable(
+            "config.json has no pretrained_cfg.model.init_args.model_args, the arguments of the network"
+        )
+    name = str(model.get("class_path")).rpartition(".")[2]
+    if name not in TASKS:
+        raise ModelUnavailable(f"config.json names the task {name}; known tasks: {', '.join(TASKS)}")
+    factory = str(settings.get("model_factory", FACTORIES[0]))
+    if factory not in FACTORIES:
+        raise ModelUnavailable(f"config.json names the factory {factory}; known factories: {', '.join(FACTORIES)}")
+    layers = settings.get("layers") or [-1]
+    if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], int):
+        raise ModelUnavailable(f"config.json asks for the layers {layers}: embeddings are made of one layer")
+    return recipe_of(args, TASKS[name], factory=factory, layer=layers[0])
+
+
+def recipe_of(
+    args: Mapping[str, Any], task: Task, *, factory: str = FACTORIES[0], layer: int = -1, source: str = "config.json"
+) -> Recipe:
+    """Return the recipe of a factory's arguments; raise `ModelUnavailable` where they name code or several inputs."""
+    if not isinstance(args.get("backbone"), str):
+        raise ModelUnavailable(f"{source} names no backbone")
+    for key, value in args.items():
+        if key != "backbone":
+            _refuse_code(key, value, source)
+    recipe = Recipe(task, factory, args, layer)
+    modalities = recipe.modalities
+    if recipe.backbone.startswith("terramind") and (len(modalities) != 1 or modalities[0] not in _MODALITIES):
+        raise ModelUnavailable(
+            f"{source} has the modalities {list(modalities)}: a scene is one image, so give backbone_modalities with "
+            f"one of {', '.join(_MODALITIES)}"
+        )
+    return recipe
+
+
+def _refuse_code(key: str, value: Any, source: str) -> None:
+    """Raise `ModelUnavailable` for a class that is not a layer of torch: building the network would call it."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in values:
+        _refuse_code(key, part, source)
+    if isinstance(value, str) and _PYTHON_PATH.fullmatch(value) and not _LAYER.fullmatch(value):
+        raise ModelUnavailable(
+            f"{source} names the Python object {value} in {key}: only layers of torch.nn are allowed"
+        )
