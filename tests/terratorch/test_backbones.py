@@ -1,0 +1,205 @@
+"""Embeddings of scenes by backbones that TerraTorch builds: the same numbers as its own forward pass."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import penstock
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.registry import Registry
+from penstock.processors.testing import check_processor
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import Runners
+from tests.support.geo.scenes import write_scene
+from tests.terratorch.tiny import SIDE, normalised, record, scene
+
+pq = pytest.importorskip("pyarrow.parquet")
+PATCH = 16
+GRID = SIDE // PATCH
+TINY = "prithvi_eo_v2_tiny_tl"
+NOISE = {"atol": 1e-5, "rtol": 1e-5}
+TERRAMIND = {"backbone": "terramind_v1_tiny", "backbone_modalities": ["S2L2A"]}
+
+
+def published(folder: Path, kind: str = f"{TINY}_mae") -> Path:
+    """Write a backbone as it is published: the whole autoencoder in a file of torch's own, and its name in a config."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import terratorch.models  # noqa: F401
+        from terratorch.registry import FULL_MODEL_REGISTRY
+
+        torch.manual_seed(3)
+        whole = FULL_MODEL_REGISTRY.build(kind, pretrained=False)
+    folder.mkdir()
+    torch.save(whole.state_dict(), folder / "Prithvi_EO_V2_tiny_TL.pt")
+    (folder / "config.json").write_text(json.dumps({"architecture": TINY, "pretrained_cfg": {"img_size": 224}}))
+    return folder
+
+
+def backbone(**args: Any) -> Any:
+    """Return a backbone as TerraTorch builds it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import terratorch.models  # noqa: F401
+        from terratorch.registry import BACKBONE_REGISTRY
+
+        torch.manual_seed(3)
+        return BACKBONE_REGISTRY.build(args.pop("backbone"), **{"pretrained": False, **args}).eval()
+
+
+def vectors(folder: Path, **options: Any) -> Model:
+    """Return the record of a backbone."""
+    base = record(folder, quantities=[{"name": "left out"}], **options)
+    kept = {name: value for name, value in base.options.items() if name not in {"quantities", "overlap"}}
+    # One engine keeps a model by its name.
+    name = f"tiny-{kept.get('pooling')}-{kept.get('normalize')}".lower()
+    return base.model_copy(update={"name": name, "processor": "raster-embedding", "options": kept})
+
+
+def patches(features: torch.Tensor, dates: int = 1, skip: int = 1) -> npt.NDArray[np.float32]:
+    """Return (dates * dimensions, rows, columns) of tokens, date after date, row after row."""
+    tokens = features[0, skip:].detach().numpy()
+    return np.concatenate([part.T.reshape(-1, GRID, GRID) for part in np.split(tokens, dates)])
+
+
+@pytest.fixture
+def engine() -> Iterator[BatchingEngine]:
+    with closing(BatchingEngine(Runners.installed())) as engine:
+        yield engine
+
+
+def embed(engine: BatchingEngine, model: Model, request: Mapping[str, Any], folder: Path) -> npt.NDArray[np.float32]:
+    """Return the vectors of a request, through the whole processor and its conformance test."""
+    Runners.installed().check(model)
+    parts = request.get("dates", [request])
+    files = {part["scene"]: Path(part["scene"].removeprefix("media://")) for part in parts}
+    finished = check_processor(
+        Registry.imported().processor_for(model),
+        {**request, "outputs": ["embeddings", "geoparquet"]},
+        files,
+        engine=lambda prompts: engine.run(model, prompts, check=lambda: None),
+        other={**request, "outputs": ["stats"]},
+    )
+    for name in ("embeddings.tif", "embeddings.parquet"):
+        (folder / name).write_bytes(finished.artifacts[name][1])
+    with rasterio.open(folder / "embeddings.tif") as file:
+        found = np.asarray(file.read())
+    table = pq.read_table(folder / "embeddings.parquet")
+    rows, columns = table["row"].to_numpy(), table["column"].to_numpy()
+    assert len(table) == found.shape[1] * found.shape[2]
+    np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), np.float32), found[:, rows, columns].T)
+    return found
+
+
+def test_a_published_prithvi_gives_the_vectors_of_terratorch(engine: BatchingEngine, tmp_path: Path) -> None:
+    folder, path = published(tmp_path / "published"), scene(tmp_path / "s.tif")
+    own = backbone(backbone=TINY, pretrained=True, ckpt_path=str(folder / "Prithvi_EO_V2_tiny_TL.pt"))
+    features = own(normalised(path))[-1]
+    request = {"scene": f"media://{path}"}
+    found = embed(engine, vectors(folder, patch_px=PATCH, pooling="patches"), request, tmp_path)
+    np.testing.assert_allclose(found, patches(features), **NOISE)
+    assert found.std(axis=(1, 2)).mean() > 1e-3, "the vectors of all patches are the same: nothing is compared"
+    tokens = features[0].detach().numpy()
+    for pooling, expected in {"mean": tokens[1:].mean(0), "max": tokens[1:].max(0), "cls": tokens[0]}.items():
+        found = embed(engine, vectors(folder, pooling=pooling), request, tmp_path)
+        np.testing.assert_allclose(found[:, 0, 0], expected, **NOISE)
+
+
+def test_dates_times_and_a_place_reach_the_backbone(engine: BatchingEngine, tmp_path: Path) -> None:
+    folder = published(tmp_path / "published")
+    own = backbone(backbone=TINY, pretrained=True, ckpt_path=str(folder / "Prithvi_EO_V2_tiny_TL.pt"), num_frames=2)
+    paths = [scene(tmp_path / f"{i}.tif", seed=i) for i in range(2)]
+    times = ["2019-03-01T10:00:00Z", "2020-12-31T10:00:00Z"]
+    dates = [{"scene": f"media://{path}", "datetime": time} for path, time in zip(paths, times, strict=True)]
+    coordinates = {"time": "needed", "location": "needed"}
+    model = vectors(folder, patch_px=PATCH, pooling="patches", dates=2, coordinates=coordinates)
+    found = embed(engine, model, {"dates": dates, "location": {"lat": 45.0, "lon": 15.0}}, tmp_path)
+    told = {
+        "temporal_coords": torch.tensor([[[2019.0, 59.0], [2020.0, 365.0]]]),
+        "location_coords": torch.tensor([[45.0, 15.0]]),
+    }
+    expected = patches(own(normalised(*paths), **told)[-1], dates=2)
+    np.testing.assert_allclose(found, expected, **NOISE)
+    assert abs(patches(own(normalised(*paths))[-1], dates=2) - expected).max() > 1e-3
+
+
+def test_a_task_of_embeddings_gives_the_vectors_of_the_layer_that_it_names(
+    engine: BatchingEngine, tmp_path: Path
+) -> None:
+    args = {"backbone": TINY, "backbone_pretrained": True}
+    own, folder, path = backbone(backbone=TINY), tmp_path / "task", scene(tmp_path / "s.tif")
+    folder.mkdir()
+    init = {"model_args": args, "layers": [5], "has_cls": True}
+    task = {"class_path": "terratorch.tasks.EmbeddingGenerationTask", "init_args": init}
+    (folder / "config.json").write_text(json.dumps({"pretrained_cfg": {"model": task}}))
+    torch.save({"state_dict": {f"model.encoder.{k}": v for k, v in own.state_dict().items()}}, folder / "last.ckpt")
+    found = embed(engine, vectors(folder, patch_px=PATCH, pooling="patches"), {"scene": f"media://{path}"}, tmp_path)
+    np.testing.assert_allclose(found, patches(own(normalised(path))[5]), **NOISE)
+    unit = vectors(folder, patch_px=PATCH, pooling="patches", normalize=True)
+    found = embed(engine, unit, {"scene": f"media://{path}"}, tmp_path)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=0), 1, rtol=1e-5)
+
+
+def test_terramind_of_one_modality_runs_without_a_config(engine: BatchingEngine, tmp_path: Path) -> None:
+    whole = backbone(backbone=TERRAMIND["backbone"], modalities=["S2L2A", "S1GRD", "DEM"])
+    folder = tmp_path / "terramind"
+    folder.mkdir()
+    decoder = {"decoder.0.norm1.weight": torch.ones(2)}
+    torch.save(whole.state_dict() | decoder, folder / "TerraMind_v1_tiny.pt")
+    pixels = np.random.default_rng(1).integers(1, 9000, (12, SIDE, SIDE)).astype(np.uint16)
+    path = write_scene(tmp_path / "s.tif", pixels)
+    bands = [{"name": f"B{i:02}", "mean": 1000.0 + i, "std": 2000.0} for i in range(12)]
+    model = vectors(folder, patch_px=PATCH, pooling="patches", terratorch=TERRAMIND, bands=bands)
+    request = {"scene": f"media://{path}", "bands": list(range(1, 13)), "radiometry": {"scale": 1, "trust": True}}
+    found = embed(engine, model, request, tmp_path)
+    mean = 1000.0 + np.arange(12)[:, None, None]
+    given = torch.from_numpy(((pixels - mean) / 2000.0).astype(np.float32))[None]
+    own = backbone(backbone=TERRAMIND["backbone"], modalities=["S2L2A"])
+    own.load_state_dict({name: tensor for name, tensor in whole.state_dict().items() if name in own.state_dict()})
+    np.testing.assert_allclose(found, patches(own(given)[-1], skip=0), **NOISE)
+
+
+def test_weights_of_another_backbone_are_refused(tmp_path: Path) -> None:
+    folder = published(tmp_path / "published")
+    weights = torch.load(folder / "Prithvi_EO_V2_tiny_TL.pt", weights_only=True)
+    torch.save(weights | {"encoder.cls_token": torch.ones(1, 1, 8)}, folder / "Prithvi_EO_V2_tiny_TL.pt")
+    with pytest.raises(ModelUnavailable, match="have other shapes than the network"):
+        Runners.installed().load(vectors(folder))
+    del weights["encoder.cls_token"]
+    torch.save(weights, folder / "Prithvi_EO_V2_tiny_TL.pt")
+    with pytest.raises(ModelUnavailable, match=r"lacks 1 of the weights of the network, the first is 'encoder.cls"):
+        Runners.installed().load(vectors(folder))
+    (folder / "config.json").write_text(json.dumps({"architecture": "prithvi_eo_v9"}))
+    with pytest.raises(ModelUnavailable, match="TerraTorch cannot build the network"):
+        Runners.installed().load(vectors(folder))
+
+
+def test_a_scene_of_many_tiles_has_a_vector_for_each_patch(tmp_path: Path) -> None:
+    model = vectors(published(tmp_path / "published"), patch_px=PATCH, halo_px=PATCH, pooling="patches")
+    catalogue = tmp_path / "models.toml"
+    fields = json.loads(model.model_dump_json(include={"title", "runner", "processor", "source", "revision"}))
+    options = {**model.options, "bands": "BANDS"}
+    lines = ["[models.tiny]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
+    del options["bands"], options["default_radiometry"]
+    lines += ["[models.tiny.options]", *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
+    lines += ["default_radiometry = [{ dtypes = ['uint16'], scale = 1.0 }]"]
+    for band in model.options["bands"]:
+        lines += ["[[models.tiny.options.bands]]", *(f"{name} = {json.dumps(value)}" for name, value in band.items())]
+    catalogue.write_text("\n".join(lines))
+    with closing(penstock.Engine(catalogue=[catalogue])) as engine:
+        result = engine.run("tiny", scene=scene(tmp_path / "s.tif", height=130, width=100))
+    assert result.data["embeddings"] == {
+        "count": 63, "dimensions": 192, "width": 7, "height": 9, "pixels_per_side": PATCH,
+    }  # fmt: skip
