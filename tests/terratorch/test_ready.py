@@ -1,15 +1,18 @@
-"""Ready records, each with a checkpoint of the published layout, a small network and random weights."""
+"""Ready records, with checkpoints of the published layouts and random weights."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import penstock
 from penstock.models import read_catalogue
@@ -19,6 +22,32 @@ from tests.support.fake_hub import a_hub
 from tests.support.geo.scenes import write_scene
 from tests.terratorch.test_backbones import TERRAMIND, backbone, published
 from tests.terratorch.tiny import config, model_args, network, save
+
+FLOODS = "ibm-nasa-geospatial/Prithvi-EO-2.0-300M-TL-Sen1Floods11"
+BURN_SCARS = "ibm-nasa-geospatial/Prithvi-EO-2.0-300M-BurnScars"
+
+
+def flood_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of the fine-tune for floods: `config.json` and safetensors."""
+    args = {**model_args(num_classes=2), "backbone_img_size": 512}
+    checkpoint = save(folder, "segmentation", args, network("segmentation", args))
+    return contents(checkpoint)
+
+
+def burn_scar_files(_: Path) -> dict[str, bytes]:
+    """Return the files of the fine-tune for burn scars: a config of the command line, and a checkpoint of Lightning."""
+    decoder = {"decoder": "UNetDecoder", "decoder_channels": [32, 16, 8, 4], "rescale": True}
+    args = {**model_args(num_classes=2), **decoder, "backbone_img_size": 512}
+    weights = {f"model.{name}": tensor for name, tensor in network("segmentation", args).state_dict().items()}
+    file = io.BytesIO()
+    torch.save({"epoch": 40, "state_dict": weights, "hyper_parameters": {"model_args": args}, "loops": {}}, file)
+    trained: dict[str, Any] = config("segmentation", args)["pretrained_cfg"]
+    return {
+        "burn_scars_config.yaml": yaml.safe_dump({"trainer": {"max_epochs": 100}, **trained}).encode(),
+        "Prithvi_EO_V2_300M_BurnScars.pt": file.getvalue(),
+        "inference.py": b"raise SystemExit",
+        "splits/train.txt": b"T10SEH.2018190.v1",
+    }
 
 
 def added(name: str, repository: str, files: Mapping[str, bytes], folder: Path) -> set[str]:
@@ -41,41 +70,23 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "repository", "weights", "classes"),
+    ("name", "repository", "made", "fetched", "classes"),
     [
-        ("prithvi-floods", "ibm-nasa-geospatial/Prithvi-EO-2.0-300M-TL-Sen1Floods11", None, ["no water", "water"]),
-        (
-            "prithvi-burn-scars",
-            "ibm-nasa-geospatial/Prithvi-EO-2.0-300M-BurnScars",
-            "Prithvi_EO_V2_300M_BurnScars.pt",
-            ["not burned", "burn scar"],
-        ),
+        ("prithvi-floods", FLOODS, flood_files, {"config.json", "model.safetensors"}, ["no water", "water"]),
+        ("prithvi-burn-scars", BURN_SCARS, burn_scar_files,
+         {"burn_scars_config.yaml", "Prithvi_EO_V2_300M_BurnScars.pt"}, ["not burnt", "burn scar"]),
     ],
-    ids=["floods", "burn-scars"],
-)
-def test_a_record_maps_a_scene(
-    name: str, repository: str, weights: str | None, classes: list[str], tmp_path: Path
-) -> None:
-    decoder = {"decoder": "UNetDecoder", "decoder_channels": [32, 16, 8, 8]} if weights else {}
-    args = {**model_args(num_classes=2), "backbone_img_size": 512, **decoder}
-    built = network("segmentation", args)
-    checkpoint = save(tmp_path / "checkpoint", "segmentation", args, built)
-    if weights:  # as Lightning saves it
-        (checkpoint / "model.safetensors").unlink()
-        state = {f"model.{key}": tensor for key, tensor in built.state_dict().items()}
-        parameters = config("segmentation", args)["pretrained_cfg"]["model"]["init_args"]
-        torch.save({"epoch": 40, "state_dict": state, "hyper_parameters": parameters}, checkpoint / weights)
-    pinned = added(name, repository, contents(checkpoint) | {"burn_scars_config.yaml": b"model: {}"}, tmp_path)
-    assert pinned == {"config.json", weights or "model.safetensors"}
+)  # fmt: skip
+def test_the_record_maps_a_scene(
+    name: str, repository: str, made: Callable[[Path], dict[str, bytes]], fetched: set[str], classes: list[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    assert added(name, repository, made(tmp_path / "checkpoint"), tmp_path) - {"splits/train.txt"} == fetched
     numbers = np.random.default_rng(2).integers(1, 9000, (6, 600, 530)).astype(np.uint16)
     scene = write_scene(tmp_path / "scene.tif", numbers)
     with closing(penstock.Engine(catalogue=[tmp_path / "models.toml"])) as engine:
         result = engine.run(
-            name,
-            scene=scene,
-            bands=[1, 2, 3, 4, 5, 6],
-            radiometry={"scale": 1e-4, "trust": True},
-            out=tmp_path / "out",
+            name, scene=scene, bands=[1, 2, 3, 4, 5, 6], radiometry={"scale": 1e-4, "trust": True}, out=tmp_path / "out"
         )
     with rasterio.open(tmp_path / "out" / "classes.tif") as file:
         found = file.read(1)

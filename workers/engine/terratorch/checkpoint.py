@@ -1,12 +1,13 @@
-"""The directory of a fine-tune or a backbone, in the layout of Prithvi's published ones, which vLLM serves too.
+"""The directory of a fine-tune or a backbone, in one of the layouts of the published ones.
 
     config.json          {"pretrained_cfg": {"model": {"class_path": "terratorch.tasks.SemanticSegmentationTask",
                           "init_args": {"model_factory": "EncoderDecoderFactory", "model_args": {...}}}}}
                          or, for a backbone, {"architecture": "prithvi_eo_v2_300"}
+    NAME.yaml            or the file that TerraTorch's command line was trained with: `model`, as above
     model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
 
-The config's parts on data and training are not read: the catalogue's record names the bands. A record with
-`options.terratorch`, the arguments of the network, needs no `config.json`.
+vLLM reads the first layout, too. The parts on data and training are not read: the catalogue's record names the bands.
+A record with `options.terratorch`, the arguments of the network, needs no config.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
-from penstock.workers.engine.terratorch.recipe import Recipe, Task, read_recipe, recipe_of
+from penstock.workers.engine.terratorch.recipe import CONFIG, Recipe, Task, read_recipe, recipe_of
 from penstock.workers.engine.transformers.directory import read_object
 
 SAFETENSORS = "model.safetensors"
+#: Configs of TerraTorch's command line.
+YAML = ("*.yaml", "*.yml")
 #: Files in torch's own format, which may hold other objects than tensors.
 _PICKLES = ("*.pt", "*.ckpt")
 #: A vector of each patch, or one of the tile.
@@ -80,11 +84,37 @@ def _recipe(model: Model, path: Path) -> Recipe:
     given = model.options.get("terratorch")
     if not isinstance(given, Mapping) or not given:
         dates = model.options.get("dates", 1)
-        return read_recipe(read_object(path / "config.json"), dates=dates if isinstance(dates, int) else 1)
+        return _find_recipe(path, dates if isinstance(dates, int) else 1)
     for task, (processor, _) in _SERVED.items():
         if model.processor == processor:
-            return recipe_of(given, task, source="options.terratorch")
+            return recipe_of(given, task, file="options.terratorch")
     raise ModelUnavailable(f"options.terratorch is for {', '.join(name for name, _ in _SERVED.values())}")
+
+
+def _find_recipe(path: Path, dates: int) -> Recipe:
+    """Return the recipe of a directory: that of `config.json`, or else of the only YAML file that has a model."""
+    config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
+    if not _is_recipe(config.get("pretrained_cfg", config)):
+        files = sorted(file for pattern in YAML for file in path.glob(pattern))
+        found = {file.name: read for file in files if _is_recipe(read := _read_yaml(file))}
+        if len(found) > 1:
+            raise ModelUnavailable(f"several of its files are configs of a network: {', '.join(found)}")
+        for name, read in found.items():
+            return read_recipe(read, name)
+        if not files:
+            config = read_object(path / CONFIG)  # names the missing file
+    return read_recipe(config, dates=dates)
+
+
+def _read_yaml(file: Path) -> Any:
+    try:
+        return yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ModelUnavailable(f"{file.name} is not plain YAML: {first_line(error)}") from error
+
+
+def _is_recipe(config: Any) -> bool:
+    return isinstance(config, dict) and isinstance(config.get("model"), dict)
 
 
 def pooling_of(model: Model) -> str:
@@ -101,7 +131,7 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     if recipe.task == "embedding_generation":
         pooling_of(model)
     if model.processor in dict(_SERVED.values()) and model.processor != processor:
-        raise ModelUnavailable(f"config.json is of {_WORDS[recipe.task]}, which the processor {processor} serves")
+        raise ModelUnavailable(f"{recipe.file} is of {_WORDS[recipe.task]}, which the processor {processor} serves")
     said = {
         named: (_length(model.options.get(named)), recipe.channels),
         "bands": (_length(model.options.get("bands")), recipe.bands),
@@ -109,7 +139,13 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     }
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
-            raise ModelUnavailable(f"its arguments are of a network of {theirs} {name}, options.{name} are {ours}")
+            raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
+
+    tile = model.options.get("tile_px", recipe.side_px)
+    if recipe.side_px and recipe.side_px != tile:
+        raise ModelUnavailable(
+            f"{recipe.backbone} takes tiles of {recipe.side_px} pixels, options.tile_px is {tile}: give backbone_img_size"
+        )
 
 
 def _length(listed: Any) -> int:

@@ -1,4 +1,4 @@
-"""TerraTorch's arguments for building a network: from a `config.json`, or from the record's `options.terratorch`."""
+"""TerraTorch's arguments for building a network: from a config, or from the record's `options.terratorch`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "EmbeddingGenerationTask": "embedding_generation",
     }
 )
+#: Where a published network is described, unless a YAML file or the record does.
+CONFIG = "config.json"
 FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
 
 #: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
@@ -28,6 +30,13 @@ _LAYER = re.compile(r"torch\.nn\.(modules\.[a-z_]+\.)?[A-Z]\w*")
 
 #: Bands of backbones whose arguments do not list them, by the beginning of the backbone's name.
 _BANDS = MappingProxyType({"prithvi_eo": 6, "clay_v1": 6})
+#: Decoders that cannot run, with the reason.
+_NOT_SERVED = MappingProxyType(
+    {
+        "SatMAEHead": "it reads the dictionary of SatMAE's own backbone",
+        "SklearnDecoder": "it holds an estimator of scikit-learn, which is no tensor",
+    }
+)
 #: Bands of TerraMind's modalities, which are images.
 _MODALITIES = MappingProxyType({"S2L2A": 12, "S2L1C": 13, "S2RGB": 3, "S1GRD": 2, "S1RTC": 2, "DEM": 1})
 
@@ -40,6 +49,8 @@ class Recipe:
     factory: str
     #: Arguments of the factory.
     args: Mapping[str, Any]
+    #: Where the arguments stand, for errors: a file's name, or an option.
+    file: str = CONFIG
     #: Index of the backbone's layer that gives embeddings.
     layer: int = -1
 
@@ -82,6 +93,12 @@ class Recipe:
         return frames if isinstance(frames, int) else 1
 
     @property
+    def side_px(self) -> int | None:
+        """The only side of the input in pixels; None for a backbone that takes others."""
+        side = self._of_backbone("img_size") or 256
+        return side if self.backbone.startswith("clay_v1") and isinstance(side, int) else None
+
+    @property
     def stacks_dates(self) -> bool:
         """True if dates have an axis of their own, even for a single date."""
         return self.dates > 1 or bool(self._of_backbone("use_temporal"))
@@ -95,8 +112,8 @@ class Recipe:
         return kwargs.get(name) if isinstance(kwargs, dict) else self.args.get(f"backbone_{name}")
 
 
-def read_recipe(config: Mapping[str, Any], *, dates: int = 1) -> Recipe:
-    """Return the recipe in a `config.json`, of a TerraTorch task or of a published Prithvi backbone.
+def read_recipe(config: Mapping[str, Any], file: str = CONFIG, *, dates: int = 1) -> Recipe:
+    """Return the recipe in the config of a file, of a TerraTorch task or of a published Prithvi backbone.
 
     `dates` is the number of dates for a backbone, which takes any. Raises `ModelUnavailable` if the recipe is missing
     or names code.
@@ -104,50 +121,60 @@ def read_recipe(config: Mapping[str, Any], *, dates: int = 1) -> Recipe:
     published = config.get("pretrained_cfg", config)
     model = published.get("model") if isinstance(published, dict) else None
     if model is None and isinstance(config.get("architecture"), str):
-        return recipe_of({"backbone": config["architecture"], "backbone_num_frames": dates}, "embedding_generation")
+        return recipe_of(
+            {"backbone": config["architecture"], "backbone_num_frames": dates}, "embedding_generation", file=file
+        )
     settings = model.get("init_args") if isinstance(model, dict) else None
     args = settings.get("model_args") if isinstance(settings, dict) else None
     if not isinstance(model, dict) or not isinstance(settings, dict) or not isinstance(args, dict):
-        raise ModelUnavailable(
-            "config.json has no pretrained_cfg.model.init_args.model_args, the arguments of the network"
-        )
+        where = "pretrained_cfg.model" if file == CONFIG else "model"
+        raise ModelUnavailable(f"{file} has no {where}.init_args.model_args, the arguments of the network")
     name = str(model.get("class_path")).rpartition(".")[2]
     if name not in TASKS:
-        raise ModelUnavailable(f"config.json names the task {name}; known tasks: {', '.join(TASKS)}")
+        raise ModelUnavailable(f"{file} names the task {name}; known tasks: {', '.join(TASKS)}")
     factory = str(settings.get("model_factory", FACTORIES[0]))
     if factory not in FACTORIES:
-        raise ModelUnavailable(f"config.json names the factory {factory}; known factories: {', '.join(FACTORIES)}")
+        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {', '.join(FACTORIES)}")
     layers = settings.get("layers") or [-1]
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], int):
-        raise ModelUnavailable(f"config.json asks for the layers {layers}: embeddings are made of one layer")
-    return recipe_of(args, TASKS[name], factory=factory, layer=layers[0])
+        raise ModelUnavailable(f"{file} asks for the layers {layers}: embeddings are made of one layer")
+    return recipe_of(args, TASKS[name], factory=factory, file=file, layer=layers[0])
 
 
 def recipe_of(
-    args: Mapping[str, Any], task: Task, *, factory: str = FACTORIES[0], layer: int = -1, source: str = "config.json"
+    args: Mapping[str, Any], task: Task, *, factory: str = FACTORIES[0], file: str = CONFIG, layer: int = -1
 ) -> Recipe:
     """Return the recipe of a factory's arguments; raise `ModelUnavailable` where they name code or several inputs."""
     if not isinstance(args.get("backbone"), str):
-        raise ModelUnavailable(f"{source} names no backbone")
+        raise ModelUnavailable(f"{file} names no backbone")
     for key, value in args.items():
         if key != "backbone":
-            _refuse_code(key, value, source)
-    recipe = Recipe(task, factory, args, layer)
+            _refuse_code(key, value, file)
+    recipe = Recipe(task, factory, args, file, layer)
+    _check_decoder(args, source)
     modalities = recipe.modalities
     if recipe.backbone.startswith("terramind") and (len(modalities) != 1 or modalities[0] not in _MODALITIES):
         raise ModelUnavailable(
-            f"{source} has the modalities {list(modalities)}: a scene is one image, so give backbone_modalities with "
+            f"{file} has the modalities {list(modalities)}: a scene is one image, so give backbone_modalities with "
             f"one of {', '.join(_MODALITIES)}"
         )
     return recipe
 
 
-def _refuse_code(key: str, value: Any, source: str) -> None:
+def _check_decoder(args: Mapping[str, Any], source: str) -> None:
+    """Raise `ModelUnavailable` for a decoder that cannot run."""
+    decoder = args.get("decoder")
+    if decoder in _NOT_SERVED:
+        raise ModelUnavailable(f"{file} names the decoder {decoder}, which is not served: {_NOT_SERVED[decoder]}")
+    kwargs = args.get("decoder_kwargs")
+    if decoder == "LinearDecoder" and "decoder_num_classes" not in args and "num_classes" not in (kwargs or {}):
+        raise ModelUnavailable(f"{file} has no decoder_num_classes, without which TerraTorch builds no LinearDecoder")
+
+
+def _refuse_code(key: str, value: Any, file: str) -> None:
     """Raise `ModelUnavailable` for a class that is not a layer of torch: building the network would call it."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in values:
-        _refuse_code(key, part, source)
+        _refuse_code(key, part, file)
     if isinstance(value, str) and _PYTHON_PATH.fullmatch(value) and not _LAYER.fullmatch(value):
-        raise ModelUnavailable(
-            f"{source} names the Python object {value} in {key}: only layers of torch.nn are allowed"
-        )
+        raise ModelUnavailable(f"{file} names the Python object {value} in {key}: only layers of torch.nn are allowed")

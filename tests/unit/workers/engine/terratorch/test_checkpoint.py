@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
 from penstock.errors import ModelUnavailable
@@ -59,6 +60,62 @@ def test_a_published_fine_tune_is_understood(tmp_path: Path) -> None:
     assert checkpoint.tensors().keys() == WEIGHT.keys()
 
 
+def as_yaml(path: Path, content: object, name: str = "flood_config.yaml") -> Path:
+    folder(path)
+    (path / "config.json").unlink()
+    (path / name).write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize("beside", [None, {"architecture": "prithvi_eo_v2_300"}, {}])
+def test_the_config_of_the_command_line_is_understood(beside: object, tmp_path: Path) -> None:
+    as_yaml(tmp_path, {"trainer": {"max_epochs": 3}, **config()["pretrained_cfg"]})
+    (tmp_path / "conda.yml").write_text("dependencies: [terratorch]")
+    if beside is not None:
+        (tmp_path / "config.json").write_text(json.dumps(beside))
+    assert Checkpoint.of(record(tmp_path)).recipe == Recipe(
+        "segmentation", "EncoderDecoderFactory", ARGS, "flood_config.yaml"
+    )
+
+
+def test_the_json_of_a_directory_comes_before_its_yaml(tmp_path: Path) -> None:
+    as_yaml(tmp_path, config({"backbone": "other"})["pretrained_cfg"])
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    assert Checkpoint.of(record(tmp_path)).recipe == Recipe("segmentation", "EncoderDecoderFactory", ARGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (config(ARGS | {"act": "os.abort"})["pretrained_cfg"], r"flood_config\.yaml names the Python object os.abort"),
+        (config(ARGS | {"num_classes": 13})["pretrained_cfg"], r"flood_config\.yaml is of a network of 13 classes"),
+        ({"model": {"init_args": {}}}, r"flood_config\.yaml has no model\.init_args\.model_args"),
+        ({"data": {}}, r"config\.json has no pretrained_cfg\.model"),
+    ],
+)
+def test_what_does_not_fit_in_yaml_is_named(content: object, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=sentence):
+        Checkpoint.of(record(as_yaml(tmp_path, content)))
+
+
+def test_yaml_that_would_run_code_is_refused_and_does_not(tmp_path: Path) -> None:
+    as_yaml(tmp_path, {})
+    text = f"model: !!python/object/apply:os.mkdir ['{tmp_path / 'ran'}']"
+    (tmp_path / "flood_config.yaml").write_text(text)
+    with pytest.raises(ModelUnavailable, match=r"flood_config\.yaml is not plain YAML: could not determine"):
+        Checkpoint.of(record(tmp_path))
+    assert not (tmp_path / "ran").exists()
+    yaml.unsafe_load(text)  # the attack is one
+    assert (tmp_path / "ran").exists()
+
+
+def test_two_configs_of_the_command_line_are_too_many(tmp_path: Path) -> None:
+    as_yaml(tmp_path, config()["pretrained_cfg"], "a.yaml")
+    (tmp_path / "b.yml").write_text(yaml.safe_dump(config()["pretrained_cfg"]))
+    with pytest.raises(ModelUnavailable, match=r"several of its files are configs of a network: a\.yaml, b\.yml"):
+        Checkpoint.of(record(tmp_path))
+
+
 def test_a_regression_answers_one_quantity_unless_it_says_more() -> None:
     of_task = {"task": "terratorch.tasks.PixelwiseRegressionTask"}
     assert read_recipe(config({"backbone": "b"}, **of_task)).channels == 1
@@ -87,6 +144,9 @@ def test_arguments_of_the_backbone_may_stand_together() -> None:
         (config(ARGS | {"backbone_num_frames": 1}), "1 dates, options.dates are 3"),
         (config(task="terratorch.tasks.PixelwiseRegressionTask"), "processor raster-regression serves"),
         (config(task="terratorch.tasks.ObjectDetectionTask"), "task ObjectDetectionTask; known tasks: Semantic"),
+        (config(ARGS | {"decoder": "SklearnDecoder"}), "the decoder SklearnDecoder, which is not served: it holds"),
+        (config(ARGS | {"decoder": "SatMAEHead"}), "the decoder SatMAEHead, which is not served"),
+        (config(ARGS | {"decoder": "LinearDecoder"}), "no decoder_num_classes"),
         (config({"num_classes": 2}), "config.json names no backbone"),
         ([], "not a JSON object"),
     ],
@@ -114,7 +174,9 @@ def test_the_record_has_the_arguments_of_a_network_without_a_config(tmp_path: Pa
     recipe = Checkpoint.of(embedding(tmp_path, terratorch=TERRAMIND, bands=[{}] * 12, dates=1)).recipe
     assert (recipe.task, recipe.args, recipe.bands) == ("embedding_generation", TERRAMIND, 12)
     fine_tune = record(tmp_path, terratorch=ARGS)
-    assert Checkpoint.of(fine_tune).recipe == Recipe("segmentation", "EncoderDecoderFactory", ARGS)
+    assert Checkpoint.of(fine_tune).recipe == Recipe(
+        "segmentation", "EncoderDecoderFactory", ARGS, "options.terratorch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,6 +192,7 @@ def test_the_record_has_the_arguments_of_a_network_without_a_config(tmp_path: Pa
             {"terratorch": TERRAMIND | {"act": "os.system"}},
             "options.terratorch names the Python object os.system",
         ),
+        ({"terratorch": {"backbone": "clay_v1_base"}, "dates": 1, "tile_px": 224}, "takes tiles of 256 pixels"),
         ({"pooling": "sum"}, "options.pooling is 'sum'; known poolings: patches, mean"),
     ],
 )
