@@ -171,6 +171,21 @@ def test_terramind_of_one_modality_runs_without_a_config(engine: BatchingEngine,
     np.testing.assert_allclose(found, patches(own(given)[-1], skip=0), **NOISE)
 
 
+def test_clay_runs_by_the_names_of_its_own_training(engine: BatchingEngine, tmp_path: Path) -> None:
+    """Clay has one size. TerraTorch gives it neither time nor place, nor the size of a pixel; so do we."""
+    own = backbone(backbone="clay_v1_base", img_size=SIDE)
+    folder = tmp_path / "clay"
+    folder.mkdir()
+    state = {name.replace("clay_encoder.", "model.encoder.", 1): value for name, value in own.state_dict().items()}
+    torch.save({"state_dict": state | {"model.decoder.x": torch.ones(1)}}, folder / "clay-v1-base.ckpt")
+    path = scene(tmp_path / "s.tif")
+    model = vectors(folder, pooling="mean", terratorch={"backbone": "clay_v1_base", "backbone_img_size": SIDE})
+    found = embed(engine, model, {"scene": f"media://{path}"}, tmp_path)
+    with torch.inference_mode():
+        expected = own(normalised(path))[-1][0, 1:].mean(0).numpy()
+    np.testing.assert_allclose(found[:, 0, 0], expected, **NOISE)
+
+
 def test_weights_of_another_backbone_are_refused(tmp_path: Path) -> None:
     folder = published(tmp_path / "published")
     weights = torch.load(folder / "Prithvi_EO_V2_tiny_TL.pt", weights_only=True)
@@ -179,7 +194,9 @@ def test_weights_of_another_backbone_are_refused(tmp_path: Path) -> None:
         Runners.installed().load(vectors(folder))
     del weights["encoder.cls_token"]
     torch.save(weights, folder / "Prithvi_EO_V2_tiny_TL.pt")
-    with pytest.raises(ModelUnavailable, match=r"lacks 1 of the weights of the network, the first is 'encoder.cls"):
+    with pytest.raises(
+        ModelUnavailable, match=r"lacks 1 of the weights of the network of config.json, the first is 'encoder.cls"
+    ):
         Runners.installed().load(vectors(folder))
     (folder / "config.json").write_text(json.dumps({"architecture": "prithvi_eo_v9"}))
     with pytest.raises(ModelUnavailable, match="TerraTorch cannot build the network"):

@@ -140,11 +140,11 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
             raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
-
     tile = model.options.get("tile_px", recipe.side_px)
     if recipe.side_px and recipe.side_px != tile:
         raise ModelUnavailable(
-            f"{recipe.backbone} takes tiles of {recipe.side_px} pixels, options.tile_px is {tile}: give backbone_img_size"
+            f"{recipe.backbone} takes tiles of {recipe.side_px} pixels, options.tile_px is {tile}: "
+            "give backbone_img_size"
         )
 
 

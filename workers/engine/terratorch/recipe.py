@@ -33,6 +33,8 @@ _BANDS = MappingProxyType({"prithvi_eo": 6, "clay_v1": 6})
 #: Decoders that cannot run, with the reason.
 _NOT_SERVED = MappingProxyType(
     {
+        "ASPPRegressionHead": "TerraTorch's factory builds no network with it",
+        "ASPPSegmentationHead": "TerraTorch's factory builds no network with it",
         "SatMAEHead": "it reads the dictionary of SatMAE's own backbone",
         "SklearnDecoder": "it holds an estimator of scikit-learn, which is no tensor",
     }
@@ -151,7 +153,7 @@ def recipe_of(
         if key != "backbone":
             _refuse_code(key, value, file)
     recipe = Recipe(task, factory, args, file, layer)
-    _check_decoder(args, source)
+    _check_decoder(args, file)
     modalities = recipe.modalities
     if recipe.backbone.startswith("terramind") and (len(modalities) != 1 or modalities[0] not in _MODALITIES):
         raise ModelUnavailable(
@@ -161,7 +163,7 @@ def recipe_of(
     return recipe
 
 
-def _check_decoder(args: Mapping[str, Any], source: str) -> None:
+def _check_decoder(args: Mapping[str, Any], file: str) -> None:
     """Raise `ModelUnavailable` for a decoder that cannot run."""
     decoder = args.get("decoder")
     if decoder in _NOT_SERVED:

@@ -146,6 +146,7 @@ def test_arguments_of_the_backbone_may_stand_together() -> None:
         (config(task="terratorch.tasks.ObjectDetectionTask"), "task ObjectDetectionTask; known tasks: Semantic"),
         (config(ARGS | {"decoder": "SklearnDecoder"}), "the decoder SklearnDecoder, which is not served: it holds"),
         (config(ARGS | {"decoder": "SatMAEHead"}), "the decoder SatMAEHead, which is not served"),
+        (config(ARGS | {"decoder": "ASPPSegmentationHead"}), "not served: TerraTorch's factory builds no network"),
         (config(ARGS | {"decoder": "LinearDecoder"}), "no decoder_num_classes"),
         (config({"num_classes": 2}), "config.json names no backbone"),
         ([], "not a JSON object"),
