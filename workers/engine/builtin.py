@@ -196,7 +196,7 @@ _SCENES = {
     "segmentation": (Exchange(prompt=_TILES, optional=_COORDINATES, output=_MAPPED),),
     "regression": (Exchange(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
 }
-_VECTORS = Exchange(prompt=_TILES, optional=_COORDINATES, output={"embedding": "array (dimensions, ...)"})
+_VECTORS = Exchange(prompt=_TILES, optional=_COORDINATES, output={"embedding": "float32 (dimensions, rows, columns)"})
 _VLLM = {
     "requests": (_SERVED,),
     "texts": (Exchange(prompt={"input_ids": "int64 (tokens)"}, output={"embedding": "float32 (dimensions)"}),),

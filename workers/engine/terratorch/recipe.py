@@ -165,7 +165,7 @@ def recipe_of(
 
 def _check_decoder(args: Mapping[str, Any], file: str) -> None:
     """Raise `ModelUnavailable` for a decoder that cannot run."""
-    decoder = args.get("decoder")
+    decoder = str(args.get("decoder"))
     if decoder in _NOT_SERVED:
         raise ModelUnavailable(f"{file} names the decoder {decoder}, which is not served: {_NOT_SERVED[decoder]}")
     kwargs = args.get("decoder_kwargs")
