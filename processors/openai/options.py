@@ -13,6 +13,8 @@ from penstock.models import Model, Record
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Parameter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+#: Seconds that vLLM may take to start, by default: large weights from a slow disk, compilation and graphs included.
+START_TIMEOUT_S = 1800.0
 Adapter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
 
@@ -71,6 +73,8 @@ class EngineOptions(RequestOptions):
     concurrency: int = Field(default=32, ge=1, le=1024)
     #: Folders of LoRA adapters by their names, below the model's directory.
     adapters: Mapping[Adapter, str] = Field(default_factory=dict)
+    #: Seconds that vLLM may take to start, after which its processes are ended.
+    start_timeout_s: float = Field(default=START_TIMEOUT_S, gt=0, allow_inf_nan=False)
     #: vLLM's engine arguments, such as `{"max_model_len": 8192, "tensor_parallel_size": 2}`.
     engine: Mapping[str, Any] = Field(default_factory=dict)
 

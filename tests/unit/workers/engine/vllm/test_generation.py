@@ -205,6 +205,31 @@ def test_a_server_that_does_not_start_is_told_in_its_words(engine: BatchingEngin
         ask(engine, a_model(source, engine={"not_known": True}), "one")
 
 
+def test_a_start_that_hangs_is_ended_and_other_models_run(engine: BatchingEngine, source: Path) -> None:
+    hung = a_model(source, start_timeout_s=1, engine={"hang_from": 1})
+    said = (
+        r"vLLM did not start within 1 s \(`options.start_timeout_s`\) and was ended; the last that it wrote: Loading weights"
+    )
+    with pytest.raises(ModelUnavailable, match=said):
+        ask(engine, hung, "one")
+    assert not psutil.Process().children(recursive=True)
+    other = a_model(source).model_copy(update={"name": "other"})
+    assert ask(engine, other, "one two")[-1].data["text"] == "one two"
+
+
+def test_a_restart_that_hangs_fails_the_attempt(
+    engine: BatchingEngine, source: Path, started: Path
+) -> None:
+    model = a_model(source, start_timeout_s=20, engine={"hang_from": 2})
+    ask(engine, model, "one")
+    processes()["server"].kill()
+    with pytest.raises(ModelServerFailed, match="vLLM did not start within") as raised:
+        ask(engine, model, "one")
+    assert raised.value.retryable
+    assert len(started.read_text().splitlines()) == 2
+    assert not psutil.Process().children(recursive=True)
+
+
 def test_a_machine_without_vllm_is_told_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
