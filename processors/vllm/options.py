@@ -83,7 +83,7 @@ def engine_arguments(model: Model) -> dict[str, Any]:
     if not isinstance(chosen, Mapping):
         raise _wrong(model, '`options.engine` must be a table of vLLM\'s engine arguments, such as dtype = "float16"')
     common = {"model": model.source, "runner": "pooling", "dtype": model.dtype, "max_num_seqs": model.max_batch}
-    return {**common, **(_TERRATORCH if "pretrained_cfg" in read_config(model) else {}), **chosen}
+    return {**common, **(TERRATORCH if "pretrained_cfg" in read_config(model) else {}), **chosen}
 
 
 def start_timeout_s(model: Model) -> float:
@@ -95,7 +95,7 @@ def start_timeout_s(model: Model) -> float:
 
 
 #: Engine arguments of TerraTorch's models, which have no tokens and no attention and cannot be compiled.
-_TERRATORCH = {
+TERRATORCH = {
     "model_impl": "terratorch", "skip_tokenizer_init": True, "enforce_eager": True, "enable_mm_embeds": True,
 }  # fmt: skip
 

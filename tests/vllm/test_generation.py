@@ -27,7 +27,7 @@ from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from tests.support.polling import wait_for
 from tests.support.stack import running
-from tests.vllm.conftest import ENVIRONMENT, START_S, own_answers
+from tests.vllm.conftest import ENVIRONMENT, START_S, own_answers, token_ids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -47,7 +47,7 @@ queue = "llama"
 
 [models.llama.options]
 concurrency = 8
-pass = ["ignore_eos"]
+pass = ["ignore_eos", "return_tokens_as_token_ids"]
 adapters = {{ pirate = "pirate" }}
 
 [models.llama.options.engine]
@@ -122,11 +122,12 @@ def run_all(engine: Engine, *requests: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("adapter", [None, "pirate"])
-def test_greedy_texts_and_counts_equal_vllms_own(
+def test_greedy_tokens_texts_and_counts_equal_vllms_own(
     engine: Engine, own: Mapping[str | None, list[dict[str, Any]]], adapter: str | None
 ) -> None:
-    more = {} if adapter is None else {"adapter": adapter}
+    more = {"logprobs": True, "return_tokens_as_token_ids": True} | ({"adapter": adapter} if adapter else {})
     for result, expected in zip(run_all(engine, *(asked(t, **more) for t in PROMPTS)), own[adapter], strict=True):
+        assert token_ids(result.data) == expected["tokens"]
         assert result.text == expected["text"]
         assert result.data["finish_reason"] == "length"
         assert result.data["usage"]["prompt_tokens"] == expected["prompt_tokens"]

@@ -7,6 +7,7 @@ folder that only this user may enter.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import shutil
@@ -211,7 +212,7 @@ class VllmServer:
             lines = stack.enter_context(os.fdopen(output, "rb", buffering=0))
             with os.fdopen(theirs, "wb") as written:
                 process = await asyncio.create_subprocess_exec(
-                    self._command, "serve", *self._words(folder / "socket"), env=environment(),
+                    self._command, "serve", *self._words(folder / "socket"), env=environment(self._start_timeout_s),
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
                     start_new_session=True,
                 )  # fmt: skip
@@ -220,10 +221,14 @@ class VllmServer:
         return serving
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of the server: without the worker's settings and credentials."""
+def environment(start_timeout_s: float) -> dict[str, str]:
+    """Return the environment of the server: without the worker's settings and credentials.
+
+    vLLM has a limit of its own for the start of its engine, which must not be the shorter one.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
-    return {**kept, **_VARIABLES, MARK: "1", WORKER: str(os.getpid())}
+    own = {"VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(start_timeout_s)), MARK: "1", WORKER: str(os.getpid())}
+    return {**kept, **_VARIABLES, **own}
 
 
 def reason_in(text: str) -> str:

@@ -140,9 +140,9 @@ def test_the_server_gets_no_settings_and_credentials(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://:secret@h")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    given = environment()
+    given = environment(0.5)
     assert "secret" not in " ".join(given.values())
-    assert given["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (given["CUDA_VISIBLE_DEVICES"], given["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("1", "1")
 
 
 def test_memory_counts_what_the_engine_reserves(source: Path) -> None:
@@ -221,8 +221,11 @@ def test_a_restart_that_hangs_fails_the_attempt(
     engine: BatchingEngine, source: Path, started: Path
 ) -> None:
     model = a_model(source, start_timeout_s=20, engine={"hang_from": 2})
-    ask(engine, model, "one")
-    processes()["server"].kill()
+    outputs = engine.run(model, iter([prompt(LONG)]), check=never)
+    assert next(outputs).data["text"] == LONG
+    processes()["engine"].kill()
+    with pytest.raises(ModelServerFailed, match=r"^vLLM "):
+        next(outputs)
     with pytest.raises(ModelServerFailed, match="vLLM did not start within") as raised:
         ask(engine, model, "one")
     assert raised.value.retryable
