@@ -38,14 +38,15 @@ def arguments_of(model: Model, options: EngineOptions, *, memory_share: float) -
         "max_num_seqs": options.concurrency, "gpu_memory_utilization": memory_share,
     }  # fmt: skip
     adapted = {"enable_lora": True, "max_loras": len(options.adapters)} if options.adapters else {}
-    return {**common, **adapted, **_limits(options), **options.engine}
+    return {**common, **adapted, **options.engine, **_limits(options)}
 
 
 def _limits(options: EngineOptions) -> dict[str, Any]:
     """Return the argument that keeps vLLM from reserving memory for kinds of media that no request has."""
     if options.media is None:
         return {}
-    return {"limit_mm_per_prompt": {kind: 0 for kind in MEDIA_KINDS if kind not in options.media}}
+    none = {kind: 0 for kind in MEDIA_KINDS if kind not in options.media}
+    return {"limit_mm_per_prompt": {**none, **options.engine.get("limit_mm_per_prompt", {})}}
 
 
 def serve_words(arguments: Mapping[str, Any], adapters: Mapping[str, Path], *, name: str, socket: Path) -> list[str]:
