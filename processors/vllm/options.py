@@ -16,7 +16,7 @@ from penstock.models import Model
 from penstock.processors.directory import read_config
 from penstock.processors.openai.options import START_TIMEOUT_S
 
-#: Known options. The runner reads `engine`, `start_timeout_s` and `task`; the plugin receives the resulting configuration.
+#: Known options. The runner reads `engine`, `start_timeout_s` and `task`; the plugin gets the resulting configuration.
 KNOWN = ("engine", "fields", "fixed", "media", "plugin", "sample", "start_timeout_s", "task")
 
 

@@ -67,7 +67,9 @@ def test_a_start_that_hangs_is_the_problem_of_its_model_alone(tmp_path: Path) ->
         wait_for(lambda: client.model("sound").ready, "the other model does not serve", timeout_s=300)
         done = client.wait(client.submit("sound", {"prompt": "one two"}).id)
         assert (done.status, done.text) == ("succeeded", "one two")
-        wait_for(lambda: "start" in (client.model("hung").problem or ""), "the hung model has no problem", timeout_s=300)
+        wait_for(
+            lambda: "start" in (client.model("hung").problem or ""), "the hung model has no problem", timeout_s=300
+        )
         assert client.model("hung").problem == (
             "vLLM did not start within 3 s (`options.start_timeout_s`) and was ended; "
             "the last that it wrote: Loading weights ..."

@@ -56,7 +56,8 @@ def serve() -> None:
     engine = multiprocessing.get_context("spawn").Process(target=_compute, daemon=True)
     engine.start()
     if "--hang-from" in words and _starts() >= int(words[words.index("--hang-from") + 1]):
-        print("Loading weights ...", flush=True)
+        sys.stdout.write("Loading weights ...\n")
+        sys.stdout.flush()
         signal.pause()
     dead = threading.Event()
     with FakeServer(socket=Path(words[words.index("--uds") + 1])) as server:

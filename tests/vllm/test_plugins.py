@@ -36,6 +36,7 @@ warm_up = false
 options = {{ plugin = "{name}", media = ["tiles"], engine = {engine} }}
 """
 TILES = 2
+FORMS = ("tile_scores", "tile_scores_older")
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +66,13 @@ def own(installed: None, tiny: Path, tiles: Path) -> Any:  # noqa: ARG001  (the 
 @pytest.fixture(scope="module")
 def engine(own: object, tiny: Path, tiles: Path) -> Iterator[Engine]:  # noqa: ARG001  (one engine at a time)
     options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in ENGINE.items())
-    records = (
-        RECORD.format(name=name, source=tiny, engine=f"{{ {options} }}") for name in ("tile_scores", "tile_scores_older")
-    )
+    records = (RECORD.format(name=name, source=tiny, engine=f"{{ {options} }}") for name in FORMS)
     (catalogue := tiles.parent / "models.toml").write_text("".join(records))
     with Engine(catalogue=[catalogue], isolated=True) as engine:
         yield engine
 
 
-@pytest.mark.parametrize("form", ["tile_scores", "tile_scores_older"])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_plugin_of_either_form_gives_vllms_own_answer(engine: Engine, own: Any, tiles: Path, form: str) -> None:
     assert engine.run(form, tiles=tiles).data == {"data": own}
     assert np.shape(own["means"]) == (TILES, CLASSES)

@@ -196,7 +196,8 @@ class VllmServer:
         except TimeoutError as error:
             await serving.end()
             log.warning("vllm.start_timed_out", model=self._options.model, start_timeout_s=self._start_timeout_s)
-            raise ModelServerFailed(not_started(self._start_timeout_s, serving.lines.decode(errors="replace"))) from error
+            wrote = serving.lines.decode(errors="replace")
+            raise ModelServerFailed(not_started(self._start_timeout_s, wrote)) from error
         except BaseException:
             await serving.end()
             raise

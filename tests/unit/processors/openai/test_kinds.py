@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.processors.openai.options import options_of
 from penstock.processors.openai.kinds import kinds_of
+from penstock.processors.openai.options import options_of
 from penstock.processors.openai.text import OpenAIChat
 from penstock.workers.engine.vllm.arguments import check_kinds
 
