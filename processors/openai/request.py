@@ -7,8 +7,10 @@ the server gets the files themselves.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from types import new_class
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -237,8 +239,8 @@ def taking(kinds: Collection[MediaKind] | None) -> type[ChatRequest]:
     """Return the request of chats with media of these kinds and no files; None: of all kinds."""
     if kinds is None:
         return ChatRequest
-    parts = (TextPart, *(part for kind, part in _MEDIA_PARTS.items() if kind in kinds))
-    part: Any = Annotated[Union[parts], Field(discriminator="type")] if len(parts) > 1 else TextPart  # noqa: UP007
+    parts: Any = [TextPart, *(part for kind, part in _MEDIA_PARTS.items() if kind in kinds)]
+    part: Any = Annotated[reduce(or_, parts), Field(discriminator="type")] if len(parts) > 1 else TextPart
     content: Any = Text | Annotated[list[part], Field(min_length=1)] | None
     message: Any = create_model("Message", __base__=Message, __module__=__name__, content=(content, None))
     fields: dict[str, Any] = {

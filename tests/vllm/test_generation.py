@@ -121,6 +121,7 @@ def run_all(engine: Engine, *requests: dict[str, Any]) -> list[Any]:
         return list(pool.map(lambda request: engine.run("llama", input=request), requests))
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("adapter", [None, "pirate"])
 def test_greedy_tokens_texts_and_counts_equal_vllms_own(
     engine: Engine, own: Mapping[str | None, list[dict[str, Any]]], adapter: str | None
@@ -135,6 +136,7 @@ def test_greedy_tokens_texts_and_counts_equal_vllms_own(
     assert own["pirate"] != own[None], "an adapter that changes nothing proves nothing"
 
 
+@pytest.mark.fast
 def test_prompts_of_several_jobs_share_vllms_batches(engine: Engine) -> None:
     before = metric("iteration_tokens_total_count")
     run_all(engine, *(asked(text, max_tokens=MANY) for text in PROMPTS))
@@ -142,6 +144,7 @@ def test_prompts_of_several_jobs_share_vllms_batches(engine: Engine) -> None:
     assert MANY <= steps < len(PROMPTS) * MANY / 2
 
 
+@pytest.mark.fast
 def test_a_text_is_streamed_and_a_canceled_job_ends_in_the_engine(engine: Engine) -> None:
     before = metric("generation_tokens_total")
     with engine.stream("llama", input=asked(PROMPTS[0], max_tokens=LONG)) as stream:

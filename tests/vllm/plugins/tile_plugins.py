@@ -14,7 +14,7 @@ from vllm.pooling_params import PoolingParams
 
 def prompts_of(path: str) -> list[dict[str, Any]]:
     tiles = torch.from_numpy(np.load(path)).to(torch.float16)
-    images = [{"pixel_values": tile, "location_coords": torch.zeros(1, 2)} for tile in tiles]
+    images = [{"pixel_values": tile, "location_coords": torch.zeros(1, 2, dtype=torch.float16)} for tile in tiles]
     return [{"prompt_token_ids": [1], "multi_modal_data": {"image": image}} for image in images]
 
 
