@@ -240,14 +240,16 @@ def taking(kinds: Collection[MediaKind] | None) -> type[ChatRequest]:
     if kinds is None:
         return ChatRequest
     parts: Any = [TextPart, *(part for kind, part in _MEDIA_PARTS.items() if kind in kinds)]
-    part: Any = Annotated[reduce(or_, parts), Field(discriminator="type")] if len(parts) > 1 else TextPart
-    content: Any = Text | Annotated[list[part], Field(min_length=1)] | None
+    either: Any = reduce(or_, parts)
+    if len(parts) > 1:
+        either = Annotated[either, Field(discriminator="type")]
+    content: Any = Text | Annotated[list[either], Field(min_length=1)] | None
     message: Any = create_model("Message", __base__=Message, __module__=__name__, content=(content, None))
     fields: dict[str, Any] = {
         "messages": (Annotated[list[message], Field(min_length=1)] | None, Conversation.model_fields["messages"])
     }
     if "image" not in kinds:
-        fields["images"] = (SkipJsonSchema[None], None)
+        fields["images"] = (Annotated[None, SkipJsonSchema()], None)  # type: ignore[type-arg]
     return create_model("ChatRequest", __base__=ChatRequest, __module__=__name__, **fields)
 
 
