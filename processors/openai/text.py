@@ -14,8 +14,9 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.exchange import Exchange
 from penstock.processors.limits import check_items
 from penstock.processors.openai.body import Medium, chat_body, parameters
+from penstock.processors.openai.kinds import kinds_of
 from penstock.processors.openai.options import options_of
-from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for
+from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for, taking
 from penstock.processors.outputs import OUTPUTS
 
 #: A prompt: the route below the server's address, the body, the media's places in it, and their bytes `medium_0`, ...
@@ -42,7 +43,8 @@ class OpenAIChat:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.request = request_for(ChatRequest, options_of(model))
+        options = options_of(model)
+        self.request = request_for(taking(kinds_of(model, options)), options)
 
     def pre_process(self, request: ChatRequest, media: Media) -> Prepared[None]:
         """Return one prompt with the media's bytes."""

@@ -107,6 +107,16 @@ def test_a_record_sets_arguments_and_its_engine_table_goes_before(source: Path) 
     }  # fmt: skip
 
 
+def test_kinds_of_media_that_the_record_leaves_out_take_no_memory(source: Path) -> None:
+    def limits(**options: Any) -> Any:
+        model = a_model(source, **options)
+        return arguments_of(model, EngineOptions.of(model), memory_share=0.9).get("limit_mm_per_prompt")
+
+    assert limits() is None
+    assert limits(media=["image"]) == {"video": 0, "audio": 0}
+    assert limits(media=["image"], engine={"limit_mm_per_prompt": {"image": 4}}) == {"image": 4, "video": 0, "audio": 0}
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -140,9 +150,9 @@ def test_the_server_gets_no_settings_and_credentials(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://:secret@h")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    given = environment()
+    given = environment(0.5)
     assert "secret" not in " ".join(given.values())
-    assert given["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (given["CUDA_VISIBLE_DEVICES"], given["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("1", "1")
 
 
 def test_memory_counts_what_the_engine_reserves(source: Path) -> None:
@@ -203,6 +213,30 @@ def test_a_killed_process_fails_its_requests_and_the_next_one_starts_another(
 def test_a_server_that_does_not_start_is_told_in_its_words(engine: BatchingEngine, source: Path) -> None:
     with pytest.raises(ModelUnavailable, match="vLLM does not start: error: unrecognized arguments: --not-known"):
         ask(engine, a_model(source, engine={"not_known": True}), "one")
+
+
+def test_a_start_that_hangs_is_ended_and_other_models_run(engine: BatchingEngine, source: Path) -> None:
+    hung = a_model(source, start_timeout_s=1, engine={"hang_from": 1})
+    said = r"within 1 s \(`options.start_timeout_s`\) and was ended; the last that it wrote: Loading weights"
+    with pytest.raises(ModelUnavailable, match=said):
+        ask(engine, hung, "one")
+    assert not psutil.Process().children(recursive=True)
+    other = a_model(source).model_copy(update={"name": "other"})
+    assert ask(engine, other, "one two")[-1].data["text"] == "one two"
+
+
+def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: Path, started: Path) -> None:
+    model = a_model(source, start_timeout_s=20, engine={"hang_from": 2})
+    outputs = engine.run(model, iter([prompt(LONG)]), check=never)
+    assert next(outputs).data["text"] == LONG
+    processes()["engine"].kill()
+    with pytest.raises(ModelServerFailed, match=r"^vLLM "):
+        next(outputs)
+    with pytest.raises(ModelServerFailed, match="vLLM did not start within") as raised:
+        ask(engine, model, "one")
+    assert raised.value.retryable
+    assert len(started.read_text().splitlines()) == 2
+    assert not psutil.Process().children(recursive=True)
 
 
 def test_a_machine_without_vllm_is_told_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
