@@ -35,7 +35,7 @@ from penstock.processors.base import (
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
-from penstock.processors.geo.read.finding import finding_of, read_finding
+from penstock.processors.geo.read.finding import findings_of, read_finding
 from penstock.processors.geo.read.inputs import Inputs, read_inputs
 from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
@@ -195,6 +195,8 @@ class SceneRunner:
         )
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
+        if part is not None:
+            part = range(part.start, min(part.stop, plan.strip_count))  # a part of two scenes has strips of the other
         digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
         saved = _saved(media, plan, digest, part)
         context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
@@ -370,7 +372,7 @@ def _division(context: Context[Any]) -> Divisible | None:
         strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
     }
     units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
-    return Divisible(context.digest, tuple(units), finding_of(context.digest, context.doubts))
+    return Divisible(context.digest, tuple(units), findings_of(context.digest, context.doubts))
 
 
 def _hash(file: InputFile) -> str:
