@@ -202,8 +202,9 @@ class SceneRunner:
         context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
         # The first attempt of a shared job has checked the radiometry.
         known = () if part is not None else read_finding(saved, digest)
-        window = plan.window if known is None or "quicklook" in outputs else _left(context)
-        inputs = fill_files(inputs, window, plan.window if part is None else None)
+        read = self._read(context)
+        window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
+        inputs = fill_files(inputs, window, read if part is None else None)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)
         count, cost = _work(plan, inputs.area, context.skipped)
@@ -260,6 +261,13 @@ class SceneRunner:
             raise MediaTooLarge(f"The {what} has {count} tiles; this model accepts at most {most}.")
         return plan
 
+    def _read(self, context: Context[Any]) -> Box:
+        """Return the part of the scene that is read: whole tiles, or an area with the pixels that the network sees."""
+        area, reach_px, tiles = context.inputs.area, self._options.reach_px, context.plan.window
+        if area is None or reach_px is None:
+            return tiles
+        return area.box.grown(reach_px, self._options.stride_px).clipped(tiles) or tiles
+
     def _facts(self, inputs: Inputs, coordinates: Coordinates, outputs: tuple[str, ...]) -> dict[str, Any]:
         """Return everything, apart from the plan, that the pixels of a strip depend on."""
         return {
@@ -294,6 +302,7 @@ class SceneRunner:
                 find_suspects=_scene_bands(inputs).find_suspects,
                 area=wanted,
                 keeps_valid=self.keeps_valid,
+                needed=self._read(context),
             )
 
 
