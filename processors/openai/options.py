@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -11,6 +11,7 @@ from penstock.documents import wrong_fields
 from penstock.errors import ModelUnavailable
 from penstock.models import Model, Record
 
+MediumKind = Literal["image", "video", "audio", "file"]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Parameter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Adapter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
@@ -25,6 +26,11 @@ class RequestOptions(Record):
     timeout_s: float = Field(default=300, gt=0)
     #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
     passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
+    #: Media of each kind that a request may have, at most, such as `{ image = 4, video = 1, audio = 0, file = 0 }`. The
+    #: server decides about kinds that are not named.
+    media: Mapping[MediumKind, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict
+    )
     #: Names of the LoRA adapters that a request may name.
     adapters: tuple[Adapter, ...] | Mapping[Adapter, str] = ()
 
