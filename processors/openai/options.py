@@ -28,9 +28,7 @@ class RequestOptions(Record):
     passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
     #: Media of each kind that a request may have, at most, such as `{ image = 4, video = 1, audio = 0, file = 0 }`. The
     #: server decides about kinds that are not named.
-    media: Mapping[MediumKind, Annotated[int, Field(ge=0)]] = Field(
-        default_factory=dict
-    )
+    media: Mapping[MediumKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     #: Names of the LoRA adapters that a request may name.
     adapters: tuple[Adapter, ...] | Mapping[Adapter, str] = ()
 
