@@ -42,10 +42,10 @@ from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.scene_area import SceneArea
 from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_files, open_rows, open_wanted
-from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts
+from penstock.processors.geo.read.suspected_nodata import SceneBands
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
-from penstock.processors.geo.scene_writer import NoRasters, Piece, RasterWriter, SceneWriter, TilePieces
+from penstock.processors.geo.scene_writer import NoRasters, Piece, RasterWriter, SceneWriter, TilePieces, Written
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, stitch_tiles
@@ -56,6 +56,8 @@ from penstock.processors.reductions import Reduction, reduction_for
 
 RequestT = TypeVar("RequestT", bound=SceneRequest)
 
+#: Note on a result without pixels.
+_NO_DATA = "No pixel of the {} has data, so the result is empty."
 #: Stands for no limit on pixels.
 _MANY_PX = 2**40
 #: Acquisition time of a dummy scene.
@@ -93,7 +95,7 @@ class Context(Generic[RequestT]):
             return self.restored
         return {index for index in self.plan.wanted_strips if index not in self.part or index in self.restored}
 
-    def provenance(self, suspects: SuspectCounts) -> Provenance:
+    def provenance(self, written: Written) -> Provenance:
         """Return source files, radiometry and suspected nodata of the scene."""
         inputs = self.inputs
         return Provenance(
@@ -103,7 +105,8 @@ class Context(Generic[RequestT]):
             (
                 *inputs.notes,
                 *self.doubts,
-                *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
+                *_scene_bands(inputs).notes(written.suspects, inputs.grid.width * inputs.grid.height),
+                *(() if written.any_data else (_NO_DATA.format("scene" if inputs.area is None else "area"),)),
             ),
             inputs.items,
         )
@@ -216,17 +219,17 @@ class SceneRunner:
 
     def write(
         self, results: Iterator[TilePieces], context: Context[Any], writer: RasterWriter, sink: ArtifactSink
-    ) -> SuspectCounts:
+    ) -> Written:
         """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
-        Return the counts of suspected undeclared nodata.
+        Return what the written pixels were.
         """
         scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink)
         with closing(scene):
             for result in results:
                 scene.add(result)
             scene.end()
-        return scene.suspects
+        return scene.written
 
     def write_part(self, results: Iterator[TilePieces], context: Context[Any], sink: ArtifactSink) -> Result:
         """Save every strip of a part as a checkpoint, also those without data; write nothing else."""
@@ -322,7 +325,7 @@ class SceneMapper(SceneRunner):
         writer: RasterWriter,
         encode: Encode,
         sink: ArtifactSink,
-    ) -> SuspectCounts:
+    ) -> Written:
         """Stitch the outputs and write the scene; see `write`."""
         return self.write(self._stitched(outputs, context, encode), context, writer, sink)
 

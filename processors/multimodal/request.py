@@ -64,7 +64,7 @@ class ImageTextRequest(BaseModel):
         json_schema_extra={
             # Files of the command line are the first of `anyOf`.
             "anyOf": [{"required": [name]} for name in _SOURCES],
-            "not": {"anyOf": [{"required": list(pair)} for pair in combinations(_SOURCES, 2)]},
+            "allOf": [{"not": {"required": list(pair)}} for pair in combinations(_SOURCES, 2)],
             "dependentRequired": {"images": ["prompt"], "prompt": ["images"]},
         },
     )
