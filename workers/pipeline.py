@@ -299,8 +299,8 @@ class Pipeline:
         try:
             self.sharing.decide(claim, model, work)
         except Divided:
-            if work is not None and work.finding:
-                checkpoints.keep(finding_name(work.digest), work.finding)
+            for digest, text in work.findings.items() if work is not None else ():
+                checkpoints.keep(finding_name(digest), text)
             raise
 
     def _split(self, attempt: Attempt, division: Division) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from penstock.models import Model
 from penstock.processors.directory import read_config
 from penstock.processors.openai.options import MEDIA_KINDS, EngineOptions, MediaKind, RequestOptions
 
-#: Parts of names in a model's description that show that it takes a kind of media.
+#: Parts of names in a model's description that show that vLLM takes a kind of media. It takes no files.
 _WORDS: Mapping[MediaKind, tuple[str, ...]] = {
     "image": ("image", "img", "vision", "visual"), "video": ("video",), "audio": ("audio", "speech"),
 }  # fmt: skip
@@ -24,13 +24,20 @@ def kinds_of(model: Model, options: RequestOptions) -> tuple[MediaKind, ...] | N
     A kind that no name in the directory's description contains is surely not taken. vLLM may refuse one that is named:
     `penstock models check` asks it. Raises `ModelUnavailable` for a broken description.
     """
-    if options.media is not None or not isinstance(options, EngineOptions):
-        return options.media
+    known = _described(model) if isinstance(options, EngineOptions) else None
+    if known is None and all(options.media.values()):
+        return None
+    candidates = _WORDS if isinstance(options, EngineOptions) else MEDIA_KINDS
+    return tuple(kind for kind in candidates if options.media.get(kind, known is None or kind in known))
+
+
+def _described(model: Model) -> Collection[MediaKind] | None:
+    """Return the kinds of which the directory speaks; None where nothing describes the model."""
     described = [read_config(model, name) for name in (*_MAIN, *_FURTHER)]
     if not any(described[: len(_MAIN)]):
         return None
     said = " ".join(name.lower() for made in described for name in _names(made))
-    return tuple(kind for kind in MEDIA_KINDS if any(word in said for word in _WORDS[kind]))
+    return [kind for kind, words in _WORDS.items() if any(word in said for word in words)]
 
 
 def _names(made: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ from penstock.models import Model, Record
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Parameter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-MediaKind = Literal["image", "video", "audio"]
+MediaKind = Literal["image", "video", "audio", "file"]
 MEDIA_KINDS: tuple[MediaKind, ...] = get_args(MediaKind)
 #: Seconds that vLLM may take to start, by default: large weights from a slow disk, compilation and graphs included.
 START_TIMEOUT_S = 1800.0
@@ -29,8 +29,9 @@ class RequestOptions(Record):
     timeout_s: float = Field(default=300, gt=0)
     #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
     passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
-    #: Kinds of media that a chat may have; None: for vLLM those that the model's directory speaks of, else any.
-    media: tuple[MediaKind, ...] | None = None
+    #: Media of each kind that a chat may have, at most, such as `{ image = 4, video = 1, audio = 0, file = 0 }`. Of kinds
+    #: that are not named, vLLM takes those that the model's directory speaks of, and another server decides by itself.
+    media: Mapping[MediaKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     #: Names of the LoRA adapters that a request may name.
     adapters: tuple[Adapter, ...] | Mapping[Adapter, str] = ()
 

@@ -90,7 +90,9 @@ Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart | FilePart, Field(
 
 
 #: The part of a message for each kind of media.
-_MEDIA_PARTS: Mapping[MediaKind, type[_Part]] = {"image": ImagePart, "video": VideoPart, "audio": AudioPart}
+_MEDIA_PARTS: Mapping[MediaKind, type[_Part]] = {
+    "image": ImagePart, "video": VideoPart, "audio": AudioPart, "file": FilePart
+}  # fmt: skip
 
 
 class Function(_Part):
@@ -236,7 +238,7 @@ def request_for(request: type[RequestT], options: RequestOptions) -> type[Reques
 
 
 def taking(kinds: Collection[MediaKind] | None) -> type[ChatRequest]:
-    """Return the request of chats with media of these kinds and no files; None: of all kinds."""
+    """Return the request of chats with media of these kinds; None: of all kinds."""
     if kinds is None:
         return ChatRequest
     parts: Any = [TextPart, *(part for kind, part in _MEDIA_PARTS.items() if kind in kinds)]

@@ -357,7 +357,7 @@ class Divided(Echo):
     """Offers its echoes as units for other workers."""
 
     def pre_process(self, request: EchoRequest, media: Media) -> Prepared[dict[str, bytes] | None]:
-        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)), "what it found")
+        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)), {"d": "what it found"})
         return replace(super().pre_process(request, media), division=work)
 
 

@@ -142,13 +142,13 @@ def test_media_beyond_the_limits_and_of_other_kinds_are_refused(engine: Engine, 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_check_refuses_a_kind_that_vllm_does_not_take(tiny: Path) -> None:
-    def model(*kinds: str) -> Model:
+    def model(**most: int) -> Model:
         return Model(
             name="qwen", title="Qwen", runner="vllm", processor="openai-chat", revision="1", source=str(tiny),
-            options={"media": kinds, "engine": {"max_model_len": 1024}},
+            options={"media": most, "engine": {"max_model_len": 1024}},
         )  # fmt: skip
 
-    Runners.installed().check(model("image", "video"))
-    said = r'vLLM takes no audio for model .*, only text, image, video: set `options.media = \["image", "video"\]`'
+    Runners.installed().check(model(image=2))
+    said = r"vLLM takes no audio for model .*, only text, image, video: set `options.media = { audio = 0 }`"
     with pytest.raises(ModelUnavailable, match=said):
-        Runners.installed().check(model("image", "audio"))
+        Runners.installed().check(model(audio=1))

@@ -42,11 +42,9 @@ def arguments_of(model: Model, options: EngineOptions, *, memory_share: float) -
 
 
 def _limits(options: EngineOptions) -> dict[str, Any]:
-    """Return the argument that keeps vLLM from reserving memory for kinds of media that no request has."""
-    if options.media is None:
-        return {}
-    none = {kind: 0 for kind in MEDIA_KINDS if kind not in options.media}
-    return {"limit_mm_per_prompt": {**none, **options.engine.get("limit_mm_per_prompt", {})}}
+    """Return the argument that keeps vLLM from reserving memory for media that no request has."""
+    most = {kind: number for kind, number in options.media.items() if kind != "file"}
+    return {"limit_mm_per_prompt": {**most, **options.engine.get("limit_mm_per_prompt", {})}} if most else {}
 
 
 def serve_words(arguments: Mapping[str, Any], adapters: Mapping[str, Path], *, name: str, socket: Path) -> list[str]:
@@ -96,9 +94,10 @@ def check_kinds(model: Model, kinds: Collection[str] | None, taken: Collection[s
     """Raise `ModelUnavailable` for kinds of media that requests may have and vLLM does not take for the model."""
     if wrong := [kind for kind in kinds or () if kind not in taken]:
         right = [kind for kind in MEDIA_KINDS if kind in taken]
+        none = ", ".join(f"{kind} = 0" for kind in wrong)
         raise ModelUnavailable(
             f"vLLM takes no {' and no '.join(wrong)} for model {model.name!r}, only {', '.join(['text', *right])}: set "
-            f"`options.media = {json.dumps(right)}`"
+            f"`options.media = {{ {none} }}`"
         )
 
 

@@ -17,6 +17,7 @@ from penstock.processors.openai.text import OpenAIChat
 from penstock.workers.engine.vllm.arguments import check_kinds
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "text": "image video audio"}
+LLAMA_FILES = {"config.json": LLAMA}
 PARTS = {
     "image": {"type": "image_url", "image_url": {"url": "media://a"}},
     "video": {"type": "video_url", "video_url": {"url": "media://a"}},
@@ -55,19 +56,21 @@ def test_a_directory_takes_the_kinds_of_which_it_speaks(
 
 def test_the_record_has_the_last_word_and_other_servers_take_what_they_like(tmp_path: Path) -> None:
     files = {"config.json": {"vision_config": {}}}
-    model = a_model(tmp_path, files, media=["audio"])
+    model = a_model(tmp_path, files, media={"image": 0, "audio": 1})
     assert kinds_of(model, options_of(model)) == ("audio",)
-    server = a_model(tmp_path, files, runner="openai-server")
-    assert kinds_of(server, options_of(server)) is None
+    for most, kinds in (({}, None), ({"image": 4}, None), ({"audio": 0}, ("image", "video", "file"))):
+        server = a_model(tmp_path, files, runner="openai-server", media=most)
+        assert kinds_of(server, options_of(server)) == kinds
     with pytest.raises(ModelUnavailable, match="media"):
-        options_of(a_model(tmp_path, files, media=["smell"]))
+        options_of(a_model(tmp_path, files, media={"smell": 1}))
 
 
 @pytest.mark.parametrize(
     "kinds", [[], ["image"], ["image", "video"], ["audio"], ["image", "video", "audio"]], ids=" ".join
 )
 def test_a_request_has_media_of_these_kinds_only(kinds: list[str], tmp_path: Path) -> None:
-    request = OpenAIChat(a_model(tmp_path, {}, media=kinds)).request
+    most = {kind: int(kind in kinds) for kind in ("image", "video", "audio")}
+    request = OpenAIChat(a_model(tmp_path, LLAMA_FILES, media=most)).request
     schema = Draft202012Validator(request.model_json_schema())
     for kind, part in PARTS.items():
         asked = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "a"}]}]}
@@ -90,6 +93,6 @@ def test_the_check_names_the_kinds_that_vllm_takes(tmp_path: Path) -> None:
     model = a_model(tmp_path, {})
     for kinds in (None, (), ("image",)):
         check_kinds(model, kinds, ["image", "vision_chunk"])
-    said = r"vLLM takes no video and no audio for model 'm', only text, image: set `options.media = \[\"image\"\]`"
+    said = "takes no video and no audio for model 'm', only text, image: set `options.media = { video = 0, audio = 0 }`"
     with pytest.raises(ModelUnavailable, match=said):
         check_kinds(model, ("image", "video", "audio"), ["image"])

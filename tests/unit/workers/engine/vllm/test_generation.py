@@ -107,14 +107,17 @@ def test_a_record_sets_arguments_and_its_engine_table_goes_before(source: Path) 
     }  # fmt: skip
 
 
-def test_kinds_of_media_that_the_record_leaves_out_take_no_memory(source: Path) -> None:
+def test_the_limits_of_media_are_those_of_vllm(source: Path) -> None:
     def limits(**options: Any) -> Any:
         model = a_model(source, **options)
         return arguments_of(model, EngineOptions.of(model), memory_share=0.9).get("limit_mm_per_prompt")
 
     assert limits() is None
-    assert limits(media=["image"]) == {"video": 0, "audio": 0}
-    assert limits(media=["image"], engine={"limit_mm_per_prompt": {"image": 4}}) == {"image": 4, "video": 0, "audio": 0}
+    assert limits(media={"video": 0, "image": 2, "file": 0}) == {"video": 0, "image": 2}
+    assert limits(media={"video": 0, "image": 2}, engine={"limit_mm_per_prompt": {"image": 4}}) == {
+        "video": 0,
+        "image": 4,
+    }
 
 
 @pytest.mark.parametrize(
