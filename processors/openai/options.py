@@ -29,8 +29,8 @@ class RequestOptions(Record):
     timeout_s: float = Field(default=300, gt=0)
     #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
     passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
-    #: Media of each kind that a chat may have, at most, such as `{ image = 4, video = 1, audio = 0, file = 0 }`. Of kinds
-    #: that are not named, vLLM takes those that the model's directory speaks of, and another server decides by itself.
+    #: Media of each kind that a chat may have, at most, such as `{ image = 4, video = 1, audio = 0, file = 0 }`. Of
+    #: kinds that are not named, vLLM takes those that the model's directory speaks of, and another server decides.
     media: Mapping[MediaKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     #: Names of the LoRA adapters that a request may name.
     adapters: tuple[Adapter, ...] | Mapping[Adapter, str] = ()
