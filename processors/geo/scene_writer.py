@@ -40,7 +40,7 @@ class TilePieces:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the written pixels of a scene were."""
+    """Facts about the written pixels of a scene."""
 
     #: Suspected nodata in all of them.
     suspects: SuspectCounts
@@ -90,7 +90,7 @@ class SceneWriter:
 
     @property
     def written(self) -> Written:
-        """What the pixels written so far were."""
+        """Facts about the pixels written so far."""
         return Written(self._suspects, self._any_data)
 
     def add(self, result: TilePieces) -> None:
