@@ -222,7 +222,7 @@ class SceneRunner:
     ) -> Written:
         """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
-        Return what the written pixels were.
+        Return facts about the written pixels.
         """
         scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink)
         with closing(scene):

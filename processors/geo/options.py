@@ -185,7 +185,7 @@ class MapOptions(SceneOptions):
             if self.overlap_px is not None:
                 raise ValueError('overlap_px requires overlap = "hann"')
         elif self.halo_px or self.halo_exact:
-            raise ValueError('halo_px and halo_exact require overlap = "halo"')
+            raise ValueError(f'{"halo_px" if self.halo_px else "halo_exact"} requires overlap = "halo"')
         elif not self.tile_px <= 2 * (self.least_overlap_px or 0) < 2 * self.tile_px:
             raise ValueError("overlap_px must be at least half of tile_px and less than tile_px")
         return self

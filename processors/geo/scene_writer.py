@@ -90,7 +90,7 @@ class SceneWriter:
 
     @property
     def written(self) -> Written:
-        """Return facts about the pixels written so far."""
+        """Facts about the pixels written so far."""
         return Written(self._suspects, self._any_data)
 
     def add(self, result: TilePieces) -> None:
