@@ -70,10 +70,8 @@ def test_a_start_that_hangs_is_the_problem_of_its_model_alone(tmp_path: Path) ->
         wait_for(
             lambda: "start" in (client.model("hung").problem or ""), "the hung model has no problem", timeout_s=300
         )
-        assert client.model("hung").problem == (
-            "vLLM did not start within 3 s (`options.start_timeout_s`) and was ended; "
-            "the last that it wrote: Loading weights ..."
-        )
+        said = "vLLM did not start within 3 s (`options.start_timeout_s`) and was ended; "
+        assert (client.model("hung").problem or "").startswith(said)
         assert len(servers()) == 1
 
 

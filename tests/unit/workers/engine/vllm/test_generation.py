@@ -24,7 +24,7 @@ from penstock.workers.engine.memory import device_memory
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.vllm.arguments import arguments_of, check_names, serve_words
 from penstock.workers.engine.vllm.generation import expected_bytes
-from penstock.workers.engine.vllm.served import environment, reason_in
+from penstock.workers.engine.vllm.served import environment, not_started, reason_in
 from tests.support.engine_jobs import never
 from tests.support.polling import wait_for
 from tests.support.vllm_command import LONG, vllm_command
@@ -218,10 +218,20 @@ def test_a_server_that_does_not_start_is_told_in_its_words(engine: BatchingEngin
         ask(engine, a_model(source, engine={"not_known": True}), "one")
 
 
+@pytest.mark.parametrize(
+    ("text", "wrote"),
+    [
+        ("Starting\nLoading weights ...\n\n", "the last that it wrote: Loading weights ..."),
+        ("\n", "it wrote nothing"),
+    ],
+)
+def test_a_start_that_took_too_long_is_told_with_the_last_line(text: str, wrote: str) -> None:
+    assert not_started(60, text) == f"vLLM did not start within 60 s (`options.start_timeout_s`) and was ended; {wrote}"
+
+
 def test_a_start_that_hangs_is_ended_and_other_models_run(engine: BatchingEngine, source: Path) -> None:
     hung = a_model(source, start_timeout_s=1, engine={"hang_from": 1})
-    said = r"within 1 s \(`options.start_timeout_s`\) and was ended; the last that it wrote: Loading weights"
-    with pytest.raises(ModelUnavailable, match=said):
+    with pytest.raises(ModelUnavailable, match=r"within 1 s \(`options.start_timeout_s`\) and was ended; "):
         ask(engine, hung, "one")
     assert not psutil.Process().children(recursive=True)
     other = a_model(source).model_copy(update={"name": "other"})
