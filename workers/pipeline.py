@@ -169,7 +169,7 @@ class Pipeline:
         part, tenant = attempt.claim.part, attempt.claim.key.tenant
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
-            media = self._fetch(attempt, runnable, folder / "media", digests if part is None else None)
+            media = self._fetch(attempt, runnable, folder, digests if part is None else None)
         processed = None if part else self._known(attempt, runnable, media, folder / "known")
         if processed is None:
             attempt.enter(Phase.LOADING)
