@@ -92,7 +92,8 @@ def small(kind: str, own: Mapping[str, Any] | None = None, **more: Any) -> Any:
 def small_image(kind: str, **more: Any) -> Any:
     """Return a tiny configuration of a network of images of 64 x 64 px."""
     usual = transformers.AutoConfig.for_model(kind)
-    return type(usual)(**_merged({**_shrunk(usual), **_narrowed(usual)}, IMAGES.get(kind, {})), **more)
+    made = {"image_size": _SIDE} if kind in WHOLE else {**_shrunk(usual), **_narrowed(usual)}
+    return type(usual)(**_merged(made, IMAGES.get(kind, {})), **more)
 
 
 def _narrowed(config: Any) -> dict[str, Any]:
@@ -113,21 +114,54 @@ def _narrowed(config: Any) -> dict[str, Any]:
 
 
 _DEPTHS = ("depths", "depth", "num_layers", "layers")
-_WIDTHS = ("hidden_sizes", "embed_dims", "embed_dim", "neck_hidden_sizes", "stem_channels", "embedding_size", "fusion_hidden_size")
+_WIDTHS = (
+    "hidden_sizes",
+    "embed_dims",
+    "embed_dim",
+    "neck_hidden_sizes",
+    "embedding_size",
+    "fusion_hidden_size",
+)
 #: Settings of types whose texts are embedded or classified, where they differ from those of language models.
 SCORED: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(
-        ("bert", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "reformer", "rembert",
-         "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl"), {},
+    **_each(
+        (
+            "bert", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "reformer",
+            "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl",
+        ),
+        {},
     ),
-    "esm": {"vocab_size": 128},
+    "esm": {"vocab_size": 128, "pad_token_id": 0, "mask_token_id": 2},
     "funnel": {"block_sizes": [1, 1], "d_head": 8, "d_inner": 64, "n_head": 4, "d_model": 32},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "mistral4": {"num_key_value_heads": 4},
-    "deepseek_v2": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "topk_method": "greedy"},
+    "deepseek_v2": {
+        "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "topk_method": "greedy",
+    },
 }  # fmt: skip
 #: Settings of single types of images, beside the patterns.
-IMAGES: Mapping[str, Mapping[str, Any]] = {}
+IMAGES: Mapping[str, Mapping[str, Any]] = {
+    "bit": {"num_groups": 4},
+    **_each(("swin", "donut-swin"), {"window_size": 2}),
+    **_each(
+        ("beit", "data2vec-vision"),
+        {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "use_auxiliary_head": False},
+    ),
+    "dpt": {
+        "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8] * 4,
+        "fusion_hidden_size": 8, "is_hybrid": False, "patch_size": 8,
+    },
+    "upernet": {
+        "backbone_config": transformers.ConvNextConfig(
+            hidden_sizes=[8, 8, 16, 16], depths=[1] * 4, out_features=["stage1", "stage2", "stage3", "stage4"]
+        ),
+        "hidden_size": 16, "auxiliary_in_channels": 16, "auxiliary_channels": 8, "pool_scales": [1, 2],
+    },
+    "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "drop_path_rate": [0.0, 0.0, 0.0]},
+}  # fmt: skip
+#: Types of small networks whose widths depend on each other: their sizes stay.
+WHOLE = ("cvt", "hgnet_v2", "levit", "pp_lcnet", "textnet", "upernet")
 
 
 def _merged(made: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,5 +181,3 @@ def _shrunk(config: Any) -> dict[str, Any]:
             elif found is not None and value is not None:
                 made[name] = min(found, value)
     return made
-
-

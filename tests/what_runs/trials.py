@@ -7,6 +7,7 @@ import resource
 import signal
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -44,12 +45,17 @@ def _in_child(task: Task, kind: str) -> Outcome:
     child.join()
     if found:
         return found
-    return f"a tiny network of it takes more than {TIME_S} s" if child.exitcode == -signal.SIGALRM else "its trial ended the process"
+    return (
+        f"a tiny network of it takes more than {TIME_S} s"
+        if child.exitcode == -signal.SIGALRM
+        else "its trial ended the process"
+    )
 
 
 def _child(task: Task, kind: str, answer: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.alarm(TIME_S)
+    warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         try:
             answer.send(TRIALS[task](kind, Path(folder)))
