@@ -33,7 +33,7 @@ def _each(kinds: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Mappin
 OWN: Mapping[str, Mapping[str, Any]] = {
     **_each(
         (
-            "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text",
+            "axk2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text",
             "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu",
         ),
         {"num_key_value_heads": 4},
@@ -58,6 +58,14 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4, "n_group": 1, "topk_group": 1,
     },
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16},
+    "deepseek_v2": {
+        "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "topk_method": "greedy",
+    },
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0,
+        "activation_sparsity_pattern": [0.0, 0.0],
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {
@@ -135,14 +143,11 @@ SCORED: Mapping[str, Mapping[str, Any]] = {
     "funnel": {"block_sizes": [1, 1], "d_head": 8, "d_inner": 64, "n_head": 4, "d_model": 32},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "mistral4": {"num_key_value_heads": 4},
-    "deepseek_v2": {
-        "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
-        "topk_method": "greedy",
-    },
 }  # fmt: skip
 #: Settings of single types of images, beside the patterns.
 IMAGES: Mapping[str, Mapping[str, Any]] = {
     "bit": {"num_groups": 4},
+    "swin2sr": {"embed_dim": 16, "num_heads": [2, 2], "depths": [1, 1], "window_size": 4},
     **_each(("swin", "donut-swin"), {"window_size": 2}),
     **_each(
         ("beit", "data2vec-vision"),
@@ -181,3 +186,7 @@ def _shrunk(config: Any) -> dict[str, Any]:
             elif found is not None and value is not None:
                 made[name] = min(found, value)
     return made
+
+
+#: Gains of the layers of types whose numbers would vanish or grow beyond bounds with the usual one.
+GAINS: Mapping[str, float] = {"align": 1.2, "efficientnet": 1.2}

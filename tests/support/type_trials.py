@@ -18,7 +18,7 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.tried import ALONE, BATCHED, EQUAL
 from tests.support.hub import a_model, finish
-from tests.support.tiny_types import SCORED, small, small_image
+from tests.support.tiny_types import GAINS, SCORED, small, small_image
 
 Array = npt.NDArray[Any]
 NEW = 8
@@ -47,14 +47,17 @@ def saved(network: Any, folder: Path) -> Any:
     return network
 
 
-def spread(network: Any, folder: Path) -> None:
+def spread(network: Any, folder: Path, gain: float = 1.6) -> None:
     """Save a network of images whose weights keep the size of the numbers from layer to layer."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):  # some types begin with zeros
+                module.weight.fill_(1.0)
         for parameter in network.parameters():
             random = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
             if parameter.ndim > 1:
-                parameter.copy_(random * 1.6 / parameter[0].numel() ** 0.5)
+                parameter.copy_(random * gain / parameter[0].numel() ** 0.5)
             else:
                 parameter.add_(random * 0.1)
     network.eval().save_pretrained(folder)
@@ -151,14 +154,14 @@ def _pictures(channels: int, side: int) -> list[Array]:
 
 
 def _both(runner: Runner, name: str, prompts: Sequence[Prompt], theirs: Sequence[Array]) -> None:
-    """Compare each alone, and all in one batch, whose last bits may differ."""
-    compared([finish(runner, one)[0].data[name] for one in prompts], theirs)
+    """Compare each alone, and all in one batch: deep networks of random weights make much of the last bits."""
+    compared([finish(runner, one)[0].data[name] for one in prompts], theirs, atol=2e-4)
     compared([one.data[name] for one in finish(runner, *prompts)], theirs, atol=1e-3)
 
 
 def _of_image(kind: str, folder: Path, auto: Any, **more: Any) -> tuple[Any, list[Array]]:
     config = small_image(kind, **more)
-    spread(made(auto, config), folder)
+    spread(made(auto, config), folder, GAINS.get(kind, 1.6))
     inner = getattr(config, "vision_config", config)
     return auto.from_pretrained(folder).eval(), _pictures(getattr(inner, "num_channels", 3), 64)
 

@@ -21,9 +21,11 @@ def _equal(*kinds: str) -> dict[str, Sequence[str] | str]:
 DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
     Task.INSTANCE_SEGMENTATION: _equal("detr", "mask2former", "maskformer"),
     Task.OBJECT_DETECTION: {
-        **_equal("conditional_detr", "d_fine", "dab-detr", "deformable_detr", "detr", "rt_detr", "table-transformer",
-                 "yolos"),
-        **dict.fromkeys(("deimv2", "lw_detr", "rt_detr_v2"), _NO_TINY),
+        **_equal(
+            "conditional_detr", "d_fine", "dab-detr", "deformable_detr", "detr", "rt_detr", "rt_detr_v2",
+            "table-transformer", "yolos",
+        ),
+        **dict.fromkeys(("deimv2", "lw_detr"), _NO_TINY),
         "rf_detr": _NO_PREPARATION,
     },
     Task.DEPTH_ESTIMATION: {
@@ -32,7 +34,7 @@ DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
         "prompt_depth_anything": "it takes a second image, of coarse depths",
         "zoedepth": "its images are padded and its depths cut in a way of their own",
     },
-    Task.ZERO_SHOT_CLASSIFICATION: {**_equal("clip", "siglip"), "metaclip_2": _NO_TINY},
+    Task.ZERO_SHOT_CLASSIFICATION: _equal("clip", "metaclip_2", "siglip"),
     Task.ZERO_SHOT_OBJECT_DETECTION: _equal("grounding-dino", "mm-grounding-dino", "owlv2", "owlvit"),
     Task.MASK_GENERATION: _equal("sam", "sam_hq"),
     Task.TEXT_IMAGE_EMBEDDING: _equal(

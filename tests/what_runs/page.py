@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from penstock.workers.engine.transformers.tasks import Task
+from penstock.workers.engine.transformers.tasks import UNFIT, Task
 from penstock.workers.engine.transformers.tried import ALONE, BATCHED, FILE, outcomes
 from tests.support.image_text_kinds import KINDS
 from tests.support.image_text_table import OWN
@@ -29,13 +29,18 @@ def versions() -> str:
     return ", ".join(f"{name} {version}" for name, version in with_.items())
 
 
+def _found(task: Task) -> Mapping[str, Sequence[str] | str]:
+    """Return the outcomes of a task, with the types that do not fit it."""
+    return {**outcomes().get(task, {}), **UNFIT.get(task, {})}
+
+
 def _names(kinds: Sequence[str]) -> str:
     return ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "none"
 
 
 def _texts(task: Task) -> str:
     """Return the types of texts: those that share batches, those that run one by one, and those that are refused."""
-    found = outcomes()[task]
+    found = _found(task)
     batched = [kind for kind, ways in found.items() if not isinstance(ways, str) and BATCHED in ways]
     alone = [kind for kind, ways in found.items() if not isinstance(ways, str) and ways == [ALONE]]
     return "\n\n".join(
@@ -52,7 +57,7 @@ def _images() -> str:
     rows = ["| task | types |", "| --- | --- |"]
     tasks = [task for task in Task if task not in _OWN_PARTS]
     for task in tasks:
-        for ways, kinds in _by_ways(outcomes()[task]).items():
+        for ways, kinds in _by_ways(_found(task)).items():
             named = f", `pooling` {' or '.join(ways)}" if task is Task.IMAGE_EMBEDDING else ""
             rows.append(f"| `{task}`{named} | {_names(kinds)} |")
     return "\n".join([*rows, "", _refused(tasks, named=True)])
@@ -70,7 +75,7 @@ def _refused(tasks: Sequence[Task], *, named: bool = False) -> str:
     rows = [
         f"| `{kind}` |{f' `{task}` |' if named else ''} {reason} |"
         for task in tasks
-        for kind, reason in sorted(outcomes()[task].items())
+        for kind, reason in sorted(_found(task).items())
         if isinstance(reason, str)
     ]
     head = (
@@ -81,7 +86,7 @@ def _refused(tasks: Sequence[Task], *, named: bool = False) -> str:
 
 def _image_text() -> str:
     rows = ["| `model_type` | runs | tested with |", "| --- | --- | --- |"]
-    for kind, ways in sorted(outcomes()[Task.IMAGE_TEXT_TO_TEXT].items()):
+    for kind, ways in sorted(_found(Task.IMAGE_TEXT_TO_TEXT).items()):
         if isinstance(ways, str):
             rows.append(f"| `{kind}` | refused | {ways} |")
         elif kind in OWN:
@@ -95,7 +100,7 @@ def _image_text() -> str:
 
 
 def _language() -> str:
-    found = outcomes()[Task.TEXT_GENERATION]
+    found = _found(Task.TEXT_GENERATION)
     equal = [kind for kind, ways in found.items() if not isinstance(ways, str)]
     return f"Equal ({len(equal)}): {_names(equal)}.\n\n{_refused([Task.TEXT_GENERATION])}"
 

@@ -9,8 +9,30 @@ from penstock.workers.engine.transformers.tasks import Task
 
 _NO_TINY = "nobody has made a tiny network of it"
 _IN_IMAGES = "its text decoder alone has another `model_type`; `image-text-to-text` serves the whole"
+_COLOURS = "it reads numbers of colours, and no pixels"
+_PATCHES = "it reads patches that only its own processor makes"
 #: Reasons by task and type.
 _OF_TYPES: Mapping[Task, Mapping[str, str]] = {
+    Task.IMAGE_CLASSIFICATION: {
+        "imagegpt": _COLOURS, "siglip2": _PATCHES, "shieldgemma2": "it reads a text beside the image",
+    },
+    Task.IMAGE_EMBEDDING: {
+        **dict.fromkeys(
+            ("conditional_detr", "dab-detr", "deformable_detr", "detr", "table-transformer"),
+            "its vectors are those of objects, and not of the image",
+        ),
+        **dict.fromkeys(("llama4", "mllama"), "it reads a text beside the image"),
+        **dict.fromkeys(("timesformer", "videomae", "videoprism_vision_model", "vivit"), "it reads videos"),
+        "depth_pro": "its smallest image has 1536 x 1536 px, too many for a test",
+        "imagegpt": _COLOURS,
+        "siglip2": _PATCHES + "; `text-image-embedding` serves it",
+        "vit_mae": "it hides patches by chance",
+    },
+    Task.TEXT_EMBEDDING: {
+        **dict.fromkeys(("musicgen", "musicgen_melody", "whisper"), "it makes or reads sounds"),
+        "gemma3n": "its vision tower needs timm",
+        "perceiver": "it reads numbers of bytes or pixels of its own form",
+    },
     Task.TEXT_GENERATION: {
         **dict.fromkeys(
             ("audioflamingo3", "glmasr", "granite_speech", "granite_speech_plus", "musicflamingo", "nemo_speechlm",
