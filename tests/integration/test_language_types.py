@@ -60,7 +60,7 @@ def test_only_a_key_value_cache_is_copied(tmp_path: Path, kind: str) -> None:
 def test_a_step_that_failed_is_taken_again(tmp_path: Path, kind: str) -> None:
     language_network(kind, tmp_path)
     runner = Runners.installed().load(a_model(tmp_path))
-    ids = texts(128)[0]
+    ids = texts()[0]
     [alone] = finished(runner, [runner.admit(asked(ids))])
     state: Any = runner.admit(asked(ids))
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_step_that_failed_is_taken_again(tmp_path: Path, kind: str) -> None:
 def test_a_hybrid_takes_no_embeddings(tmp_path: Path) -> None:
     language_network("mamba", tmp_path)
     runner = Runners.installed().load(a_model(tmp_path))
-    prompt = Prompt({**asked(texts(128)[0]).data, "inputs_embeds": np.zeros((3, 32), np.float32)})
+    prompt = Prompt({**asked(texts()[0]).data, "inputs_embeds": np.zeros((3, 32), np.float32)})
     with pytest.raises(InvalidInput, match="MambaForCausalLM takes no embeddings"):
         runner.admit(prompt)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ Array = npt.NDArray[Any]
 NEW = 8
 #: Processors by task, where they have another name.
 _PROCESSORS = {Task.SEMANTIC_SEGMENTATION: "image-segmentation"}
+#: Names of the weights of a class token.
+_CLASS = re.compile(r"cls_token|class_embedding")
 _POOLINGS = ("pooler", "cls", "mean", "patches")
 
 
@@ -244,7 +247,7 @@ def _pooled(network: Any, pixels: torch.Tensor, pooling: str) -> Array:
         return np.asarray(vectors[0]).reshape(-1)
     hidden = np.asarray(network(pixel_values=pixels).last_hidden_state[0])
     if pooling == "cls":
-        if hidden.ndim != 2 or not any("cls_token" in name for name, _ in network.named_parameters()):
+        if hidden.ndim != 2 or not any(_CLASS.search(name) for name, _ in network.named_parameters()):
             raise Different("its network has no class token")
         return np.asarray(hidden[0])
     if pooling == "mean":
