@@ -29,7 +29,7 @@ def run(folder: Path, *words: str, **variables: str) -> Done:
 
 def test_every_ready_record_is_valid_and_no_model_of_the_service() -> None:
     known = ready_records()
-    assert set(known) == {"prithvi-floods", "s2cloudless"}
+    assert set(known) == {"prithvi-burn-scars", "prithvi-floods", "s2cloudless"}
     assert not set(known) & set(read_catalogue())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 COMMIT = "d" * 40
 
@@ -36,7 +37,7 @@ class _Request(BaseHTTPRequestHandler):
             body = json.dumps(tree).encode()
         elif self.path.startswith(about):
             body = json.dumps({"id": self.server.repository, "sha": COMMIT, "siblings": []}).encode()
-        elif (name := self.path.rpartition("/")[2]) in files:
+        elif (name := unquote(self.path.partition("/resolve/")[2].partition("/")[2])) in files:
             body = files[name]
             headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(body).hexdigest()}"'}
         else:

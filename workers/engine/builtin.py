@@ -243,8 +243,10 @@ ONNX = _spec(
 )  # fmt: skip
 OPENAI_SERVER = _spec(_openai_server, expected_bytes=lambda _model: 0, served=True, exchanges={"requests": (_SERVED,)})
 RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
-#: The published checkpoints of Prithvi are files of torch's own format.
-TERRATORCH = _spec(_terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt"), exchanges=_SCENES)
+#: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
+TERRATORCH = _spec(
+    _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt", "*.yaml", "*.yml"), exchanges=_SCENES
+)
 TORCH = _spec(_torch, imports=_import_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)
 TRANSFORMERS = _spec(
     _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,

@@ -1,10 +1,11 @@
-"""The directory of a fine-tune, in the layout of Prithvi's published ones, which vLLM serves too.
+"""The directory of a fine-tune, in one of the two layouts of Prithvi's published ones.
 
     config.json          {"pretrained_cfg": {"model": {"class_path": "terratorch.tasks.SemanticSegmentationTask",
                           "init_args": {"model_factory": "EncoderDecoderFactory", "model_args": {...}}}}}
+    NAME.yaml            or the file that TerraTorch's command line was trained with: `model`, as above
     model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
 
-The config's parts on data and training are not read: the catalogue's record names the bands.
+vLLM reads the first layout, too. The parts on data and training are not read: the catalogue's record names the bands.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.directory import read_object
 
-SAFETENSORS = "model.safetensors"
+CONFIG, SAFETENSORS = "config.json", "model.safetensors"
+#: Configs of TerraTorch's command line.
+YAML = ("*.yaml", "*.yml")
 #: Files in torch's own format, which may hold other objects than tensors.
 _PICKLES = ("*.pt", "*.ckpt")
 
@@ -55,6 +59,8 @@ class Recipe:
     factory: str
     #: Arguments of the factory, from the config.
     args: Mapping[str, Any]
+    #: The file's name, for errors.
+    file: str = CONFIG
 
     @property
     def channels(self) -> int | None:
@@ -101,7 +107,7 @@ class Checkpoint:
     def of(cls, model: Model) -> Checkpoint:
         """Check a model's directory and record; raise `ModelUnavailable` for a missing file or a mismatch."""
         path = directory_of(model)
-        recipe = read_recipe(read_object(path / "config.json"))
+        recipe = _find_recipe(path)
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))
 
@@ -113,51 +119,76 @@ class Checkpoint:
         return dict(_of_network(_read(self.weights)))
 
 
-def read_recipe(config: Mapping[str, Any]) -> Recipe:
-    """Return the recipe in a `config.json`; raise `ModelUnavailable` if it is missing or names code."""
+def _find_recipe(path: Path) -> Recipe:
+    """Return the recipe of a directory: that of `config.json`, or else of the only YAML file that has a model."""
+    config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
+    if not _is_recipe(config.get("pretrained_cfg", config)):
+        files = sorted(file for pattern in YAML for file in path.glob(pattern))
+        found = {file.name: read for file in files if _is_recipe(read := _read_yaml(file))}
+        if len(found) > 1:
+            raise ModelUnavailable(f"several of its files are configs of a network: {', '.join(found)}")
+        for name, read in found.items():
+            return read_recipe(read, name)
+        if not files:
+            config = read_object(path / CONFIG)  # names the missing file
+    return read_recipe(config)
+
+
+def _read_yaml(file: Path) -> Any:
+    try:
+        return yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ModelUnavailable(f"{file.name} is not plain YAML: {first_line(error)}") from error
+
+
+def _is_recipe(config: Any) -> bool:
+    return isinstance(config, dict) and isinstance(config.get("model"), dict)
+
+
+def read_recipe(config: Mapping[str, Any], file: str = CONFIG) -> Recipe:
+    """Return the recipe in the config of a file; raise `ModelUnavailable` if it is missing or names code."""
     published = config.get("pretrained_cfg", config)
     model = published.get("model") if isinstance(published, dict) else None
     settings = model.get("init_args") if isinstance(model, dict) else None
     args = settings.get("model_args") if isinstance(settings, dict) else None
     if not isinstance(model, dict) or not isinstance(settings, dict) or not isinstance(args, dict):
-        raise ModelUnavailable(_no_recipe(config))
+        raise ModelUnavailable(_no_recipe(config, file))
     name = str(model.get("class_path")).rpartition(".")[2]
     if name not in _TASKS:
-        raise ModelUnavailable(f"config.json names the task {name}; known tasks: {', '.join(_TASKS)}")
+        raise ModelUnavailable(f"{file} names the task {name}; known tasks: {', '.join(_TASKS)}")
     factory = str(settings.get("model_factory", FACTORIES[0]))
     if factory not in FACTORIES:
-        raise ModelUnavailable(f"config.json names the factory {factory}; known factories: {', '.join(FACTORIES)}")
+        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {', '.join(FACTORIES)}")
     for key, value in args.items():
         if key != "backbone":
-            _refuse_code(key, value)
-    return Recipe(_TASKS[name], factory, args)
+            _refuse_code(key, value, file)
+    return Recipe(_TASKS[name], factory, args, file)
 
 
-def _no_recipe(config: Mapping[str, Any]) -> str:
+def _no_recipe(config: Mapping[str, Any], file: str) -> str:
     if "architecture" in config:
         return (
-            f"config.json is of the backbone {config['architecture']} alone, which has no output for a scene: "
+            f"{file} is of the backbone {config['architecture']} alone, which has no output for a scene: "
             "fine-tune it with TerraTorch, and serve the fine-tune"
         )
-    return "config.json has no pretrained_cfg.model.init_args.model_args, the arguments of the network"
+    where = "pretrained_cfg.model" if file == CONFIG else "model"
+    return f"{file} has no {where}.init_args.model_args, the arguments of the network"
 
 
-def _refuse_code(key: str, value: Any) -> None:
+def _refuse_code(key: str, value: Any, file: str) -> None:
     """Raise `ModelUnavailable` for a class that is not a layer of torch: building the network would call it."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in values:
-        _refuse_code(key, part)
+        _refuse_code(key, part, file)
     if isinstance(value, str) and _PYTHON_PATH.fullmatch(value) and not _LAYER.fullmatch(value):
-        raise ModelUnavailable(
-            f"config.json names the Python object {value} in {key}: only layers of torch.nn are allowed"
-        )
+        raise ModelUnavailable(f"{file} names the Python object {value} in {key}: only layers of torch.nn are allowed")
 
 
 def _check_record(model: Model, recipe: Recipe) -> None:
     """Compare the catalogue's record with the config of the network; raise `ModelUnavailable`."""
     processor, named = _SERVED[recipe.task]
     if model.processor in dict(_SERVED.values()) and model.processor != processor:
-        raise ModelUnavailable(f"config.json is of a {recipe.task}, which the processor {processor} serves")
+        raise ModelUnavailable(f"{recipe.file} is of a {recipe.task}, which the processor {processor} serves")
     said = {
         named: (_length(model.options.get(named)), recipe.channels),
         "bands": (_length(model.options.get("bands")), recipe.bands),
@@ -165,7 +196,7 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     }
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
-            raise ModelUnavailable(f"config.json is of a network of {theirs} {name}, options.{name} are {ours}")
+            raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
 
 
 def _length(listed: Any) -> int:

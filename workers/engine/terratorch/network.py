@@ -45,10 +45,10 @@ def _new(recipe: Recipe) -> nn.Module:
         except Exception as error:  # wrong arguments raise errors of any type
             first = next(iter(str(error).strip().splitlines()), "")
             raise ModelUnavailable(
-                f"TerraTorch cannot build the network of config.json ({type(error).__name__}: {first})"
+                f"TerraTorch cannot build the network of {recipe.file} ({type(error).__name__}: {first})"
             ) from error
     if not isinstance(module, nn.Module):
-        raise ModelUnavailable(f"TerraTorch built a {type(module).__name__} of config.json, which is no network")
+        raise ModelUnavailable(f"TerraTorch built a {type(module).__name__} of {recipe.file}, which is no network")
     return module
 
 
@@ -66,17 +66,17 @@ def _without_fetching(recipe: Recipe) -> dict[str, Any]:
 
 
 def _fill(module: nn.Module, checkpoint: Checkpoint) -> None:
-    name = checkpoint.weights.name
+    name, config = checkpoint.weights.name, checkpoint.recipe.file
     try:
         # The backbone library's own `load_state_dict` only warns of weights of another shape and leaves them random.
         report = nn.Module.load_state_dict(module, checkpoint.tensors(), strict=False)
     except RuntimeError as error:
-        raise ModelUnavailable(f"the weights in {name} have other shapes than the network of config.json") from error
+        raise ModelUnavailable(f"the weights in {name} have other shapes than the network of {config}") from error
     lacking = sorted(filter(is_needed, report.missing_keys))
     for words, names in (("lacks", lacking), ("has, and the network lacks,", sorted(report.unexpected_keys))):
         if names:
             raise ModelUnavailable(
-                f"{name} {words} {len(names)} of the weights of the network of config.json, the first is {names[0]!r}"
+                f"{name} {words} {len(names)} of the weights of the network of {config}, the first is {names[0]!r}"
             )
 
 

@@ -112,7 +112,7 @@ def load_terratorch(model: Model) -> Runner:
     with naming(model):
         checkpoint = Checkpoint.of(model)
         built = build(checkpoint)
-        _check_coordinates(model, built)
+        _check_coordinates(model, built, checkpoint.recipe.file)
         return TerraTorchRunner(built, checkpoint.recipe, TorchDevice.of(model), max_batch=model.max_batch)
 
 
@@ -122,12 +122,12 @@ def check_terratorch(model: Model) -> None:
         Checkpoint.of(model)
 
 
-def _check_coordinates(model: Model, built: Built) -> None:
+def _check_coordinates(model: Model, built: Built, config: str) -> None:
     """Compare the record's `coordinates` with the inputs that the network was trained with."""
     coordinates = model.options.get("coordinates") or {}
     for name, takes in (("time", built.takes_time), ("location", built.takes_location)):
         if coordinates.get(name, "no") != "no" and not takes:
             raise ModelUnavailable(
-                f"options.coordinates.{name} is {coordinates[name]!r}, and the network of config.json takes no {name} "
+                f"options.coordinates.{name} is {coordinates[name]!r}, and the network of {config} takes no {name} "
                 f"(its backbone's coords_encoding does not have it)"
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
 from penstock.errors import ModelUnavailable
@@ -56,6 +57,62 @@ def test_a_published_fine_tune_is_understood(tmp_path: Path) -> None:
     assert (recipe.channels, recipe.bands, recipe.dates, recipe.stacks_dates) == (2, 6, 3, True)
     assert checkpoint.weights == tmp_path / "model.safetensors"
     assert checkpoint.tensors().keys() == WEIGHT.keys()
+
+
+def as_yaml(path: Path, content: object, name: str = "flood_config.yaml") -> Path:
+    folder(path)
+    (path / "config.json").unlink()
+    (path / name).write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize("beside", [None, {"architecture": "prithvi_eo_v2_300"}, {}])
+def test_the_config_of_the_command_line_is_understood(beside: object, tmp_path: Path) -> None:
+    as_yaml(tmp_path, {"trainer": {"max_epochs": 3}, **config()["pretrained_cfg"]})
+    (tmp_path / "conda.yml").write_text("dependencies: [terratorch]")
+    if beside is not None:
+        (tmp_path / "config.json").write_text(json.dumps(beside))
+    assert Checkpoint.of(record(tmp_path)).recipe == Recipe(
+        "segmentation", "EncoderDecoderFactory", ARGS, "flood_config.yaml"
+    )
+
+
+def test_the_json_of_a_directory_comes_before_its_yaml(tmp_path: Path) -> None:
+    as_yaml(tmp_path, config({"backbone": "other"})["pretrained_cfg"])
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    assert Checkpoint.of(record(tmp_path)).recipe == Recipe("segmentation", "EncoderDecoderFactory", ARGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (config(ARGS | {"act": "os.abort"})["pretrained_cfg"], r"flood_config\.yaml names the Python object os.abort"),
+        (config(ARGS | {"num_classes": 13})["pretrained_cfg"], r"flood_config\.yaml is of a network of 13 classes"),
+        ({"model": {"init_args": {}}}, r"flood_config\.yaml has no model\.init_args\.model_args"),
+        ({"data": {}}, r"config\.json has no pretrained_cfg\.model"),
+    ],
+)
+def test_what_does_not_fit_in_yaml_is_named(content: object, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=sentence):
+        Checkpoint.of(record(as_yaml(tmp_path, content)))
+
+
+def test_yaml_that_would_run_code_is_refused_and_does_not(tmp_path: Path) -> None:
+    as_yaml(tmp_path, {})
+    text = f"model: !!python/object/apply:os.mkdir ['{tmp_path / 'ran'}']"
+    (tmp_path / "flood_config.yaml").write_text(text)
+    with pytest.raises(ModelUnavailable, match=r"flood_config\.yaml is not plain YAML: could not determine"):
+        Checkpoint.of(record(tmp_path))
+    assert not (tmp_path / "ran").exists()
+    yaml.unsafe_load(text)  # the attack is one
+    assert (tmp_path / "ran").exists()
+
+
+def test_two_configs_of_the_command_line_are_too_many(tmp_path: Path) -> None:
+    as_yaml(tmp_path, config()["pretrained_cfg"], "a.yaml")
+    (tmp_path / "b.yml").write_text(yaml.safe_dump(config()["pretrained_cfg"]))
+    with pytest.raises(ModelUnavailable, match=r"several of its files are configs of a network: a\.yaml, b\.yml"):
+        Checkpoint.of(record(tmp_path))
 
 
 def test_a_regression_answers_one_quantity_unless_it_says_more() -> None:
