@@ -141,7 +141,6 @@ SCORED: Mapping[str, Mapping[str, Any]] = {
     ),
     "esm": {"vocab_size": 128, "pad_token_id": 0, "mask_token_id": 2},
     "funnel": {"block_sizes": [1, 1], "d_head": 8, "d_inner": 64, "n_head": 4, "d_model": 32},
-    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "mistral4": {"num_key_value_heads": 4},
 }  # fmt: skip
 #: Settings of single types of images, beside the patterns.

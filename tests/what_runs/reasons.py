@@ -9,6 +9,7 @@ from penstock.workers.engine.transformers.tasks import Task
 
 _NO_TINY = "nobody has made a tiny network of it"
 _IN_IMAGES = "its text decoder alone has another `model_type`; `image-text-to-text` serves the whole"
+_LANGUAGE = "it needs a language beside the text, which prompts do not name"
 _COLOURS = "it reads numbers of colours, and no pixels"
 _PATCHES = "it reads patches that only its own processor makes"
 #: Reasons by task and type.
@@ -28,9 +29,11 @@ _OF_TYPES: Mapping[Task, Mapping[str, str]] = {
         "siglip2": _PATCHES + "; `text-image-embedding` serves it",
         "vit_mae": "it hides patches by chance",
     },
+    Task.TEXT_CLASSIFICATION: {"xmod": _LANGUAGE},
     Task.TEXT_EMBEDDING: {
         **dict.fromkeys(("musicgen", "musicgen_melody", "whisper"), "it makes or reads sounds"),
         "gemma3n": "its vision tower needs timm",
+        "xmod": _LANGUAGE,
         "perceiver": "it reads numbers of bytes or pixels of its own form",
     },
     Task.TEXT_GENERATION: {
@@ -41,7 +44,7 @@ _OF_TYPES: Mapping[Task, Mapping[str, str]] = {
         ),
         **dict.fromkeys(("musicgen", "musicgen_melody"), "it answers something other than texts"),
         **dict.fromkeys(("emu3", "mllama"), _IN_IMAGES),
-        "xmod": "it needs a language beside the text, which prompts do not name",
+        "xmod": _LANGUAGE,
         "gemma3n": "its vision tower needs timm",
         "whisper": "`speech-recognition` serves it",
     },
