@@ -34,7 +34,7 @@ from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support.hub import a_model, finish, load
 from tests.support.image_text_kinds import FIRST, KINDS
-from tests.support.image_text_table import NEEDS_TORCHVISION, OWN, UNTRIED, table
+from tests.support.image_text_table import NEEDS_TORCHVISION, OWN, UNTRIED
 from tests.support.image_text_types import END, write_kind
 
 SHAPES = [(50, 120), (90, 40)]
@@ -459,8 +459,3 @@ def test_every_type_of_the_library_is_accounted_for() -> None:
     assert sorted(listed) == sorted(set(listed)), "no type is listed twice"
     if transformers.__version__.startswith("5.23."):
         assert set(listed) == known
-
-
-def test_the_reference_lists_what_the_tests_run() -> None:
-    page = (ROOT / "docs" / "reference" / "what-runs.md").read_text()
-    assert table() in page, "write `table()` of tests/support/image_text_table.py into it"
