@@ -13,6 +13,7 @@ from penstock.models import Model
 #: Options of a model that the runner `transformers` reads.
 RUNNER_OPTIONS = (
     "adapter", "answer", "batching", "cache_tokens", "compile", "encoder_cache_bytes", "normalize", "pooling", "task",
+    "untried",
 )  # fmt: skip
 
 

@@ -30,7 +30,6 @@ from penstock.workers.engine.runners import Runners
 from tests.support import diffusion, pipelines
 from tests.support.diffusion import a_model, a_painter
 from tests.support.hub import finish
-from tests.support.pipeline_table import table
 
 #: Warnings of numpy 2 about the library's older schedulers.
 pytestmark = [
@@ -392,8 +391,3 @@ def test_the_table_of_pipelines_is_that_of_the_library() -> None:
     from infra.sync_pipelines import TABLE, text
 
     assert TABLE.read_text() == text(), "run `python infra/sync_pipelines.py`"
-
-
-def test_the_page_lists_the_families() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "what-runs.md"
-    assert table() in page.read_text(encoding="utf-8"), "put what `tests.support.pipeline_table.table()` returns there"

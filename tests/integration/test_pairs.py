@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
@@ -20,51 +19,13 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise
 from penstock.workers.processing import InThread
 from penstock.workers.warmup import CPU_LIMITS, warm
+from tests.support.pair_table import TABLE
 from tests.support.pairs import a_model
 from tests.support.vllm_command import vllm_command
 from tests.support.vllm_plugins import vllm_double
 
 ROOT = Path(__file__).parents[2]
 
-#: The runners that can serve each processor, with suitable models.
-TABLE: Mapping[str, frozenset[str]] = {
-    name: frozenset(runners.split())
-    for name, runners in {
-        "audio-classification": "onnx torch transformers",
-        "depth-estimation": "onnx torch transformers",
-        "image-classification": "fake onnx torch transformers",
-        "image-embedding": "onnx torch transformers",
-        "image-generation": "diffusers",
-        "image-segmentation": "onnx torch transformers",
-        "image-text-to-text": "transformers",
-        "instance-segmentation": "transformers",
-        "layout-detection": "onnx torch",
-        "mask-generation": "transformers",
-        "object-detection": "onnx torch transformers",
-        "openai-chat": "openai-server vllm",
-        "openai-completion": "openai-server vllm",
-        "openai-embedding": "openai-server vllm",
-        "optical-character-recognition": "rapidocr",
-        "raster-detection": "onnx torch transformers",
-        "raster-embedding": "onnx terratorch torch transformers",
-        "raster-mask-generation": "transformers",
-        "raster-regression": "onnx terratorch torch",
-        "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
-        "speech-recognition": "transformers",
-        "tabular": "fake lightgbm onnx torch",
-        "tensor": "fake lightgbm onnx terratorch torch transformers vllm",
-        "text-classification": "onnx torch transformers",
-        "text-embedding": "onnx torch transformers vllm",
-        "text-generation": "transformers",
-        "text-image-embedding": "transformers",
-        "text-ranking": "onnx torch transformers",
-        "video-classification": "fake onnx torch transformers",
-        "video-segmentation": "onnx torch transformers",
-        "vllm-plugin": "vllm",
-        "zero-shot-classification": "transformers",
-        "zero-shot-object-detection": "transformers",
-    }.items()
-}
 #: Runners whose libraries have environments of their own, and the files whose tests run their pairs there.
 ELSEWHERE = {"terratorch": ROOT / "tests" / "terratorch" / "test_pairs.py"}
 PAIRS = [(runner, processor) for processor, runners in TABLE.items() for runner in sorted(runners - ELSEWHERE.keys())]
@@ -121,18 +82,6 @@ def test_a_declared_pair_serves(
         assert processing.entry(model).problem is None
         RUNNERS.check(model)
         assert warm(model, processing, engine, tmp_path / "dummy", check=lambda: None).largest_batch >= 1
-
-
-def test_the_documentation_has_the_table() -> None:
-    text = (ROOT / "docs" / "reference" / "what-runs.md").read_text().partition("## Runners and processors")[2]
-    rows = [
-        re.findall(r"`([a-z-]+)`", line)
-        for line in text.splitlines()
-        if line.startswith("| `") and "runners" not in line
-    ]
-    assert {name: frozenset(runners) for name, *runners in rows} == {
-        name: runners - {"fake"} for name, runners in TABLE.items()
-    }
 
 
 def test_every_pair_that_another_environment_runs_is_in_its_tests() -> None:

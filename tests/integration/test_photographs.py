@@ -131,6 +131,7 @@ def test_depth_says_whether_it_is_in_metres(check: Callable[..., Finished], tmp_
         vision.a_table_transformer,
         vision.a_yolos,
         vision.an_rt_detr,
+        vision.an_rt_detr_v2,
     ],
 )
 @torch.inference_mode()
@@ -209,7 +210,7 @@ def test_a_picture_without_segments_has_an_empty_mask(check: Callable[..., Finis
     assert not image_of(done, "mask.png").any()
 
 
-@pytest.mark.parametrize("make", [vision.a_clip, vision.a_siglip])
+@pytest.mark.parametrize("make", [vision.a_clip, vision.a_metaclip_2, vision.a_siglip])
 @torch.inference_mode()
 def test_labels_of_ones_own_get_the_scores_of_the_library(
     make: Make, check: Callable[..., Finished], files: dict[str, Path], tmp_path: Path

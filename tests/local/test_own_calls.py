@@ -12,8 +12,8 @@ from PIL import Image
 
 import penstock
 from penstock.errors import InvalidInput
-from tests.support.language_types import small
 from tests.support.pipelines import byte_tokenizer, made
+from tests.support.tiny_types import small
 
 
 def catalogue(folder: Path, source: Path, runner: str, processor: str) -> Path:

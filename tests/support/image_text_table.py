@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.support.image_text_kinds import KINDS
-
 #: Types whose images, or whose processor as a whole, only torchvision prepares.
 NEEDS_TORCHVISION = (
     "cohere2_vision", "gemma4_unified", "inkling2", "inkling_mm_model", "kimi_k25", "lfm2_vl", "llama4", "minicpm_ocr",
@@ -13,8 +11,8 @@ NEEDS_TORCHVISION = (
     "perception_lm", "pi0", "pp_formulanet", "step3p7", "unlimited_ocr",
 )  # fmt: skip
 
-_NO_TINY = "untried: nobody has made a tiny network of it"
-_NO_PROCESSOR = "untried; transformers knows no processor for it, so its directory must name one"
+_NO_TINY = "nobody has made a tiny network of it"
+_NO_PROCESSOR = "transformers knows no processor for it, so its directory must name one"
 #: Types that no test runs, with the reason.
 UNTRIED: Mapping[str, str] = {
     "cohere_compass": _NO_TINY,
@@ -26,12 +24,12 @@ UNTRIED: Mapping[str, str] = {
     "dots3_note": _NO_TINY,
     "emu3": _NO_TINY,
     "evolla": "it takes proteins, and no images",
-    "fast_vlm": "untried: its vision tower needs timm",
+    "fast_vlm": "its vision tower needs timm",
     "fuyu": "its processor raises an error without torchvision (transposing with numpy's arguments a tensor of torch)",
-    "gemma3n": "untried: its vision tower needs timm",
+    "gemma3n": "its vision tower needs timm",
     "gemma4": _NO_TINY,
     "glm5_next": _NO_TINY,
-    "got_ocr2": "untried: an image has 256 tokens whatever its size, which a tiny network does not make",
+    "got_ocr2": "an image has 256 tokens whatever its size, which a tiny network does not make",
     "granite_docling": _NO_TINY,
     "hunyuan_vl": _NO_TINY,
     "instructblipvideo": "it takes videos, and no images",
@@ -46,24 +44,10 @@ UNTRIED: Mapping[str, str] = {
     "qwen4_exp": _NO_TINY,
     "shieldgemma2": _NO_TINY,
     "t5gemma2": _NO_TINY,
-    "udop": "untried: it reads words and boxes of an OCR engine beside the image",
+    "udop": "it reads words and boxes of an OCR engine beside the image",
     "video_llava": _NO_TINY,
     "vision-encoder-decoder": "transformers has no processor for it",
 }
-
-
-def table() -> str:
-    """Return the table of `docs/reference/what-runs.md`, from what the tests run."""
-    rows = ["| `model_type` | runs | tested with |", "| --- | --- | --- |"]
-    told = dict.fromkeys(OWN, ("yes, by a family of its own", "several images, text"))
-    for name, kind in KINDS.items():
-        images = "one image" if kind.most == 1 else "one image, two images"
-        needs = f", with the package `{kind.package}`" if kind.package else ""
-        told[name] = f"yes{needs}", f"{'text, ' if kind.text_only else ''}{images}"
-    told |= dict.fromkeys(NEEDS_TORCHVISION, ("only with torchvision", "the refusal without it"))
-    told |= {name: ("not tested", reason) for name, reason in UNTRIED.items()}
-    rows += [f"| `{name}` | {runs} | {tested} |" for name, (runs, tested) in sorted(told.items())]
-    return "\n".join(rows)
 
 
 #: Types with a family of their own, see `tests/support/multimodal.py`.

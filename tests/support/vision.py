@@ -130,6 +130,12 @@ def an_rt_detr(folder: Path) -> Path:
     return _save(network, folder, RTDetrImageProcessorPil(size={"height": 64, "width": 64}))
 
 
+def an_rt_detr_v2(folder: Path) -> Path:
+    """Save an RT-DETR v2, which has the image processor of RT-DETR."""
+    network = transformers.RTDetrV2ForObjectDetection(transformers.RTDetrV2Config(**_rt_detr()))
+    return _save(network, folder, RTDetrImageProcessorPil(size={"height": 64, "width": 64}))
+
+
 def a_d_fine(folder: Path) -> Path:
     """Save a D-FINE, which has the image processor of RT-DETR."""
     network = transformers.DFineForObjectDetection(transformers.DFineConfig(**_rt_detr(), decoder_n_points=[2] * 3))
@@ -165,10 +171,10 @@ def a_maskformer(folder: Path) -> Path:
     return _save(network, folder, MaskFormerImageProcessorPil(size=_SHORT))
 
 
-def a_clip(folder: Path) -> Path:
-    """Save a CLIP for pictures of 32 x 32 px."""
+def a_clip(folder: Path, name: str = "CLIP") -> Path:
+    """Save a CLIP, or another network of its form, for pictures of 32 x 32 px."""
     words(folder, pad="[end]")
-    made = transformers.CLIPConfig(
+    made = getattr(transformers, f"{name}Config")(
         text_config={
             **_TINY,
             "vocab_size": len(WORDS) + 3,
@@ -179,7 +185,12 @@ def a_clip(folder: Path) -> Path:
         projection_dim=8,
     )
     size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
-    return _save(transformers.CLIPModel(made), folder, CLIPImageProcessorPil(**size))
+    return _save(getattr(transformers, f"{name}Model")(made), folder, CLIPImageProcessorPil(**size))
+
+
+def a_metaclip_2(folder: Path) -> Path:
+    """Save a MetaCLIP 2 for pictures of 32 x 32 px."""
+    return a_clip(folder, "MetaClip2")
 
 
 def a_siglip(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from penstock.models import Model
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
 from penstock.workers.engine.transformers.quantised import require_no_scales, stays_quantised, unpacked
-from penstock.workers.engine.transformers.tasks import Known, Task, resolve, wanted
+from penstock.workers.engine.transformers.tasks import UNFIT, Known, Task, resolve, wanted
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -146,22 +146,15 @@ def known_types() -> Known:
         {
             Task.IMAGE_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
             Task.SEMANTIC_SEGMENTATION: frozenset(modeling_auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES),
-            Task.INSTANCE_SEGMENTATION: _MASKS
-            & frozenset(modeling_auto.MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING_NAMES),
-            Task.OBJECT_DETECTION: frozenset(
-                name
-                for name in modeling_auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES
-                if not name.startswith(_OTHER_BOXES)
-            ),
+            Task.INSTANCE_SEGMENTATION: _fit(Task.INSTANCE_SEGMENTATION, "UNIVERSAL_SEGMENTATION"),
+            Task.OBJECT_DETECTION: _fit(Task.OBJECT_DETECTION, "OBJECT_DETECTION"),
             Task.DEPTH_ESTIMATION: frozenset(modeling_auto.MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES),
             Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
-            Task.ZERO_SHOT_OBJECT_DETECTION: _BY_WORDS
-            & frozenset(modeling_auto.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES),
-            Task.MASK_GENERATION: _BY_POINTS & frozenset(modeling_auto.MODEL_FOR_MASK_GENERATION_MAPPING_NAMES),
+            Task.ZERO_SHOT_OBJECT_DETECTION: _fit(Task.ZERO_SHOT_OBJECT_DETECTION, "ZERO_SHOT_OBJECT_DETECTION"),
+            Task.MASK_GENERATION: _fit(Task.MASK_GENERATION, "MASK_GENERATION"),
             Task.IMAGE_EMBEDDING: images,
             Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
-            Task.TEXT_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
-            - _OTHER_TEXTS,
+            Task.TEXT_CLASSIFICATION: _fit(Task.TEXT_CLASSIFICATION, "SEQUENCE_CLASSIFICATION"),
             Task.TEXT_EMBEDDING: frozenset(texts - images),
             Task.TEXT_IMAGE_EMBEDDING: _ONE_SPACE,
             Task.TEXT_GENERATION: frozenset(
@@ -172,11 +165,17 @@ def known_types() -> Known:
             ),
             # Other speech models of the library return no timestamps, or take samples.
             Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
-            Task.AUDIO_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES)
-            - _OTHER_AUDIO,
+            Task.AUDIO_CLASSIFICATION: _fit(Task.AUDIO_CLASSIFICATION, "AUDIO_CLASSIFICATION"),
         },
         frozenset(library().CONFIG_MAPPING.keys()),
     )
+
+
+def _fit(task: Task, mapping: str) -> frozenset[str]:
+    """Return the types of a mapping of the library that fit the task."""
+    from transformers.models.auto import modeling_auto
+
+    return frozenset(getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES")) - UNFIT[task].keys()
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
@@ -243,26 +242,9 @@ def _load_errors() -> Iterator[None]:
 #: Model types with one method for embeddings of images and one for texts.
 _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "chinese_clip", "groupvit"})
 
-#: Audio classifiers with features of their own.
-_OTHER_AUDIO = frozenset({"wav2vec2-bert", "whisper"})
 #: Tasks whose networks take tokens, or cast their inputs.
 _OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
-#: Classifiers that take more than the tokens of a text (boxes, tables, entities), or characters instead.
-_OTHER_TEXTS = frozenset(
-    {
-        "canine", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "perceiver", "reformer",
-        "roc_bert", "tapas",
-    }
-)  # fmt: skip
 #: Model types with one network for texts and one for images, whose vectors lie in one space.
 _ONE_SPACE = frozenset({"altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "siglip", "siglip2"})
 #: Model types that compare images with texts by the product of their embeddings.
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})
-#: Model types that return masks and classes of an image alone; OneFormer takes a text as well.
-_MASKS = frozenset({"detr", "mask2former", "maskformer"})
-#: Model types that find objects by words, and that make masks by points and boxes: those whose processors do without
-#: torchvision.
-_BY_WORDS = frozenset({"grounding-dino", "mm-grounding-dino", "owlv2", "owlvit"})
-_BY_POINTS = frozenset({"sam", "sam_hq"})
-#: Beginnings of model types of detectors that return something other than logits and boxes.
-_OTHER_BOXES = ("pp_",)

@@ -34,6 +34,7 @@ from penstock.workers.engine.transformers.speech import load_transcriber
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import load_text_classifier, load_text_embedder
 from penstock.workers.engine.transformers.towers import load_text_image_embedder
+from penstock.workers.engine.transformers.tried import require_tried
 from penstock.workers.engine.weights import naming
 
 #: Mappings of the library to the networks of processors of scenes, whose tiles have one size.
@@ -111,6 +112,7 @@ def _check_tiles(model: Model) -> None:
 def _directory(model: Model) -> HubDirectory:
     """Return the checked directory after checking the options of caches and batching."""
     directory = HubDirectory.of(model)
+    require_tried(directory.task, str(directory.config["model_type"]), model.options)
     limit_bytes(model)
     if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
         raise ModelUnavailable(f"`options.batching` is for the task {Task.TEXT_GENERATION!s}, not {directory.task!s}")

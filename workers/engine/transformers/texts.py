@@ -22,6 +22,7 @@ from penstock.workers.engine.remembering import remembering
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.pooling import pooling_of
+from penstock.workers.engine.transformers.tried import ALONE, BATCHED, ways
 
 #: Texts whose lengths are equal when rounded up to a multiple of this share a batch.
 LENGTH_STEP = 32
@@ -63,8 +64,10 @@ class TextRunner:
     memory_bytes: int
     vocabulary: int
     max_tokens: int | None
-    #: Token of the padding; None: the network cannot tell padding from tokens, and takes one text at a time.
+    #: Token of the padding; None: padding would change the answers, and the network takes one text at a time.
     padding: int | None = 0
+    #: False for networks without a mask of attention.
+    takes_mask: bool = True
     #: True where the network tells the parts of a pair apart.
     takes_types: bool = False
     #: Token whose number must be the same in all texts of a batch.
@@ -107,7 +110,9 @@ class TextRunner:
     def _run(self, states: Sequence[SentText]) -> list[Done]:
         texts = [self.device.receive(state.sent) for state in states]
         mask = _padded([torch.ones_like(text) for text in texts], 0)
-        inputs = {"input_ids": _padded(texts, self.padding or 0), "attention_mask": mask}
+        inputs = {"input_ids": _padded(texts, self.padding or 0)}
+        if self.takes_mask:
+            inputs["attention_mask"] = mask
         if any(state.types is not None for state in states):
             types = [None if state.types is None else self.device.receive(state.types) for state in states]
             rows = [torch.zeros_like(text) if one is None else one for one, text in zip(types, texts, strict=True)]
@@ -136,22 +141,28 @@ def load_text_classifier(directory: HubDirectory) -> Runner:
     """Load a network that returns `logits`."""
     network = directory.load("AutoModelForSequenceClassification")
     config = network.config
+    padding = getattr(config.get_text_config(), "pad_token_id", None)
     takes_types = "token_type_ids" in inspect.signature(network.forward).parameters
     return _runner(
         directory,
         network,
         lambda network, inputs, counted: ("logits", network(**inputs).logits.float()),  # noqa: ARG005
-        padding=getattr(config.get_text_config(), "pad_token_id", None),
+        padding,
         takes_types=takes_types and getattr(config, "type_vocab_size", 0) > 1,
         # Networks with a decoder read the vector at the last of these tokens, and count them over the whole batch.
         counted=config.eos_token_id if config.is_encoder_decoder else None,
     )
 
 
-def _runner(directory: HubDirectory, network: Any, answer: Answer, **fields: Any) -> TextRunner:
+def _runner(
+    directory: HubDirectory, network: Any, answer: Answer, padding: int | None = 0, **fields: Any
+) -> TextRunner:
     device = TorchDevice.of(directory.model)
     device.place(network)
     config = network.config.get_text_config()
+    takes = inspect.signature(network.forward).parameters
+    takes_mask = "attention_mask" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    seen = ways(directory.task, str(directory.config["model_type"]))
     return TextRunner(
         network,
         device,
@@ -160,6 +171,8 @@ def _runner(directory: HubDirectory, network: Any, answer: Answer, **fields: Any
         memory_bytes=weights_bytes(network),
         vocabulary=config.vocab_size,
         max_tokens=max_tokens_of(config),
+        padding=None if ALONE in seen and BATCHED not in seen else padding,
+        takes_mask=takes_mask,
         **fields,
     )
 

@@ -1,4 +1,4 @@
-"""Tiny configurations of the language types that transformers knows."""
+"""Tiny configurations of the model types that transformers knows, made from each type's own default configuration."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import transformers
 
+_SIDE = 64
 #: Names of settings, as patterns -> small values. The first that matches counts; only whole numbers are changed.
 _SMALL: tuple[tuple[str, int], ...] = (
     (r"(pad|eos|bos|cls|sep|mask|decoder_start|unk)_token_id", -1),
-    (r"vocab_size|n_vocab|padded_vocab_size", 128),
+    (r"vocab_size|n_vocab|padded_vocab_size|vocab_size_or_config_json_file", 128),
     (r".*(num_key_value_heads|num_kv_heads|kv_heads|multi_query_group_num|n_kv_heads|num_v_heads|num_k_heads)", 2),
     (r".*(num_attention_heads|num_heads|n_head|n_heads|attention_heads)", 4),
-    (r".*head_dim|d_kv|.*key_value_proj_dim", 8),
+    (r".*head_dim|d_kv|.*key_value_proj_dim|d_head", 8),
     (r"(num_hidden_layers|n_layers?|num_layers|num_decoder_layers|encoder_layers|decoder_layers|n_layer)", 2),
     (r"(hidden_size|d_model|n_embd|dim|embedding_size|word_embed_proj_dim|d_embed|model_dim|n_embed|emb_dim)", 32),
     (r".*(intermediate_size|ffn_dim|d_ff|ffn_hidden_size|n_inner|d_inner|ff_dim|ffn_dim)", 64),
@@ -32,7 +33,7 @@ def _each(kinds: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Mappin
 OWN: Mapping[str, Mapping[str, Any]] = {
     **_each(
         (
-            "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text",
+            "axk2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text",
             "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu",
         ),
         {"num_key_value_heads": 4},
@@ -57,6 +58,14 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4, "n_group": 1, "topk_group": 1,
     },
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16},
+    "deepseek_v2": {
+        "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "topk_method": "greedy",
+    },
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0,
+        "activation_sparsity_pattern": [0.0, 0.0],
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {
@@ -82,10 +91,81 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def small(kind: str) -> Any:
-    """Return a tiny configuration of a model type."""
+def small(kind: str, own: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """Return a tiny configuration of a model type, with `own` settings in place of those of `OWN`."""
     usual = transformers.AutoConfig.for_model(kind)
-    return type(usual)(**_merged(_shrunk(usual), OWN.get(kind, {})))
+    return type(usual)(**_merged(_shrunk(usual), OWN.get(kind, {}) if own is None else own), **more)
+
+
+def small_image(kind: str, **more: Any) -> Any:
+    """Return a tiny configuration of a network of images of 64 x 64 px."""
+    usual = transformers.AutoConfig.for_model(kind)
+    made = {"image_size": _SIDE} if kind in WHOLE else {**_shrunk(usual), **_narrowed(usual)}
+    return type(usual)(**_merged(made, IMAGES.get(kind, {})), **more)
+
+
+def _narrowed(config: Any) -> dict[str, Any]:
+    """Return the settings of stages: one layer each, a quarter of the width."""
+    made: dict[str, Any] = {}
+    for name, value in config.to_dict().items():
+        if isinstance(value, dict) and isinstance(getattr(config, name, None), transformers.PreTrainedConfig):
+            made[name] = {**_shrunk(getattr(config, name)), **_narrowed(getattr(config, name))}
+        elif name == "image_size" and value is not None:
+            made[name] = [_SIDE, _SIDE] if isinstance(value, list | tuple) else _SIDE
+        elif name in _DEPTHS and isinstance(value, list | tuple):
+            made[name] = [1] * len(value)
+        elif name in _WIDTHS and isinstance(value, list | tuple):
+            made[name] = [width // 4 for width in value]
+        elif name in _WIDTHS and type(value) is int:
+            made[name] = value // 4
+    return made
+
+
+_DEPTHS = ("depths", "depth", "num_layers", "layers")
+_WIDTHS = (
+    "hidden_sizes",
+    "embed_dims",
+    "embed_dim",
+    "neck_hidden_sizes",
+    "embedding_size",
+    "fusion_hidden_size",
+)
+#: Settings of types whose texts are embedded or classified, where they differ from those of language models.
+SCORED: Mapping[str, Mapping[str, Any]] = {
+    **_each(
+        (
+            "bert", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "reformer",
+            "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl",
+        ),
+        {},
+    ),
+    "esm": {"vocab_size": 128, "pad_token_id": 0, "mask_token_id": 2},
+    "funnel": {"block_sizes": [1, 1], "d_head": 8, "d_inner": 64, "n_head": 4, "d_model": 32},
+    "mistral4": {"num_key_value_heads": 4},
+}  # fmt: skip
+#: Settings of single types of images, beside the patterns.
+IMAGES: Mapping[str, Mapping[str, Any]] = {
+    "bit": {"num_groups": 4},
+    "swin2sr": {"embed_dim": 16, "num_heads": [2, 2], "depths": [1, 1], "window_size": 4},
+    **_each(("swin", "donut-swin"), {"window_size": 2}),
+    **_each(
+        ("beit", "data2vec-vision"),
+        {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "use_auxiliary_head": False},
+    ),
+    "dpt": {
+        "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8] * 4,
+        "fusion_hidden_size": 8, "is_hybrid": False, "patch_size": 8,
+    },
+    "upernet": {
+        "backbone_config": transformers.ConvNextConfig(
+            hidden_sizes=[8, 8, 16, 16], depths=[1] * 4, out_features=["stage1", "stage2", "stage3", "stage4"]
+        ),
+        "hidden_size": 16, "auxiliary_in_channels": 16, "auxiliary_channels": 8, "pool_scales": [1, 2],
+    },
+    "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "drop_path_rate": [0.0, 0.0, 0.0]},
+}  # fmt: skip
+#: Types of small networks whose widths depend on each other: their sizes stay.
+WHOLE = ("cvt", "hgnet_v2", "levit", "pp_lcnet", "textnet", "upernet")
 
 
 def _merged(made: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,48 +187,5 @@ def _shrunk(config: Any) -> dict[str, Any]:
     return made
 
 
-_NO_TINY = "nobody has made a tiny network of it"
-_IN_IMAGES = "its text decoder alone has another `model_type`; the whole is in the table of images and text"
-#: Types that no test runs, with the reason.
-UNTRIED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("blt", "cohere_compass_text", "dbrx", "deepseek_v2", "dots3_note", "encoder-decoder", "gemma3n_text", "gemma4",
-         "gemma4_assistant", "gemma4_text", "gemma4_unified_assistant", "longcat_flash", "qwen4_exp", "qwen4_exp_text",
-         "reformer", "xlstm", "zamba"),
-        _NO_TINY,
-    ),
-    **dict.fromkeys(("emu3", "mllama"), _IN_IMAGES),
-    "gemma3n": "its vision tower needs timm",
-    "whisper": "speech recognition serves it",
-}  # fmt: skip
-#: Types that `models check` refuses, with the words of the refusal.
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("audioflamingo3", "glmasr", "granite_speech", "granite_speech_plus", "musicflamingo", "nemo_speechlm",
-         "qwen2_audio", "qwen3_asr", "vibevoice_asr", "voxtral", "voxtral_realtime"),
-        "does not make texts",
-    ),
-    **dict.fromkeys(("musicgen", "musicgen_melody"), "something other than texts"),
-    "xmod": "needs a language beside the text",
-}  # fmt: skip
-
-
-def types() -> list[str]:
-    """Return the types that transformers makes texts with."""
-    from transformers.models.auto import modeling_auto as auto
-
-    return sorted({*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES})
-
-
-def tried() -> list[str]:
-    """Return the types whose answers the tests compare with the library's."""
-    return [kind for kind in types() if kind not in UNTRIED and kind not in REFUSED]
-
-
-def table() -> str:
-    """Return the table of `docs/reference/what-runs.md`."""
-    rows = ["| `model_type` | runs |", "| --- | --- |"]
-    for kind in types():
-        told = f"refused: {REFUSED[kind]}" if kind in REFUSED else f"not tested: {UNTRIED.get(kind)}"
-        rows.append(f"| `{kind}` | {'yes' if kind in tried() else told} |")
-    return "\n".join(rows)
+#: Gains of the layers of types whose numbers would vanish or grow beyond bounds with the usual one.
+GAINS: Mapping[str, float] = {"align": 1.2, "efficientnet": 1.2}
