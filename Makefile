@@ -19,10 +19,14 @@ VLLM_ENV ?= .venv-vllm
 # One more than processors, as tests wait for other processes now and then.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$$((n + 1))")
 
+# CUT=fast: `make test-terratorch` and `make test-vllm` run their tests marked `fast`, as CI does for some commits.
+CUT ?=
+cut = $(if $(CUT),-m $(CUT))
+
 # The part of `make test-breadth` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup page demo look test test-breadth test-all test-terratorch test-vllm image-test helm-tools helm-test aws-test docs check
+.PHONY: help setup page demo look test test-breadth test-all test-terratorch terratorch-env test-vllm vllm-env image-test helm-tools helm-test aws-test docs check
 .PHONY: chaos bench openapi client pipelines fuzz up release
 
 help: ## List what there is to make
@@ -88,15 +92,19 @@ test-all: ## Run all tests: `make test`, then `make test-breadth`
 # TerraTorch and what it brings have an environment of their own.
 TERRATORCH := .venv-terratorch
 
-test-terratorch: $(TERRATORCH)/.ready ## Test Prithvi through TerraTorch, in an environment of its own (2 GB)
-	HF_HUB_OFFLINE=1 $(TERRATORCH)/bin/python -m pytest -o filterwarnings=default tests/terratorch tests/unit/workers/engine/terratorch/test_checkpoint.py
+terratorch-env: $(TERRATORCH)/.ready ## Make the environment of `make test-terratorch`
+
+test-terratorch: $(TERRATORCH)/.ready ## Test Prithvi through TerraTorch, in an environment of its own (2 GB; CUT=fast: a part)
+	HF_HUB_OFFLINE=1 $(TERRATORCH)/bin/python -m pytest $(cut) -o filterwarnings=default tests/terratorch tests/unit/workers/engine/terratorch/test_checkpoint.py
 
 $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 	infra/terratorch-env.sh $(TERRATORCH) "$(PYTHON)"
 	@touch $@
 
-test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; a quarter of an hour)
-	$(VLLM_ENV)/bin/python -m pytest tests/vllm
+vllm-env: $(VLLM_ENV)/.ready ## Make the environment of `make test-vllm`
+
+test-vllm: $(VLLM_ENV)/.ready ## Compare with vLLM itself, in an environment of its own (5 GB; half an hour; CUT=fast: a part)
+	$(VLLM_ENV)/bin/python -m pytest $(cut) tests/vllm
 
 image-test: $(READY) ## Build the container images and test them (root, the programs of infra/apt.txt; about twelve minutes)
 	PENSTOCK_IMAGE_TEST=1 $(BIN)/pytest -v -rs tests/images

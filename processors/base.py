@@ -153,12 +153,12 @@ class ArtifactSink(Protocol):
         ...
 
 
-#: Characters of `Divisible.finding`.
-MAX_FINDING_CHARS = 65_536
+#: Characters of each of `Divisible.findings`, and their number.
+MAX_FINDING_CHARS, MAX_FINDINGS = 65_536, 4
 
 
 def finding_name(digest: str) -> str:
-    """Return the checkpoint name of what a job's first attempt found out about its media; see `Divisible.finding`."""
+    """Return the checkpoint name of what a job's first attempt found out about its media; see `Divisible.findings`."""
     return f"{digest}/finding"
 
 
@@ -170,9 +170,10 @@ class Divisible:
     digest: str
     #: The units in order: the number of each, its prompts, and those of them that no checkpoint holds yet.
     units: tuple[tuple[int, int, int], ...]
-    #: Text about the media that this attempt found out, of at most `MAX_FINDING_CHARS`. If workers share the job, it is
-    #: the checkpoint `finding_name(digest)` of later attempts, which need not find it out again.
-    finding: str = ""
+    #: Texts about the media that this attempt found out, at most `MAX_FINDINGS` of at most `MAX_FINDING_CHARS` each, by
+    #: the digest of what each is about. If workers share the job, they are the checkpoints `finding_name(digest)` of
+    #: later attempts, which need not find them out again.
+    findings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

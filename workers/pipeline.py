@@ -169,7 +169,7 @@ class Pipeline:
         part, tenant = attempt.claim.part, attempt.claim.key.tenant
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
-            media = self._fetch(attempt, runnable, folder / "media", digests if part is None else None)
+            media = self._fetch(attempt, runnable, folder, digests if part is None else None)
         processed = None if part else self._known(attempt, runnable, media, folder / "known")
         if processed is None:
             attempt.enter(Phase.LOADING)
@@ -299,8 +299,8 @@ class Pipeline:
         try:
             self.sharing.decide(claim, model, work)
         except Divided:
-            if work is not None and work.finding:
-                checkpoints.keep(finding_name(work.digest), work.finding)
+            for digest, text in work.findings.items() if work is not None else ():
+                checkpoints.keep(finding_name(digest), text)
             raise
 
     def _split(self, attempt: Attempt, division: Division) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from penstock.intake.local_media import FOLDER_PREFIX
 from penstock.jobs import Claim
 
 #: Number of rooms from which empty ones are removed, and seconds that they must have been empty: longer than an IO
@@ -45,7 +46,8 @@ class Rooms:
     def folder(self, claim: Claim) -> Iterator[Path]:
         """Yield the path of an attempt's folder in its room, which is empty or not made yet.
 
-        At the end the folder is removed, unless it is as it was before, and whatever else no attempt needs in the room.
+        At the end the folder is removed, unless it is as it was before but for fetched media, which are, and whatever
+        else no attempt needs in the room.
         Raises nothing of its own.
         """
         room = self._spool / self._name(claim)
@@ -94,20 +96,48 @@ class Rooms:
 
 
 def _is_clean(folder: Path) -> bool:
-    """Return True where a folder holds nothing but the empty one for artifacts, which this user can change."""
+    """Remove fetched media from a folder; return True where nothing else is left but the empty one for artifacts.
+
+    This user can change both folders then. No link is followed: a processor may have made one.
+    """
     try:
-        with os.scandir(folder) as found:
-            return all(
-                each.name == ARTIFACTS and each.is_dir(follow_symlinks=False) and _is_empty(Path(each.path))
-                for each in found
-            )
+        inside = _opened(folder)
+        try:
+            return _is_open(inside) and all(_is_unused(name, inside) for name in _names(inside))
+        finally:
+            os.close(inside)
     except OSError:
         return False
 
 
-def _is_empty(folder: Path) -> bool:
+def _is_unused(name: str, inside: int) -> bool:
+    """Remove a folder of media from a folder; return True for one, and for the empty folder of artifacts."""
+    if name != ARTIFACTS and not name.startswith(FOLDER_PREFIX):
+        return False
+    found = _opened(name, inside)
+    try:
+        files = _names(found)
+        if name == ARTIFACTS:
+            return not files and _is_open(found)
+        for file in files:
+            os.unlink(file, dir_fd=found)  # an `OSError` where it is a folder
+    finally:
+        os.close(found)
+    os.rmdir(name, dir_fd=inside)
+    return True
+
+
+def _opened(folder: Path | str, inside: int | None = None) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+
+
+def _names(folder: int) -> list[str]:
     with os.scandir(folder) as found:
-        return next(found, None) is None and folder.stat().st_mode & 0o700 == 0o700
+        return [each.name for each in found]
+
+
+def _is_open(folder: int) -> bool:
+    return os.fstat(folder).st_mode & 0o700 == 0o700
 
 
 def _entries(room: Path) -> set[Path]:

@@ -29,7 +29,7 @@ SEEN_MARGIN_S = 2.0
 END_S = 30.0
 #: Seconds for which a slot that has ended a job listens for the next one. In that time no hint goes through the broker.
 LISTEN_S = 2.0
-#: Seconds of one wait for a ring: a worker that drains waits for it.
+#: Seconds of one wait for a ring, or for a free slot: a worker that drains waits for it.
 RING_S = 0.5
 
 #: Seconds for which the end of a job waits for a claim of another slot, before it becomes a message of its own.
@@ -121,12 +121,13 @@ class Slots:
         """Start to poll for jobs without hints."""
         self._poller.start()
 
-    def work(self, queue: str) -> int:
-        """Run jobs until none waits or the worker drains; return their number (0 if no slot is free).
+    def work(self, queue: str, *, patient: bool = False) -> int:
+        """Run jobs until none waits or the worker drains; return their number.
 
         The first is one of `queue`. A slot that has run a job listens for more in all queues that this worker serves.
+        Where no slot is free, return 0 at once, or, if `patient`, wait for one until the worker drains.
         """
-        if not self._free.acquire(blocking=False):
+        if not (self._wait_for_slot() if patient else self._free.acquire(blocking=False)):
             return 0
         try:
             done = 0
@@ -264,6 +265,13 @@ class Slots:
     def _keep(self, following: NextClaim, claims: tuple[Claim, ...]) -> None:
         following.claims = claims
         self._count(claims)
+
+    def _wait_for_slot(self) -> bool:
+        """Take a free slot; return False once the worker drains."""
+        while not self._draining.is_set():
+            if self._free.acquire(timeout=RING_S):
+                return True
+        return False
 
     def _wait_for_ring(self, until_s: float) -> str | None:
         """Wait until this slot is rung for; return the queue with a job, None from `until_s` on or when draining."""

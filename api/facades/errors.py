@@ -86,8 +86,8 @@ def vllm_error(report: ErrorReport, status: int) -> dict[str, object]:
 
 def message(report: ErrorReport) -> str:
     """Return a report as one message, with the interface's field names."""
-    places = [type(issue)(_named(issue.pointer), issue.detail) for issue in report.errors]
-    return with_places(report.detail, places)
+    places = dict.fromkeys(Issue(_named(issue.pointer), issue.detail) for issue in report.errors)
+    return with_places(report.detail, list(places))
 
 
 def param(report: ErrorReport) -> str | None:

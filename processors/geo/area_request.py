@@ -11,6 +11,8 @@ from penstock.processors.geo.schema_marks import only_one_of, without_default
 
 #: Code of an authority: PROJ strings and WKT can name files.
 CrsCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$")]
+#: The same, WGS 84 with longitude first, or the scene's own CRS.
+AnyCrs = Literal["wgs84", "scene"] | CrsCode
 #: A ring of GeoJSON: positions of two numbers, or three with a height.
 Position = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=3)]
 Rings = Annotated[list[Annotated[list[Position], Field(min_length=4, max_length=100_000)]], Field(min_length=1)]
@@ -50,10 +52,12 @@ class AreaRequest(BaseModel):
             "may be greater than east: such a rectangle crosses the antimeridian."
         ),
     )
-    geometry: PolygonGeometry | MultiPolygonGeometry | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+    geometry: Annotated[PolygonGeometry | MultiPolygonGeometry, Field(discriminator="type")] | SkipJsonSchema[None] = (
+        Field(
+            default=None,
+            json_schema_extra=without_default,
+            description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+        )
     )
     crs: CrsCode = Field(
         default="EPSG:4326",

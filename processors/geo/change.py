@@ -5,17 +5,19 @@
     after  -> prompts ┘                 └-> classes after  ┘
 
 Each run has its own plan, nodata and checkpoints, so that its classes are those of the model on that scene alone.
+Workers share the strips of both: those of the earlier scene come first, those of the later one are numbered after them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from penstock.errors import InvalidInput
-from penstock.processors.base import ArtifactSink, Output, final_outputs
+from penstock.processors.base import ArtifactSink, Divisible, Output, final_outputs
 from penstock.processors.geo.options import ClassLabel
 from penstock.processors.geo.read.grids import nesting
 from penstock.processors.geo.read.inputs import Inputs
@@ -78,6 +80,25 @@ def both(before: Provenance, after: Provenance) -> Provenance:
         acquired=known,
         notes=(*after.notes, *(f"Before: {note}" for note in before.notes)),
         items=(*after.items, *before.items),
+    )
+
+
+def later_part(part: range | None, strips: int) -> range | None:
+    """Return the strips of the later scene in a part of both, after so many strips of the earlier one; None for all."""
+    return None if part is None else range(max(0, part.start - strips), max(0, part.stop - strips))
+
+
+def one_division(before: Divisible | None, after: Divisible | None, strips: int) -> Divisible | None:
+    """Return the units of both scenes, the earlier one's first; None unless both scenes have units.
+
+    The digest is of both plans: workers share a job only if they would compute the same strips of both.
+    """
+    if before is None or after is None:
+        return None
+    return Divisible(
+        hashlib.sha256(f"{before.digest} {after.digest}".encode()).hexdigest()[:32],
+        (*before.units, *((strips + number, prompts, left) for number, prompts, left in after.units)),
+        {**before.findings, **after.findings},
     )
 
 

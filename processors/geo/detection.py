@@ -24,7 +24,7 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.tiling.stitch import with_tiles
 from penstock.processors.geo.tiling.tiles import SentTile
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
-from penstock.processors.geo.write.object_outputs import BOXES, ObjectOutputs
+from penstock.processors.geo.write.object_outputs import BOXES, ObjectOutputs, check_placement
 from penstock.processors.geo.write.vector import GEOJSON_TYPE
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.queries import check_kind, corners, decode
@@ -89,8 +89,8 @@ class RasterDetection:
         if context.part is not None:
             return self._runner.write_part(pieces, context, sink)
         results = ObjectOutputs(self._model, context.inputs, self._labels, context.request, sink)
-        suspects = self._runner.write(pieces, context, results, sink)
-        return Result(data=results.finish(context.provenance(suspects)))
+        written = self._runner.write(pieces, context, results, sink)
+        return Result(data=results.finish(context.provenance(written)))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneRunner.dummy`."""
@@ -99,7 +99,9 @@ class RasterDetection:
     def _prepared(self, request: DetectionRequest, media: Media, part: range | None = None) -> Prepared[_Context]:
         # The preview reads the scene again, as a quicklook does.
         outputs = (*request.outputs, *(("quicklook",) if "preview" in request.outputs else ()))
-        return self._runner.prepare(request, outputs, media, part, facts={"threshold": request.threshold})
+        prepared = self._runner.prepare(request, outputs, media, part, facts={"threshold": request.threshold})
+        check_placement(request, prepared.context.inputs)
+        return prepared
 
     def _pieces(self, outputs: Iterator[Output], context: _Context) -> Iterator[TilePieces]:
         whole = Box(0, 0, context.plan.height, context.plan.width)

@@ -78,8 +78,8 @@ class RasterEmbedding:
         if context.part is not None:
             return self._runner.write_part(pieces, context, sink)
         with closing(VectorOutputs(self._model, context.inputs, cells, context.request.outputs, sink)) as results:
-            suspects = self._runner.write(pieces, context, results, sink)
-            return Result(data=results.finish(context.provenance(suspects)))
+            written = self._runner.write(pieces, context, results, sink)
+            return Result(data=results.finish(context.provenance(written)))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneRunner.dummy`."""

@@ -35,17 +35,17 @@ from penstock.processors.base import (
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
-from penstock.processors.geo.read.finding import finding_of, read_finding
+from penstock.processors.geo.read.finding import findings_of, read_finding
 from penstock.processors.geo.read.inputs import Inputs, read_inputs
 from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.scene_area import SceneArea
 from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_files, open_rows, open_wanted
-from penstock.processors.geo.read.suspected_nodata import SceneBands, SuspectCounts
+from penstock.processors.geo.read.suspected_nodata import SceneBands
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
-from penstock.processors.geo.scene_writer import NoRasters, Piece, RasterWriter, SceneWriter, TilePieces
+from penstock.processors.geo.scene_writer import NoRasters, Piece, RasterWriter, SceneWriter, TilePieces, Written
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, stitch_tiles
@@ -56,6 +56,8 @@ from penstock.processors.reductions import Reduction, reduction_for
 
 RequestT = TypeVar("RequestT", bound=SceneRequest)
 
+#: Note on a result without pixels.
+_NO_DATA = "No pixel of the {} has data, so the result is empty."
 #: Stands for no limit on pixels.
 _MANY_PX = 2**40
 #: Acquisition time of a dummy scene.
@@ -93,7 +95,7 @@ class Context(Generic[RequestT]):
             return self.restored
         return {index for index in self.plan.wanted_strips if index not in self.part or index in self.restored}
 
-    def provenance(self, suspects: SuspectCounts) -> Provenance:
+    def provenance(self, written: Written) -> Provenance:
         """Return source files, radiometry and suspected nodata of the scene."""
         inputs = self.inputs
         return Provenance(
@@ -103,7 +105,8 @@ class Context(Generic[RequestT]):
             (
                 *inputs.notes,
                 *self.doubts,
-                *_scene_bands(inputs).notes(suspects, inputs.grid.width * inputs.grid.height),
+                *_scene_bands(inputs).notes(written.suspects, inputs.grid.width * inputs.grid.height),
+                *(() if written.any_data else (_NO_DATA.format("scene" if inputs.area is None else "area"),)),
             ),
             inputs.items,
         )
@@ -195,13 +198,16 @@ class SceneRunner:
         )
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
+        if part is not None:
+            part = range(part.start, min(part.stop, plan.strip_count))  # a part of two scenes has strips of the other
         digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
         saved = _saved(media, plan, digest, part)
         context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
         # The first attempt of a shared job has checked the radiometry.
         known = () if part is not None else read_finding(saved, digest)
-        window = plan.window if known is None or "quicklook" in outputs else _left(context)
-        inputs = fill_files(inputs, window, plan.window if part is None else None)
+        read = self._read(context)
+        window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
+        inputs = fill_files(inputs, window, read if part is None else None)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)
         count, cost = _work(plan, inputs.area, context.skipped)
@@ -213,17 +219,17 @@ class SceneRunner:
 
     def write(
         self, results: Iterator[TilePieces], context: Context[Any], writer: RasterWriter, sink: ArtifactSink
-    ) -> SuspectCounts:
+    ) -> Written:
         """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
-        Return the counts of suspected undeclared nodata.
+        Return facts about the written pixels.
         """
         scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink)
         with closing(scene):
             for result in results:
                 scene.add(result)
             scene.end()
-        return scene.suspects
+        return scene.written
 
     def write_part(self, results: Iterator[TilePieces], context: Context[Any], sink: ArtifactSink) -> Result:
         """Save every strip of a part as a checkpoint, also those without data; write nothing else."""
@@ -257,6 +263,13 @@ class SceneRunner:
             what = "scene" if inputs.area is None else "area"
             raise MediaTooLarge(f"The {what} has {count} tiles; this model accepts at most {most}.")
         return plan
+
+    def _read(self, context: Context[Any]) -> Box:
+        """Return the part of the scene that is read: whole tiles, or an area with the pixels that the network sees."""
+        area, reach_px, tiles = context.inputs.area, self._options.reach_px, context.plan.window
+        if area is None or reach_px is None:
+            return tiles
+        return area.box.grown(reach_px, self._options.stride_px).clipped(tiles) or tiles
 
     def _facts(self, inputs: Inputs, coordinates: Coordinates, outputs: tuple[str, ...]) -> dict[str, Any]:
         """Return everything, apart from the plan, that the pixels of a strip depend on."""
@@ -292,6 +305,7 @@ class SceneRunner:
                 find_suspects=_scene_bands(inputs).find_suspects,
                 area=wanted,
                 keeps_valid=self.keeps_valid,
+                needed=self._read(context),
             )
 
 
@@ -311,7 +325,7 @@ class SceneMapper(SceneRunner):
         writer: RasterWriter,
         encode: Encode,
         sink: ArtifactSink,
-    ) -> SuspectCounts:
+    ) -> Written:
         """Stitch the outputs and write the scene; see `write`."""
         return self.write(self._stitched(outputs, context, encode), context, writer, sink)
 
@@ -370,7 +384,7 @@ def _division(context: Context[Any]) -> Divisible | None:
         strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
     }
     units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
-    return Divisible(context.digest, tuple(units), finding_of(context.digest, context.doubts))
+    return Divisible(context.digest, tuple(units), findings_of(context.digest, context.doubts))
 
 
 def _hash(file: InputFile) -> str:

@@ -128,6 +128,11 @@ class SceneOptions(Options):
         """True to pad beyond a scene by reflection, False to pad like pixels without data."""
         return False
 
+    @property
+    def reach_px(self) -> int | None:
+        """Distance in pixels beyond which no pixel changes the result of another one; None if it is not known."""
+        return None
+
 
 class MapOptions(SceneOptions):
     """Options of a model that answers each pixel."""
@@ -137,6 +142,10 @@ class MapOptions(SceneOptions):
     overlap: Literal["halo", "hann"] = "halo"
     #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
     halo_px: int = Field(default=0, ge=0)
+    #: True if no pixel beyond `halo_px` changes the result of a pixel, not even its last bit: then an `area` reads its
+    #: own pixels and their halo. By default it reads whole tiles. For `halo`; not for networks that see their whole
+    #: input.
+    halo_exact: bool = False
     #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
     overlap_px: int | None = None
 
@@ -157,6 +166,11 @@ class MapOptions(SceneOptions):
         """True for `hann`."""
         return self.overlap == "hann"
 
+    @property
+    def reach_px(self) -> int | None:
+        """`halo_px` if it is exact."""
+        return self.halo_px if self.halo_exact else None
+
     @model_validator(mode="after")
     def _on_the_grid_of_the_stride(self) -> Self:
         if self.halo_px % self.stride_px or self.tile_px % self.stride_px:
@@ -170,8 +184,8 @@ class MapOptions(SceneOptions):
                 raise ValueError('overlap = "halo" requires halo_px; or set overlap = "hann"')
             if self.overlap_px is not None:
                 raise ValueError('overlap_px requires overlap = "hann"')
-        elif self.halo_px:
-            raise ValueError('halo_px requires overlap = "halo"')
+        elif self.halo_px or self.halo_exact:
+            raise ValueError(f'{"halo_px" if self.halo_px else "halo_exact"} requires overlap = "halo"')
         elif not self.tile_px <= 2 * (self.least_overlap_px or 0) < 2 * self.tile_px:
             raise ValueError("overlap_px must be at least half of tile_px and less than tile_px")
         return self

@@ -64,8 +64,8 @@ class RasterRegression:
         inputs, wanted = context.inputs, context.request.outputs
         results = ValueOutputs(self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink)
         with results:
-            suspects = self._mapper.finish(outputs, context, results, _encoded, sink)
-            return Result(data=results.finish(context.provenance(suspects)))
+            written = self._mapper.finish(outputs, context, results, _encoded, sink)
+            return Result(data=results.finish(context.provenance(written)))
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""

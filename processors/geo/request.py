@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.processors.geo.area_request import AreaRequest
+from penstock.processors.geo.area_request import AnyCrs, AreaRequest
 from penstock.processors.geo.scene_request import OF_A_SCENE, Acquisition, BandName, check_without
 from penstock.processors.geo.schema_marks import only_one_of, without_default
 from penstock.times import Time
@@ -240,11 +240,11 @@ class DetectionRequest(SceneRequest):
             "score stays."
         ),
     )
-    crs: Literal["wgs84", "scene"] = Field(
+    crs: AnyCrs = Field(
         default="wgs84",
         description=(
-            "CRS of objects.geojson: WGS 84, longitude first, as RFC 7946 asks; or the scene's, named in the member "
-            "`crs` that GDAL and QGIS read."
+            "CRS of objects.geojson: wgs84 or EPSG:4326, longitude first, as RFC 7946 asks; scene, or another code "
+            "such as EPSG:32738, named in the member `crs` that GDAL and QGIS read."
         ),
     )
     outputs: Annotated[tuple[ObjectOutputName, ...], AfterValidator(_each_once)] = Field(

@@ -38,6 +38,16 @@ class TilePieces:
     pieces: Iterator[Piece]
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Facts about the written pixels of a scene."""
+
+    #: Suspected nodata in all of them.
+    suspects: SuspectCounts
+    #: True if there was one with data.
+    any_data: bool
+
+
 class RasterWriter(Protocol):
     """Destination of finished rasters."""
 
@@ -76,16 +86,19 @@ class SceneWriter:
         self._restored = deque(sorted(restored.items()) if part is None else ())
         self._checkpoint: strips.StripWriter | None = None
         self._saved: set[int] = set()
-        #: Suspected nodata in all written pixels.
-        self.suspects = SuspectCounts()
+        self._suspects, self._any_data = SuspectCounts(), False
+
+    @property
+    def written(self) -> Written:
+        """Facts about the pixels written so far."""
+        return Written(self._suspects, self._any_data)
 
     def add(self, result: TilePieces) -> None:
         """Write the pieces of a tile result, and save its strip if the strip is final now."""
         index = result.strip.index
         for piece in result.pieces:
             self.write_restored(index)  # scene order: the restored strips before this strip come first
-            self._writer.write(piece.rasters, piece.box)
-            add_suspects(self.suspects, piece.suspects)
+            self._write(piece.rasters, piece.box, piece.suspects)
             if index in self._kept:
                 self._open_checkpoint(index).write(piece.rasters, piece.box, piece.suspects)
         if result.last and self._checkpoint is not None:
@@ -96,8 +109,7 @@ class SceneWriter:
         """Write the restored strips: all of them, or those before strip `before`."""
         while self._restored and (before is None or self._restored[0][0] < before):
             for box, rasters, suspects in strips.read_strip(self._restored.popleft()[1]):
-                self._writer.write(rasters, box)
-                add_suspects(self.suspects, suspects)
+                self._write(rasters, box, suspects)
 
     def end(self) -> None:
         """Write the last restored strips; of a part, save the strips that have no data."""
@@ -106,6 +118,11 @@ class SceneWriter:
             for index in sorted(self._kept - self._known - self._saved):
                 self._save(self._open_checkpoint(index))
                 self._checkpoint = None
+
+    def _write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts) -> None:
+        self._writer.write(rasters, box)
+        add_suspects(self._suspects, suspects)
+        self._any_data = True
 
     def _open_checkpoint(self, index: int) -> strips.StripWriter:
         if self._checkpoint is None:

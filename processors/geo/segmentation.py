@@ -11,7 +11,16 @@ from pathlib import Path
 from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
-from penstock.processors.geo.change import PrefixedSink, SplitOutputs, both, check_dates, class_ids, earlier_request
+from penstock.processors.geo.change import (
+    PrefixedSink,
+    SplitOutputs,
+    both,
+    check_dates,
+    class_ids,
+    earlier_request,
+    later_part,
+    one_division,
+)
 from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.opened_scene import naming
@@ -96,15 +105,23 @@ class RasterSegmentation:
 
     def pre_process(self, request: SegmentationRequest, media: Media) -> Prepared[_Context]:
         """Plan a scene and return its prompts; see `SceneMapper.prepare`. An earlier scene's prompts come first."""
+        return self._prepared(request, media)
+
+    def pre_process_part(self, request: SegmentationRequest, media: Media, first: int, last: int) -> Prepared[_Context]:
+        """Return the prompts of some strips of a scene, or of two dates; see `PartProcessor`."""
+        return self._prepared(request, media, range(first, last + 1))
+
+    def _prepared(self, request: SegmentationRequest, media: Media, part: range | None = None) -> Prepared[_Context]:
         if request.change is None:
-            return self._mapper.prepare(request, request.outputs, media)
+            return self._mapper.prepare(request, request.outputs, media, part)
         self._change(request.change, Path(), request)
         if self._options.dates > 1:
             raise InvalidInput("`change` is for models of one date; this model compares several dates by itself.")
         earlier = earlier_request(request, request.change)
         with naming("Before"):
-            before = self._mapper.prepare(earlier, earlier.outputs, media)
-        after = self._mapper.prepare(request, request.outputs, media)
+            before = self._mapper.prepare(earlier, earlier.outputs, media, part)
+        strips = before.context.plan.strip_count
+        after = self._mapper.prepare(request, request.outputs, media, later_part(part, strips))
         check_dates(before.context.inputs, after.context.inputs)
         return Prepared(
             _one_after_the_other(before.prompts, after.prompts),
@@ -113,17 +130,13 @@ class RasterSegmentation:
             replace(after.context, before=before.context),
             unit=after.unit,
             done=before.done + after.done,
+            division=one_division(before.division, after.division, strips),
         )
-
-    def pre_process_part(self, request: SegmentationRequest, media: Media, first: int, last: int) -> Prepared[_Context]:
-        """Return the prompts of some strips of a scene; see `PartProcessor`."""
-        return self._mapper.prepare(request, request.outputs, media, range(first, last + 1))
 
     def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:
-            encoded = partial(_encoded, wanted=context.request.outputs)
-            return self._mapper.finish_part(outputs, context, encoded, sink)
+            return self._save(outputs, context, sink)
         change = context.request.change
         with ExitStack() as stack:
             if change is None or context.before is None:
@@ -136,6 +149,14 @@ class RasterSegmentation:
             before.finish(of_before)
             made = self._change(change, before_raster, context.request)
             return Result(data=after.finish(both(of_before, of_after), made, quicklook=Quicklook(context.inputs)))
+
+    def _save(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
+        """Save the strips of a part: those of the earlier scene first."""
+        if context.before is not None:
+            split = SplitOutputs(outputs, context.before.pending)
+            self._save(split.first(), context.before, sink)
+            outputs = split.second()
+        return self._mapper.finish_part(outputs, context, partial(_encoded, wanted=context.request.outputs), sink)
 
     def _write(
         self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack

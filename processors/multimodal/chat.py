@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
@@ -21,11 +22,12 @@ from penstock.processors.multimodal.conversation import (
     read_conversation_encoder,
 )
 from penstock.processors.multimodal.families import FAMILIES, Family, PreparedImage, read_family
-from penstock.processors.multimodal.general import INPUTS_NAME, GeneralEncoder, read_general_encoder
+from penstock.processors.multimodal.general import INPUTS_NAME, Encoded, GeneralEncoder, read_general_encoder
 from penstock.processors.multimodal.request import ImagePart, ImageTextRequest
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.prompts import write_dummy
+from penstock.reports import Issue
 
 #: The network's inputs: float32 arrays `image_0`, `image_1`, ... in the order of the conversation, and their layouts.
 IMAGE_NAME, LAYOUTS_NAME = "image_{}", "layouts"
@@ -46,6 +48,10 @@ class Chats(Protocol):
 
     def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
         """Return the prompt and the context of a request; `read` returns the image of a reference."""
+        ...
+
+    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:
+        """Return the prompt and the context of processed inputs; raise `InvalidInput` if they do not fit."""
         ...
 
 
@@ -70,6 +76,9 @@ class ImageTextToText:
 
     def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[Context]:
         """Return one prompt: all tokens of the conversation, with placeholders for the images, and the images."""
+        if request.processed is not None:
+            prompt, context = self._chats.processed(request, media.path(request.processed))
+            return Prepared(iter([prompt]), 1, prompt.cost, context)
         references = [part.image for turn in request.turns for part in turn.parts if isinstance(part, ImagePart)]
         where = "/input/messages" if request.images is None else "/input/images"
         check_items(len(references), self._model.limits, where, "images")
@@ -117,6 +126,11 @@ class FamilyChats:
         prompt = Prompt({**text.data, **arrays, LAYOUTS_NAME: [image.layout for image in images]}, text.cost)
         return prompt, Context(tuple(ids), len(ids), tuple(request.stop))
 
+    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:  # noqa: ARG002
+        """Refuse processed inputs: the family prepares images itself."""
+        detail = "This model takes images; it takes no inputs that another processor made."
+        raise InvalidInput(detail, errors=[Issue("/input/processed", detail)])
+
 
 @dataclass(frozen=True, slots=True)
 class GeneralChats:
@@ -132,7 +146,15 @@ class GeneralChats:
     def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
         """Return the prompt and the context of a request."""
         images = {reference: read(reference) for reference in dict.fromkeys(references)}
-        made = self.encoder.encode(request.turns, [images[reference] for reference in references])
+        return self._prompt(
+            request, self.encoder.encode(request.turns, [images[reference] for reference in references])
+        )
+
+    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:
+        """Return the prompt and the context of processed inputs."""
+        return self._prompt(request, self.encoder.read(path))
+
+    def _prompt(self, request: ImageTextRequest, made: Encoded) -> tuple[Prompt, Context]:
         text = generation_prompt(made.ids, request, self.vocabulary.max_tokens)
         arrays = {INPUTS_NAME.format(name): array for name, array in made.arrays.items()}
         before = () if self.encoder.apart else tuple(made.ids)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
 from penstock.processors.multimodal.library import as_array, is_encoder_decoder, load_processor
+from penstock.processors.multimodal.processed import describe, read_processed
 from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
 from penstock.processors.vision.image import ImageArray
 from penstock.reports import Issue
@@ -91,6 +93,25 @@ class GeneralEncoder:
                 raise
             raise InvalidInput(f"The model's chat template rejects these messages: {first_line(error)}") from error
         return _encoded(made)
+
+    def read(self, path: Path) -> Encoded:
+        """Return processed inputs of a file; see `read_processed`."""
+        examples = list(self._examples())
+        made = read_processed(path, describe(examples), IDS if IDS in examples[0] else None)
+        return Encoded(_listed(made.get(IDS)), {name: array for name, array in made.items() if name != IDS})
+
+    def _examples(self) -> Iterator[dict[str, Array]]:
+        """Yield the inputs of chats with texts and images of several sizes, as far as the processor accepts them."""
+        square, wide = (_PROBE_PX, _PROBE_PX), (_PROBE_PX, 2 * _PROBE_PX)
+        for length, sides in enumerate(((square,), (wide,), (square, square), ()), start=1):
+            words = TextPart(type="text", text=_PROBE * length)
+            shown = [ImagePart(type="image", image=_PROBE) for _ in sides]
+            black = [np.zeros((*side, 3), dtype=np.uint8) for side in sides]
+            try:
+                made = self.encode([ChatMessage(role="user", content=[*shown, words])], black)
+            except Exception:  # noqa: S112  (the library's are of any type; many types take one image)
+                continue
+            yield {**made.arrays, **({IDS: np.array([made.ids])} if made.ids else {})}
 
     def harmless(self, text: str) -> str:
         """Return the text with a space inside each special token and each mark of the processor."""
@@ -250,4 +271,8 @@ def _encoded(made: Mapping[str, Any]) -> Encoded:
         else:
             arrays[name] = as_array(value)
     ids = made.get(IDS)
-    return Encoded([] if ids is None else [int(number) for number in as_array(ids).reshape(-1)], arrays)
+    return Encoded(_listed(None if ids is None else as_array(ids)), arrays)
+
+
+def _listed(ids: Array | None) -> list[int]:
+    return [] if ids is None else [int(number) for number in ids.reshape(-1)]

@@ -5,11 +5,12 @@ The API publishes their JSON Schemas, so nothing heavy is imported here.
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from penstock.models import ITEMS, MediaReference
+from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
 
 _KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
@@ -50,6 +51,10 @@ class ChatMessage(BaseModel):
         return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
 
+#: The fields for the beginning of a chat; a request has exactly one of them.
+_SOURCES = ("images", "messages", "processed")
+
+
 class ImageTextRequest(BaseModel):
     """Images with a prompt, or a whole conversation. The same request gives the same text."""
 
@@ -57,8 +62,9 @@ class ImageTextRequest(BaseModel):
         frozen=True,
         extra="forbid",
         json_schema_extra={
-            "anyOf": [{"required": ["images"]}, {"required": ["messages"]}],
-            "not": {"required": ["images", "messages"]},
+            # Files of the command line are the first of `anyOf`.
+            "anyOf": [{"required": [name]} for name in _SOURCES],
+            "allOf": [{"not": {"required": list(pair)}} for pair in combinations(_SOURCES, 2)],
             "dependentRequired": {"images": ["prompt"], "prompt": ["images"]},
         },
     )
@@ -69,6 +75,12 @@ class ImageTextRequest(BaseModel):
     prompt: str | None = Field(default=None, description="A question or an instruction about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
         default=None, description="A conversation instead; its messages have text and images in any order."
+    )
+    processed: MediaReference | None = Field(
+        default=None,
+        description="The network's inputs as the library's processor makes them (`input_ids`, `pixel_values`, ...), in "
+        "a .safetensors file, instead of a conversation. Only tenants with `raw_tensors` may send them.",
+        json_schema_extra={TENSORS: True},
     )
     max_new_tokens: NewTokens = None
     temperature: Temperature = 0.0
@@ -87,8 +99,8 @@ class ImageTextRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.images is None) == (self.messages is None):
-            raise ValueError("give either images with a prompt, or messages")
+        if sum(getattr(self, name) is not None for name in _SOURCES) != 1:
+            raise ValueError("give either images with a prompt, or messages, or processed")
         if (self.images is None) != (self.prompt is None):
             raise ValueError("images and prompt go together")
         return self

@@ -7,18 +7,32 @@ and the runner inserts them as `data:` URLs (`filled`).
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
 
+from penstock.errors import InvalidInput
 from penstock.processors.openai.media_types import media_type, require
+from penstock.processors.openai.options import MediaKind
 from penstock.processors.openai.request import ChatRequest
+from penstock.reports import Issue
 
 #: Returns the local file of a reference.
 FileOf = Callable[[str], Path]
+
+
+#: Part of a message -> the kind of its medium, and the word for several.
+_KINDS: Mapping[str, tuple[MediaKind, str]] = MappingProxyType(
+    {
+        "image_url": ("image", "images"), "video_url": ("video", "videos"), "input_audio": ("audio", "recordings"),
+        "file": ("file", "files"),
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,18 @@ def chat_body(request: ChatRequest, file: FileOf) -> tuple[dict[str, Any], list[
         for place, part in enumerate(parts if isinstance(parts, list) else ()):
             media += [_moved(part, medium) for medium in _media(part, ("messages", at, "content", place), file)]
     return body, media
+
+
+def check_media(media: Sequence[Medium], most: Mapping[MediaKind, int]) -> None:
+    """Raise `InvalidInput` that points to the first medium beyond the number of its kind; kinds without one pass."""
+    counts = Counter[MediaKind]()
+    for medium in media:
+        kind, words = _KINDS[str(medium.at[-2])]
+        counts[kind] += 1
+        if kind in most and counts[kind] > most[kind]:
+            total = sum(_KINDS[str(each.at[-2])][0] == kind for each in media)
+            detail = f"{total} {words} were given; this model accepts at most {most[kind]} per job"
+            raise InvalidInput(detail, errors=[Issue("/input/" + "/".join(map(str, medium.at)), detail)])
 
 
 def filled(body: Mapping[str, Any], media: Sequence[tuple[Sequence[str | int], str, bytes]]) -> Mapping[str, Any]:

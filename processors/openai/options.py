@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -13,6 +13,10 @@ from penstock.models import Model, Record
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Parameter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+MediaKind = Literal["image", "video", "audio", "file"]
+MEDIA_KINDS: tuple[MediaKind, ...] = get_args(MediaKind)
+#: Seconds that vLLM may take to start, by default: large weights from a slow disk, compilation and graphs included.
+START_TIMEOUT_S = 1800.0
 Adapter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
 
@@ -25,6 +29,9 @@ class RequestOptions(Record):
     timeout_s: float = Field(default=300, gt=0)
     #: Names of further parameters that a request may have, such as `["top_k", "min_p"]`; true: any.
     passed: bool | tuple[Parameter, ...] = Field(default=(), alias="pass")
+    #: Media of each kind that a chat may have, at most, such as `{ image = 4, video = 1, audio = 0, file = 0 }`. Of
+    #: kinds that are not named, vLLM takes those that the model's directory speaks of, and another server decides.
+    media: Mapping[MediaKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     #: Names of the LoRA adapters that a request may name.
     adapters: tuple[Adapter, ...] | Mapping[Adapter, str] = ()
 
@@ -71,6 +78,8 @@ class EngineOptions(RequestOptions):
     concurrency: int = Field(default=32, ge=1, le=1024)
     #: Folders of LoRA adapters by their names, below the model's directory.
     adapters: Mapping[Adapter, str] = Field(default_factory=dict)
+    #: Seconds that vLLM may take to start, after which its processes are ended.
+    start_timeout_s: float = Field(default=START_TIMEOUT_S, gt=0, allow_inf_nan=False)
     #: vLLM's engine arguments, such as `{"max_model_len": 8192, "tensor_parallel_size": 2}`.
     engine: Mapping[str, Any] = Field(default_factory=dict)
 

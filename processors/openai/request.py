@@ -6,14 +6,17 @@ the server gets the files themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from types import new_class
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from penstock.models import ITEMS, MediaReference
-from penstock.processors.openai.options import RequestOptions
+from penstock.processors.openai.options import MediaKind, RequestOptions
 
 Tokens = Annotated[int, Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
@@ -84,6 +87,12 @@ class FilePart(_Part):
 
 
 Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart | FilePart, Field(discriminator="type")]
+
+
+#: The part of a message for each kind of media.
+_MEDIA_PARTS: Mapping[MediaKind, type[_Part]] = {
+    "image": ImagePart, "video": VideoPart, "audio": AudioPart, "file": FilePart
+}  # fmt: skip
 
 
 class Function(_Part):
@@ -226,6 +235,24 @@ def request_for(request: type[RequestT], options: RequestOptions) -> type[Reques
         named: dict[str, Any] = {"adapter": (Literal[tuple(options.adapters)] | None, about)}
         request = create_model(request.__name__, __base__=request, __module__=__name__, **named)
     return passing(request, options.passed)
+
+
+def taking(kinds: Collection[MediaKind] | None) -> type[ChatRequest]:
+    """Return the request of chats with media of these kinds; None: of all kinds."""
+    if kinds is None:
+        return ChatRequest
+    parts: Any = [TextPart, *(part for kind, part in _MEDIA_PARTS.items() if kind in kinds)]
+    either: Any = reduce(or_, parts)
+    if len(parts) > 1:
+        either = Annotated[either, Field(discriminator="type")]
+    content: Any = Text | Annotated[list[either], Field(min_length=1)] | None
+    message: Any = create_model("Message", __base__=Message, __module__=__name__, content=(content, None))
+    fields: dict[str, Any] = {
+        "messages": (Annotated[list[message], Field(min_length=1)] | None, Conversation.model_fields["messages"])
+    }
+    if "image" not in kinds:
+        fields["images"] = (Annotated[None, SkipJsonSchema()], None)  # type: ignore[type-arg]
+    return create_model("ChatRequest", __base__=ChatRequest, __module__=__name__, **fields)
 
 
 def passing(request: type[RequestT], passed: bool | Sequence[str]) -> type[RequestT]:

@@ -13,9 +13,10 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.exchange import Exchange
 from penstock.processors.limits import check_items
-from penstock.processors.openai.body import Medium, chat_body, parameters
+from penstock.processors.openai.body import Medium, chat_body, check_media, parameters
+from penstock.processors.openai.kinds import kinds_of
 from penstock.processors.openai.options import options_of
-from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for
+from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for, taking
 from penstock.processors.outputs import OUTPUTS
 
 #: A prompt: the route below the server's address, the body, the media's places in it, and their bytes `medium_0`, ...
@@ -41,13 +42,15 @@ class OpenAIChat:
     exchanges = (ASKED,)
 
     def __init__(self, model: Model) -> None:
-        self._model = model
-        self.request = request_for(ChatRequest, options_of(model))
+        options = options_of(model)
+        self._model, self._most = model, options.media
+        self.request = request_for(taking(kinds_of(model, options)), options)
 
     def pre_process(self, request: ChatRequest, media: Media) -> Prepared[None]:
         """Return one prompt with the media's bytes."""
         body, files = chat_body(request, media.path)
         check_items(len(files), self._model.limits, "/input", "media")
+        check_media(files, self._most)
         return _prepared("chat/completions", body, request, files)
 
     def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002

@@ -69,8 +69,15 @@ class Masker:
     def prompts(self, image: ImageArray, objects: Sequence[PointedObject]) -> tuple[list[Prompt], Framed]:
         """Return the prompts of an image, with coordinates in its pixels: one for all objects of the same form.
 
-        The form is the number of points and having a box: those of a prompt are one array.
+        The form is the number of points and having a box: those of a prompt are one array. Raises `InvalidInput` for an
+        image whose shorter side vanishes at the network's size, and for what the processor rejects.
         """
+        height, width = image.shape[:2]
+        if self.side_px and 2 * min(height, width) * self.side_px < max(height, width):
+            raise InvalidInput(
+                f"The image is {width} x {height} pixels, too long and narrow: resized to the network's {self.side_px} "
+                "pixels, its shorter side has none. Cut a part that is less long."
+            )
         forms: dict[tuple[int, bool], list[int]] = {}
         for place, one in enumerate(objects):
             forms.setdefault((len(one.points), one.box is not None), []).append(place)

@@ -8,14 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.models import MediaReference
-from penstock.processors.geo.area_request import CrsCode, PolygonGeometry, Position
+from penstock.processors.geo.area_request import AnyCrs, PolygonGeometry, Position
 from penstock.processors.geo.schema_marks import without_default
 from penstock.processors.vision.request import BoxOutput, SingleImageRequest
 
-#: Words without a full stop, which ends a phrase for Grounding DINO.
-Phrase = Annotated[
-    str, StringConstraints(max_length=1000, pattern=r"^[^.]*[^.\s][^.]*$"), Field(examples=["a red car"])
-]
+#: Words without a full stop, which ends a phrase for Grounding DINO, and without control characters.
+_PHRASE = r"^[^.\x00-\x1f\x7f]*[^.\s\x00-\x1f\x7f][^.\x00-\x1f\x7f]*$"
+Phrase = Annotated[str, StringConstraints(max_length=1000, pattern=_PHRASE), Field(examples=["a red car"])]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Point = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Box = Annotated[list[Number], Field(min_length=4, max_length=4)]
@@ -119,7 +118,10 @@ class MultiPointGeometry(BaseModel):
 class SceneObject(PointedObject):
     """An object on a scene: by points and a box, or by a GeoJSON geometry."""
 
-    geometry: PointGeometry | MultiPointGeometry | PolygonGeometry | SkipJsonSchema[None] = Field(
+    geometry: (
+        Annotated[PointGeometry | MultiPointGeometry | PolygonGeometry, Field(discriminator="type")]
+        | SkipJsonSchema[None]
+    ) = Field(
         default=None,
         json_schema_extra=without_default,
         description="A GeoJSON geometry in the place of points and box: a Point, a MultiPoint, or a Polygon, whose "
@@ -157,9 +159,10 @@ class SceneMaskRequest(BaseModel):
     objects: Annotated[list[SceneObject], Field(min_length=1, max_length=100)] = Field(
         description="The objects, in coordinates of `crs`."
     )
-    crs: CrsCode = Field(
+    crs: AnyCrs = Field(
         default="EPSG:4326",
-        description="CRS of the coordinates, e.g. EPSG:32738. x comes first: in EPSG:4326 longitude, as in GeoJSON.",
+        description="CRS of the coordinates: a code such as EPSG:32738; wgs84, which is EPSG:4326; or scene, that of "
+        "the scene. x comes first: in EPSG:4326 longitude, as in GeoJSON.",
     )
     window_px: int | SkipJsonSchema[None] = Field(
         default=None,

@@ -83,7 +83,7 @@ class RasterMaskGeneration:
         return Prepared(iter(prompts), len(prompts), sum(prompt.cost for prompt in prompts), context)
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return `{"window", "range", "network_px", "objects": [{"id", "object", "score", "pixels", "bbox"}]}`.
+        """Return `{"window", "range", "network_px", "objects": [{"id", "object", "score", "pixels", "bbox"}]}`, notes.
 
         An object's `id` is its value in mask.tif, where the one with the higher score lies above; 0 is none. `window`
         has the rows and columns of the scene that the network saw, resized to `network_px`. `bbox` is west, south,
@@ -110,7 +110,8 @@ class RasterMaskGeneration:
         window = context.window
         seen = {"rows": [window.top, window.bottom], "columns": [window.left, window.right]}
         data = {"window": seen, "range": list(context.shown), "network_px": self._masker.side_px}
-        return Result(data={**data, "objects": [one["properties"] for one in inner]})
+        notes = [] if context.valid.any() else ["No pixel of the window has data, so the objects are empty."]
+        return Result(data={**data, "objects": [one["properties"] for one in inner], "notes": notes})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002
         """Return a scene of a window's size with one point in its middle."""
@@ -130,7 +131,9 @@ def on_the_grid(request: SceneMaskRequest, scene: Scene) -> list[PointedObject]:
         raise InvalidInput("Points and boxes need a scene with a CRS and a geotransform; the file has none.")
     to_pixels = ~scene.transform
     try:
-        transformer = Transformer.from_crs(CRS.from_user_input(request.crs), scene.crs.to_wkt(), always_xy=True)
+        own = scene.crs.to_wkt()
+        given = {"wgs84": "EPSG:4326", "scene": own}.get(request.crs, request.crs)
+        transformer = Transformer.from_crs(CRS.from_user_input(given), own, always_xy=True)
     except (CRSError, ProjError) as error:
         detail = f"There is no CRS {request.crs!r}, or no way from it to the scene's: give a code such as EPSG:32738."
         raise InvalidInput(detail, errors=[Issue("/input/crs", "is not usable")]) from error

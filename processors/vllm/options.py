@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,9 +14,10 @@ from jsonschema.exceptions import SchemaError
 from penstock.errors import ConfigError
 from penstock.models import Model
 from penstock.processors.directory import read_config
+from penstock.processors.openai.options import START_TIMEOUT_S
 
-#: Known options. The runner reads `engine` and `task`; the plugin receives the resulting configuration.
-KNOWN = ("engine", "fields", "fixed", "media", "plugin", "sample", "task")
+#: Known options. The runner reads `engine`, `start_timeout_s` and `task`; the plugin gets the resulting configuration.
+KNOWN = ("engine", "fields", "fixed", "media", "plugin", "sample", "start_timeout_s", "task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,19 @@ def engine_arguments(model: Model) -> dict[str, Any]:
     if not isinstance(chosen, Mapping):
         raise _wrong(model, '`options.engine` must be a table of vLLM\'s engine arguments, such as dtype = "float16"')
     common = {"model": model.source, "runner": "pooling", "dtype": model.dtype, "max_num_seqs": model.max_batch}
-    return {**common, **(_TERRATORCH if "pretrained_cfg" in read_config(model) else {}), **chosen}
+    return {**common, **(TERRATORCH if "pretrained_cfg" in read_config(model) else {}), **chosen}
+
+
+def start_timeout_s(model: Model) -> float:
+    """Return the seconds that a model's engine may take to start; raise `ConfigError`."""
+    chosen = model.options.get("start_timeout_s", START_TIMEOUT_S)
+    if isinstance(chosen, bool) or not isinstance(chosen, int | float) or not 0 < chosen < math.inf:
+        raise _wrong(model, "`options.start_timeout_s` must be a number of seconds above 0")
+    return float(chosen)
 
 
 #: Engine arguments of TerraTorch's models, which have no tokens and no attention and cannot be compiled.
-_TERRATORCH = {
+TERRATORCH = {
     "model_impl": "terratorch", "skip_tokenizer_init": True, "enforce_eager": True, "enable_mm_embeds": True,
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -96,7 +97,7 @@ def plain(text: str, *, lines: bool = False) -> str:
 
 
 def _redacted(name: str, value: Any) -> Any:
-    if value is not None and _SECRET_NAME.search(name) and name not in _HARMLESS:
+    if value is not None and _is_secret(name):
         return HIDDEN
     if isinstance(value, str):
         return redact_text(value)
@@ -107,6 +108,11 @@ def _redacted(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     return redact_text(str(value))
+
+
+@lru_cache(1000)
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None and name not in _HARMLESS
 
 
 def _renderer(out: TextIO) -> Processor:

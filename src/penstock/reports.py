@@ -39,12 +39,12 @@ class ErrorReport:
 
 
 def with_places(detail: str, issues: Sequence[Issue]) -> str:
-    """Return an error's sentence followed by its issues; an issue that repeats the sentence adds only its place."""
+    """Return an error's sentence followed by its issues; an issue that repeats its end adds only its place."""
     places = [_place(issue, detail) for issue in issues]
     named = "; ".join(place for place in places if place)
     return f"{detail} ({named})" if named else detail
 
 
 def _place(issue: Issue, detail: str) -> str:
-    more = "" if issue.detail == detail else issue.detail
+    more = "" if detail.rstrip(".").endswith(issue.detail.rstrip(".")) else issue.detail
     return ": ".join(part for part in (issue.pointer, more) if part)

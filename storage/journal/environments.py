@@ -14,6 +14,7 @@ import time
 from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
@@ -42,12 +43,13 @@ class Environments:
 
     def keep(self, objects: ObjectStore, tenant: str, described: Mapping[str, Any]) -> str:
         """Store an environment unless this was done a short while ago; return its digest, 16 letters and digits."""
-        name = b32encode(digest("environment", described)[:_BYTES]).decode().lower()
+        text = dump(described)
+        name = _name(text)
         key = _key(tenant, name)
         with self._lock:
             known = self._known.get(key)
         if known is None or self._clock() - known[1] > STORED_AGAIN_S:
-            objects.put_bytes(key, dump(described).encode(), content_type="application/json")
+            objects.put_bytes(key, text.encode(), content_type="application/json")
             self._remember(key, described)
         return name
 
@@ -75,6 +77,12 @@ class Environments:
             self._known.move_to_end(key)
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
+
+
+@lru_cache(_MAX_KNOWN)
+def _name(text: str) -> str:
+    """Return the digest of a description in JSON, which most jobs share with the job before."""
+    return b32encode(digest("environment", json.loads(text))[:_BYTES]).decode().lower()
 
 
 def _key(tenant: str, name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,10 +89,10 @@ class Shop:
     def living(self) -> int:
         return self.store.run(queues.queue_stats("default")).workers
 
-    def submit(self) -> JobKey:
+    def submit(self, scene: str = "scene", **more: Any) -> JobKey:
         key = JobKey("default", str(uuid.uuid4()))
-        scene = {"scene": "media://up/scene.tif"}
-        self.journal.run(journal.submit(Submission(key, "slow", "default", scene, "f"), LIMITS))
+        wanted = {"scene": f"media://up/{scene}.tif", **more}
+        self.journal.run(journal.submit(Submission(key, "slow", "default", wanted, "f"), LIMITS))
         return key
 
     @property
@@ -147,7 +148,11 @@ def opened(valkey: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> I
     with closing(records.JobStore.open(valkey.url)) as store:
         objects = open_store(settings.store_url, settings)
         scene = write_scene(folder / "scene.tif", np.concatenate([pattern(5120, 1024), pattern(1024, 5120).mT]))
-        objects.put_file(upload_key("default", "up", "scene.tif"), scene, content_type="image/tiff")
+        dates = np.concatenate([pattern(1200, 1024), pattern(1024, 1200).mT])
+        before = write_scene(folder / "before.tif", dates[::-1])
+        after = write_scene(folder / "after.tif", dates)
+        for path in (scene, before, after):
+            objects.put_file(upload_key("default", "up", path.name), path, content_type="image/tiff")
         yield Shop(store, objects, environment, scene.stat().st_size)
 
 
@@ -208,6 +213,25 @@ def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected
         ended = shop.end(key)
     assert progress > 0
     assert checksums(ended) == expected
+    assert shop.ended_parts(key) == ["succeeded"] * 3
+
+
+@pytest.mark.breadth
+def test_a_shared_change_of_two_dates_has_the_bytes_of_one_worker_though_others_are_killed(shop: Shop) -> None:
+    change: dict[str, Any] = {"change": {"of": ["b"], "before": {"scene": "media://up/before.tif"}}}
+    with shop.workers(1, PENSTOCK_SCENE_PARTS="1"):
+        alone = shop.end(shop.submit("after", **change))
+    assert {"change.tif", "before-classes.tif"} <= checksums(alone).keys()
+    with shop.workers(3) as workers:
+        key = shop.submit("after", **change)
+        wait_for(lambda: len(shop.strips(key)) >= 3, "no strips are saved", timeout_s=60)
+        for worker in workers[:2]:
+            worker.send_signal(signal.SIGKILL)
+            worker.wait(30)
+        ended = shop.end(key)
+    assert checksums(ended) == checksums(alone)
+    assert ended.parts is not None
+    assert (ended.parts.number, ended.parts.ended, ended.progress.total) == (3, 3, alone.progress.total)
     assert shop.ended_parts(key) == ["succeeded"] * 3
 
 

@@ -24,6 +24,7 @@ from tests.support import vision
 from tests.support.diffusion import a_painter
 from tests.support.doc_pages import ROOT, Shell, blocks, digest
 from tests.support.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
+from tests.support.image_text_types import write_kind
 from tests.support.multimodal import a_granite_vision
 from tests.support.openai_server import FakeServer
 from tests.support.prompted import DETECTORS, MASKERS
@@ -107,6 +108,8 @@ def test_caches(shell: Shell) -> None:
 
 @needs_stories
 def test_send_tensors(shell: Shell) -> None:
+    write_kind("idefics3", shell.folder / "my-eyes")
+    Image.fromarray(np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)).save(shell.folder / "cat.png")
     for block in blocks("send-tensors.md"):
         shell.take(block)
 
@@ -120,6 +123,9 @@ def test_send_tensors(shell: Shell) -> None:
     story, same = (json.loads((shell.folder / name).read_text())["output"] for name in ("story.json", "same.json"))
     assert story["text"] == same["text"].lstrip()
     assert story["json"] == same["json"]
+    seen, known = (json.loads((shell.folder / name).read_text())["output"] for name in ("seen.json", "same-seen.json"))
+    assert seen == known
+    assert seen["json"]["usage"]["completion_tokens"] > 0
 
 
 def test_write_a_processor_and_a_runner(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -114,6 +114,30 @@ def test_an_area_is_the_whole_result_cut(
     assert all(box.clipped(plan.window) == box for box in read_boxes)
 
 
+@settings(deadline=None, max_examples=80)
+@given(
+    data=st.data(), shape=st.tuples(SIDES, SIDES), tile=st.integers(1, 10), stride=st.sampled_from([1, 4]),
+    budget=st.sampled_from([1, 2000, 10**9]), seed=st.integers(0, 1000),
+)  # fmt: skip
+def test_with_an_exact_halo_an_area_reads_no_pixels_beyond_its_halo(
+    data: Any, shape: tuple[int, int], tile: int, stride: int, budget: int, seed: int
+) -> None:
+    area = some_area(data.draw, shape)
+    if area is None:
+        return
+    rng = np.random.default_rng(seed)
+    numbers, known = rng.integers(0, 99, (1, *shape)).astype(np.float32), rng.random(shape) < 0.9
+    cut: dict[str, Any] = {"tile": 4 * tile, "halo": 4, "stride": stride, "strip_bytes": budget}
+    whole = mapped(numbers, plan_of(shape, **cut), conv(3), known=known)
+    plan, rows = plan_of(shape, **cut, area=area.box), MemoryRows(numbers, known)
+    needed = area.box.grown(4, stride).clipped(plan.window)
+    found = mapped(numbers, plan, conv(3), known=known, rows=rows, area=area, needed=needed)
+    np.testing.assert_array_equal(found, np.where(area.mask(Box(0, 0, *shape)), whole, np.nan))
+    assert needed is not None
+    assert rows.boxes
+    assert all(box.clipped(needed) == box for box in rows.boxes)
+
+
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), shape=st.tuples(st.integers(1, 200), st.integers(1, 200)))
 def test_the_mask_is_the_pixels_with_their_centre_inside_and_does_not_depend_on_the_box(

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.local.library import Engine
 from penstock.models import Model, read_catalogue
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from tests.support.geo.scenes import read
 
@@ -67,6 +68,21 @@ def test_the_synthetic_scene_has_the_same_classes(
     pixels, differing = compared(engines, tmp_path, tmp_path / "scene.tif")
     record_property("figures", f"csmask, {size_px} px: {differing} of {pixels} classes differ between torch and ONNX")
     assert differing <= MOST_CLOSE * pixels
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_pixels_beyond_the_halo_of_an_area_change_no_bit(
+    number: int, engines: tuple[Engine, Engine], tmp_path: Path
+) -> None:
+    write_sample(tmp_path / "scene.tif", size_px=700)
+    request: dict[str, Any] = {"scene": str(tmp_path / "scene.tif"), "outputs": ["probability_float32"]}
+    with rasterio.open(tmp_path / "scene.tif") as scene:
+        (west, north), (east, south) = scene.transform @ (301, 277), scene.transform @ (388, 402)
+        area = {"bbox": [west, south, east, north], "crs": str(scene.crs)}
+    engines[number].run("csmask", **request, out=tmp_path / "whole")
+    engines[number].run("csmask", **request, area=area, out=tmp_path / "part")
+    whole, part = (read(tmp_path / name / "probability_float32.tif") for name in ("whole", "part"))
+    np.testing.assert_array_equal(part, whole[:, 277:402, 301:388])
 
 
 @pytest.mark.breadth

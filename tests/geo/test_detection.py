@@ -28,7 +28,7 @@ from penstock.processors.testing import check_processor, check_request_module
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from tests.support.geo.rectangles import Rectangles
-from tests.support.geo.scenes import NORTH_UP, Files, Folder, make_model, write_scene
+from tests.support.geo.scenes import NORTH_UP, Files, Folder, make_model, segment, write_scene
 from tests.support.pairs import a_model
 from tests.support.vision import a_detr
 
@@ -150,10 +150,44 @@ def test_the_polygons_lie_on_the_objects(tmp_path: Path) -> None:
     assert "crs" not in json.loads(in_degrees.artifacts["objects.geojson"].read_text()), "RFC 7946 has none"
 
 
+@pytest.mark.parametrize(
+    ("crs", "same"), [("EPSG:4326", "wgs84"), ("OGC:CRS84", "wgs84"), ("EPSG:32633", "scene"), ("EPSG:3857", None)]
+)
+def test_the_crs_of_objects_may_be_a_code(crs: str, same: str | None, tmp_path: Path) -> None:
+    numbers, _ = harbour(1, 120, 110)
+    scene = write_scene(tmp_path / "scene.tif", numbers)
+    coded, _ = detect(scene, tmp_path / "coded", crs=crs)
+    named, _ = detect(scene, tmp_path / "named", crs=same or "scene")
+    made, expected = (pyogrio.raw.read(sink.artifacts["objects.geojson"]) for sink in (coded, named))
+    if same is None:
+        assert made[0]["crs"] == crs
+        move = Transformer.from_crs(expected[0]["crs"], crs, always_xy=True)
+        moved = shapely.transform(shapely.from_wkb(expected[2]), lambda xy: np.stack(move.transform(*xy.T), 1))
+        assert shapely.equals_exact(shapely.from_wkb(made[2]), moved, 1e-3).all()
+    else:
+        assert made[0]["crs"] == expected[0]["crs"]
+        assert shapely.equals_exact(shapely.from_wkb(made[2]), shapely.from_wkb(expected[2]), 1e-6).all()
+    assert len(made[2]) > 0
+    with pytest.raises(InvalidInput, match="There is no CRS 'EPSG:1'") as caught:
+        detect(scene, tmp_path / "none", crs="EPSG:1")
+    assert caught.value.errors[0].pointer == "/input/crs"
+
+
+def test_a_scene_without_data_says_so(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene.tif", np.zeros((1, 60, 60), np.uint8), nodata=0)
+    _, result = detect(scene, tmp_path / "out")
+    assert result.data is not None
+    assert result.data["notes"] == ["No pixel of the scene has data, so the result is empty."]
+    (tmp_path / "map").mkdir()
+    _, result = segment(scene, tmp_path / "map" / "out")
+    assert result.data is not None
+    assert "No pixel of the scene has data, so the result is empty." in result.data["notes"]
+
+
 def test_objects_of_a_scene_without_a_place_have_no_geometry(tmp_path: Path) -> None:
     numbers, boxes = harbour(1, 60, 60)
     scene = write_scene(tmp_path / "scene.tif", numbers, crs=None, transform=None)
-    for crs in ("wgs84", "scene"):
+    for crs in ("wgs84", "scene", "EPSG:3857"):
         sink, result = detect(scene, tmp_path / crs, crs=crs)
         assert boxes_of(sink) == boxes
         assert {str(one["geometry"]) for one in features(sink)} == {"None"}

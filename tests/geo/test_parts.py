@@ -42,7 +42,7 @@ def run_part(job: Job, part: Sequence[int], lives: int = 10**9, media: Files | N
 
 def parts_of(job: Job, count: int) -> list[range]:
     """Return the strips of a job in ranges of about the same length."""
-    strips = plan(job).wanted_strips
+    strips = [number for number, _, _ in job.processor.pre_process(job.request, Files()).division.units]
     edges = [round(n * len(strips) / count) for n in range(count + 1)]
     return [range(strips[start], strips[end - 1] + 1) for start, end in pairwise(edges)]
 
@@ -198,7 +198,7 @@ def joining(job: Job, media: Files) -> tuple[Any, dict[str, bytes]]:
 
 def keep_finding(job: Job, digest: str, text: str) -> None:
     """Save what the first attempt found, as the worker does."""
-    job.saved[finding_name(digest)] = path = job.folder / "finding"
+    job.saved[finding_name(digest)] = path = job.folder / f"finding-{digest}"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
 
@@ -210,7 +210,8 @@ def shared(
     expected = contents(Job(path, folder / "whole", model, **request).attempt())
     job = Job(path, folder / "job", model, **request)
     division = job.processor.pre_process(job.request, Files()).division
-    keep_finding(job, division.digest, division.finding)
+    for digest, text in division.findings.items():
+        keep_finding(job, digest, text)
     for part in parts_of(job, 3):
         run_part(job, part)
     for index in plan(job).wanted_strips[len(plan(job).wanted_strips) - lost :]:
@@ -289,9 +290,116 @@ def test_the_quicklook_is_made_where_parts_are_joined(tmp_path: Path) -> None:
     assert "quicklook.png" in found
 
 
+def two_dates(folder: Path, **profile: Any) -> tuple[Path, dict[str, Any]]:
+    """Write scenes of two dates; return the later one, and the request of the change."""
+    folder.mkdir()
+    earlier = write_scene(folder / "earlier.tif", holed()[:, :, ::-1], nodata=0, **profile)
+    later = write_scene(folder / "later.tif", holed(), nodata=0, **profile)
+    return later, {"change": {"of": ["class 1", "class 3"], "before": {"scene": str(earlier)}}}
+
+
+@pytest.mark.breadth(but=("halo-2", "halo-7", "hann in panels-3"))
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_change_in_parts_has_the_same_bytes(name: str, count: int, tmp_path: Path) -> None:
+    later, change = two_dates(tmp_path / "scenes")
+    wanted = ("classes", "change", "polygons", "preview", "stats")
+    whole = Job(later, tmp_path / "whole", MODELS[name], outputs=wanted, **change)
+    expected = contents(whole.attempt())
+    assert {"change.tif", "before-classes.tif", "change.fgb"} <= expected.keys()
+    job = Job(later, tmp_path / "job", MODELS[name], outputs=wanted, **change)
+    parts = parts_of(job, count)
+    for part in reversed(parts):
+        assert run_part(job, part).count < whole.announced[0][0]  # type: ignore[operator]
+    contexts = both_contexts(job)
+    assert job.saved.keys() == {strip_name(date.digest, at) for date in contexts for at in date.plan.wanted_strips}
+    assert len({date.digest for date in contexts}) == 2
+    assert contents(job.attempt()) == expected
+    assert (job.sent[-1], job.announced[-1]) == (0, (0, whole.announced[0][0]))
+
+
+def both_contexts(job: Job) -> tuple[Any, Any]:
+    """Return the contexts of the earlier and the later scene."""
+    after = job.processor.pre_process(job.request, Files()).context
+    return after.before, after
+
+
+@pytest.mark.parametrize("name", ["halo", "hann"])
+def test_lost_strips_of_both_dates_are_computed_by_the_one_that_joins(name: str, tmp_path: Path) -> None:
+    later, change = two_dates(tmp_path / "scenes")
+    whole = Job(later, tmp_path / "whole", MODELS[name], **change)
+    expected = contents(whole.attempt())
+    job = Job(later, tmp_path / "job", MODELS[name], **change)
+    first, middle, third = parts_of(job, 3)
+    assert first[-1] < both_contexts(job)[0].plan.strip_count - 1 <= middle[-1], "the middle part has both dates"
+    run_part(job, third)
+    with pytest.raises(Killed):
+        run_part(job, middle, lives=1)
+    assert len(job.saved) == len(third) + 1
+    run_part(job, middle)
+    assert len(job.saved) == len(third) + len(middle)
+    assert contents(job.attempt()) == expected
+    assert 0 < job.sent[-1] < sum(whole.sent)
+
+
+def test_the_division_of_a_change_names_the_tiles_of_both_dates(tmp_path: Path) -> None:
+    later, change = two_dates(tmp_path / "scenes")
+    job = Job(later, tmp_path / "job", MODELS["halo"], **change)
+    prepared = job.processor.pre_process(job.request, Files())
+    before, after = both_contexts(job)
+    numbers = [number for number, _, _ in prepared.division.units]
+    assert numbers == list(range(len(before.plan.wanted_strips) + len(after.plan.wanted_strips)))
+    assert sum(tiles for _, tiles, _ in prepared.division.units) == prepared.count
+    assert prepared.division.digest not in (before.digest, after.digest)
+    assert prepared.division.findings.keys() == {before.digest, after.digest}
+    part = range(len(before.plan.wanted_strips) - 1, len(before.plan.wanted_strips) + 1)
+    assert run_part(job, part).division.digest == prepared.division.digest
+    left = [tiles - left for _, tiles, left in job.processor.pre_process(job.request, Files(job.saved)).division.units]
+    assert [number for number, saved in enumerate(left) if saved] == list(part)
+
+
+def test_a_change_with_another_date_is_another_division(tmp_path: Path) -> None:
+    later, change = two_dates(tmp_path / "scenes")
+    other = write_scene(tmp_path / "other.tif", holed(), nodata=0)
+    digests = set()
+    for before in (change["change"]["before"], {"scene": str(other)}):
+        job = Job(later, tmp_path / "job", MODELS["halo"], change={**change["change"], "before": before})
+        digests.add(job.processor.pre_process(job.request, Files()).division.digest)
+    assert len(digests) == 2
+
+
+def test_parts_of_a_change_fetch_their_rows_of_their_dates_only(tmp_path: Path) -> None:
+    earlier, later = tmp_path / "earlier.tif", tmp_path / "later.tif"
+    write(earlier, compress="deflate")
+    write(later, compress="deflate", predictor=2)
+    request: dict[str, Any] = {
+        "bands": [1], "radiometry": {"scale": 0.002}, "outputs": ("classes", "change", "stats"),
+        "change": {"of": ["class 1"], "before": {"scene": str(earlier)}},
+    }  # fmt: skip
+    expected = contents(Job(later, tmp_path / "whole", checked(), **request).attempt())
+    job = Job(later, tmp_path / "job", checked(), **request)
+    for digest, text in job.processor.pre_process(job.request, Files()).division.findings.items():
+        keep_finding(job, digest, text)
+    sizes = earlier.stat().st_size + later.stat().st_size
+    for number, part in enumerate(parts_of(job, 4)):
+        media = PartialFiles(tmp_path / f"partial-{number}")
+        media.saved = dict(job.saved)
+        run_part(job, part, media=media)
+        assert media.filled_bytes < 0.4 * sizes
+    media = PartialFiles(tmp_path / "partial")
+    media.saved = dict(job.saved)
+    prepared, found = joining(job, media)
+    assert found == expected
+    assert media.filled_bytes <= 2 * HEAD_BYTES  # neither date's radiometry is checked again
+    assert [bool(date.doubts) for date in (prepared.context.before, prepared.context)] == [True, True]
+
+
 def test_a_scene_of_one_strip_is_not_shared(tmp_path: Path) -> None:
     small = write_scene(tmp_path / "small.tif", pattern(20, 20))
     job = Job(small, tmp_path / "job", MODELS["halo"])
+    assert job.processor.pre_process(job.request, Files()).division is None
+    change = {"change": {"of": ["class 1"], "before": {"scene": str(small)}}}
+    job = Job(small, tmp_path / "change", MODELS["halo"], **change)
     assert job.processor.pre_process(job.request, Files()).division is None
 
 

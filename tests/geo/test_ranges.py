@@ -115,6 +115,25 @@ def test_every_layout_gives_the_pixels_of_the_whole_file(layout: str, tmp_path: 
     assert files.filled_bytes < (0.35 if LAYOUTS[layout].get("tiled") is False else 0.3) * path.stat().st_size
 
 
+def test_with_an_exact_halo_only_the_area_and_its_halo_are_fetched(tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif")
+    west, south, east, north = *(NORTH_UP @ (400, 520)), *(NORTH_UP @ (500, 400))
+    found, bytes_of = [], []
+    for exact in (False, True):
+        model = make_model(halo_px=8, stride_px=8, tile_px=320, halo_exact=exact)
+        processor, files = RasterSegmentation(model), PartialFiles(tmp_path / f"{exact}")
+        request = processor.request(
+            scene=str(path), outputs=("classes", "preview"), area={"bbox": [west, south, east, north], "crs": UTM}
+        )
+        prepared, sink = processor.pre_process(request, files), Folder(tmp_path / f"out-{exact}")
+        processor.post_process(answers(prepared.prompts, by_value), prepared.context, sink)
+        found.append({name: made.read_bytes() for name, made in sink.artifacts.items()})
+        bytes_of.append(files.filled_bytes - HEAD_BYTES)
+    assert found[0] == found[1]
+    # Rows 392 to 528 and columns 392 to 512 are in 2 x 1 blocks of 128 px; a tile is 336 px wide.
+    assert bytes_of[1] <= 2 * (128 * 128 + 8) < bytes_of[0] / 3
+
+
 def test_only_the_planes_of_the_models_bands_are_fetched(tmp_path: Path) -> None:
     path = write(tmp_path / "scene.tif", count=3, interleave="band")
     files = PartialFiles(tmp_path / "partial")

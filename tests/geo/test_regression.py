@@ -142,6 +142,7 @@ def test_it_is_found_by_its_name() -> None:
     ("options", "problem"),
     [
         ({"halo_px": 8}, 'halo_px requires overlap = "halo"'),
+        ({"halo_exact": True}, 'halo_exact requires overlap = "halo"'),
         ({"overlap_px": 23}, "at least half of tile_px"),
         ({"overlap_px": 48}, "less than tile_px"),
         ({"overlap": "halo", "overlap_px": 24, "halo_px": 0}, 'overlap_px requires overlap = "hann"'),

@@ -353,7 +353,8 @@ def test_real_scenes_are_noted_or_refused_only_without_their_declaration(name: s
 
     def noted(path: Path, out: str) -> list[float]:
         found = notes(path, tmp_path / out, model, **request)
-        return [remedy(note)["radiometry"]["nodata"] for note in found]
+        empty = "No pixel of the scene has data, so the result is empty."  # the declared nodata of two scenes is all
+        return [remedy(note)["radiometry"]["nodata"] for note in found if note != empty]
 
     declared, bare = REAL[name]
     assert noted(DATA / name, "declared") == declared

@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from safetensors.torch import save_file
 
 from penstock.errors import InvalidInput, ModelUnavailable, OutOfMemory, ProcessorFailed
 from penstock.intake.media import LocalMedia
@@ -153,6 +154,78 @@ def test_answers_are_the_library_s(kind: str, directories: dict[str, Path], file
             assert len(expected) - len(tokens) in (0, *_lengths(inputs)), "the answer was not cut"
             said |= set(tokens)
     assert len(said) > 1, "a network that says the same all the time shows nothing"
+
+
+def processed(directory: Path, arrays: dict[str, Any], folder: Path) -> Prompt:
+    """Return the prompt of processed inputs."""
+    folder.mkdir(exist_ok=True)
+    save_file({name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}, folder / "in.safetensors")
+    processor = a_processor(directory)
+    request = processor.request.model_validate({"processed": "media://in", "max_new_tokens": NEW})
+    [prompt] = processor.pre_process(request, LocalFiles({"media://in": folder / "in.safetensors"})).prompts
+    return prompt
+
+
+@pytest.mark.breadth(but=FEW)
+@each_kind
+def test_processed_inputs_are_the_prompt_of_their_chat(
+    kind: str, directories: dict[str, Path], files: dict[str, Path], tmp_path: Path
+) -> None:
+    processor = a_processor(directories[kind])
+    for images in numbers_of_images(kind):
+        expected = prompt_of(processor, files, images).data
+        inputs = library_inputs(encoder_of(processor).processor, kind, images)
+        made = processed(directories[kind], _numbered(inputs), tmp_path).data
+        assert made.keys() == expected.keys()
+        for name, value in expected.items():
+            if isinstance(value, np.ndarray):
+                assert made[name].dtype == value.dtype
+                np.testing.assert_array_equal(made[name], value)
+            else:
+                assert made[name] == value
+
+
+def _numbered(inputs: Any) -> dict[str, Any]:
+    """Return inputs by name; arrays of a list have numbers."""
+    made = {}
+    for name, value in inputs.items():
+        if isinstance(value, list):
+            made |= {f"{name}.{number}": one for number, one in enumerate(value)}
+        elif value is not None:
+            made[name] = value
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"pixel_values": None}, None),
+        ({"input_ids": None}, "lacks `input_ids`, int64"),
+        (
+            {"input_ids": torch.ones(2, 5, dtype=torch.int64)},
+            r"takes `input_ids` as int64 \(1, any\), not int64 \(2, 5\)",
+        ),
+        ({"input_ids": torch.ones(1, 5)}, r"takes `input_ids` as int64 \(1, any\), not float32"),
+        ({"pixel_values": torch.ones(4, 7)}, r"takes `pixel_values` as float32 \(any, \d+\), not float32 \(4, 7\)"),
+        ({"pixel_values": torch.ones(4)}, r"takes `pixel_values` as float32"),
+        ({"pixel_values": torch.ones(0, 1176)}, r"takes `pixel_values` as float32"),
+        ({"more": torch.ones(1)}, "takes no `more`; its inputs are attention_mask, .*pixel_values"),
+    ],
+)
+def test_processed_inputs_that_do_not_fit_are_refused_by_the_description(
+    change: dict[str, Any], sentence: str | None, directories: dict[str, Path], tmp_path: Path
+) -> None:
+    directory = directories["qwen2_5_vl"]
+    inputs = library_inputs(encoder_of(a_processor(directory)).processor, "qwen2_5_vl", 1)
+    arrays = {name: value for name, value in {**_numbered(inputs), **change}.items() if value is not None}
+    if sentence is None:  # a network of a text alone
+        assert "inputs.pixel_values" not in processed(directory, arrays, tmp_path).data
+        return
+    with pytest.raises(InvalidInput, match=sentence):
+        processed(directory, arrays, tmp_path)
+    spoilt = {**_numbered(inputs), "pixel_values": torch.full_like(inputs["pixel_values"], torch.nan)}
+    with pytest.raises(InvalidInput, match=r"`pixel_values` has .* NaN"):
+        processed(directory, spoilt, tmp_path)
 
 
 def _lengths(inputs: Any) -> Sequence[int]:

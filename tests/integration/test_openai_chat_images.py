@@ -126,6 +126,27 @@ async def test_a_line_of_a_batch_has_pictures_by_url_or_inside(face: Facing) -> 
         assert (await ask("https://pictures.example/cat.jpg")).request_counts is not None
 
 
+async def test_a_file_that_is_a_picture_is_one(face: Facing) -> None:
+    content: Any = [
+        picture(inside(ANOTHER)), {"type": "text", "text": "A"},
+        {"type": "file", "file": {"filename": "cat.png", "file_data": inside(PNG)}},
+    ]  # fmt: skip
+    async with face.client() as client:
+        asked = asyncio.create_task(
+            client.chat.completions.create(model="eyes", messages=[{"role": "user", "content": content}])
+        )
+        claim = await face.claim()
+        await face.write(claim, "A ", "cat")
+        assert (await asked).choices[0].message.content == "A cat"
+        [first, _, last] = claim.submission.input["messages"][0]["content"]
+        assert first["image"] != last["image"]
+        upload: Any = parse_reference(last["image"], tenant=claim.submission.key.tenant, settings=face.service.settings)
+        assert b"".join(face.service.objects.read(upload.key)) == PNG
+        content[2]["file"]["file_data"] = "data:image/svg+xml;base64,QQ=="
+        with pytest.raises(openai.BadRequestError, match="is not a supported image"):
+            await client.chat.completions.create(model="eyes", messages=[{"role": "user", "content": content}])
+
+
 async def test_models_of_text_take_no_pictures(face: Facing) -> None:
     async with face.client() as client:
         with pytest.raises(openai.BadRequestError, match="writer does not accept images"):

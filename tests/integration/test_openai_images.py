@@ -16,8 +16,9 @@ from PIL import Image
 
 from penstock.errors import OutOfMemory
 from penstock.jobs import Claim, State
+from penstock.processors.image_generation.request import ImageGenerationRequest
 from penstock.storage.redis.records import Outcome
-from tests.support.facade_models import Facing, facing
+from tests.support.facade_models import Facing, entry, facing
 from tests.support.valkey import ValkeyProcess
 
 
@@ -187,3 +188,21 @@ async def test_an_edit_that_does_not_fit_is_refused_by_name(
         with pytest.raises(openai.BadRequestError, match=words) as caught:
             await client.images.edit(**{"model": "painter", "image": picture(), "prompt": "a", **wrong})
     assert caught.value.param == param
+
+
+async def test_an_edit_without_a_file_says_what_is_missing(face: Facing) -> None:
+    async with httpx.AsyncClient() as plain:
+        for sent in ({"json": {"model": "painter"}}, {"data": {"model": "painter", "prompt": "a"}}, {}):
+            answer = await plain.post(f"{face.url}/openai/v1/images/edits", **sent)  # type: ignore[arg-type]
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert (error["param"], error["message"].count("multipart/form-data")) == ("image", 1)
+
+
+async def test_a_model_that_changes_no_images_says_only_that(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    dreamer = entry("dreamer", "image-generation", ImageGenerationRequest)
+    async with facing(valkey.url, tmp_path, models=[dreamer]) as face, face.client() as client:
+        with pytest.raises(openai.BadRequestError, match="dreamer makes images of a prompt alone") as caught:
+            await client.images.edit(model="dreamer", image=picture(), prompt="a", size="64x64")
+    assert caught.value.param == "model"
+    assert "mask" not in str(caught.value)

@@ -15,12 +15,14 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import pytest
+from celery import Celery
 
 from penstock import log
 from penstock.errors import ObjectStoreUnavailable, RedisUnavailable
 from penstock.jobs import Claim, Job, JobKey, Progress, State, Status
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
+from penstock.queue import TASK
 from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import RunLast
@@ -32,6 +34,7 @@ from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
 from penstock.workers.slots import Slots
 from penstock.workers.store_waits import StoreWaits
+from penstock.workers.tasks import register
 from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -256,6 +259,56 @@ def test_no_more_jobs_run_than_there_are_slots(valkey: ValkeyProcess, tmp_path: 
         assert [read(bench, key).state for key in keys] == [State.SUCCEEDED, State.SUCCEEDED]
 
 
+def hinted(slots: Slots) -> Callable[[str], int]:
+    """Return the task that Celery runs for a hint."""
+    app = Celery(set_as_current=False)
+    register(app, slots)
+    task: Callable[[str], int] = app.tasks[TASK]
+    return task
+
+
+def test_a_hint_that_finds_no_free_slot_waits_for_one(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    ended: list[str] = []
+    with open_bench(valkey.url, tmp_path, slots=1) as bench:
+        task, began = hinted(bench.slots), threading.Event()
+
+        def work() -> None:
+            bench.slots.work("default")
+            ended.append("slot")
+
+        def hear() -> None:
+            began.set()
+            task("default")
+            ended.append("hint")
+
+        bench.submit("a", {"text": bench.upload("hi")})
+        bench.gate.shut()
+        worker = in_thread(work)
+        assert bench.gate.entered.wait(30)
+        hint = in_thread(hear)
+        assert began.wait(30)
+        bench.gate.opened.set()
+        worker.join(60)
+        hint.join(60)
+    assert ended == ["slot", "hint"]
+
+
+def test_a_hint_waits_for_no_slot_of_a_worker_that_drains(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    with open_bench(valkey.url, tmp_path, slots=1) as bench:
+        task = hinted(bench.slots)
+        bench.submit("a", {"text": bench.upload("hi")})
+        bench.gate.shut()
+        worker = in_thread(lambda: bench.slots.work("default"))
+        assert bench.gate.entered.wait(30)
+        hint = in_thread(lambda: task("default"))
+        bench.slots.drain()
+        hint.join(60)
+        assert not hint.is_alive()
+        assert worker.is_alive()
+        bench.gate.opened.set()
+        worker.join(60)
+
+
 def test_the_poll_finds_work_without_a_hint(valkey: ValkeyProcess, tmp_path: Path) -> None:
     with open_bench(valkey.url, tmp_path, poll_s=0.05) as bench:
         bench.gate.shut()
@@ -357,7 +410,7 @@ class Divided(Echo):
     """Offers its echoes as units for other workers."""
 
     def pre_process(self, request: EchoRequest, media: Media) -> Prepared[dict[str, bytes] | None]:
-        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)), "what it found")
+        work = Divisible("d", tuple((at, 1, 1) for at in range(request.times)), {"d": "what it found"})
         return replace(super().pre_process(request, media), division=work)
 
 

@@ -14,18 +14,21 @@ import pytest
 import shapely
 import torch
 import transformers
+from jsonschema import Draft202012Validator
 from PIL import Image
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from transformers.models.sam.image_processing_pil_sam import _mask_to_rle
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, InvalidRequest, ModelUnavailable, ProcessorFailed
 from penstock.intake.media import LocalMedia
-from penstock.models import Model
+from penstock.intake.submissions import check_input
+from penstock.models import CatalogueEntry, Model
 from penstock.processors.base import Prompt
+from penstock.processors.geo.area_request import AreaRequest
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.prompted.masks import MaskGeneration, read_masker, run_lengths
-from penstock.processors.prompted.request import PointedObject, SceneMaskRequest, WordDetectionRequest
+from penstock.processors.prompted.request import PointedObject, SceneMaskRequest, SceneObject, WordDetectionRequest
 from penstock.processors.prompted.scene_masks import RasterMaskGeneration
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
@@ -36,6 +39,7 @@ from penstock.workers.io.pool import IOPool
 from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support import vision
+from tests.support.geo.scenes import write_scene
 from tests.support.hub import a_model, finish, load
 from tests.support.prompted import DETECTORS, MASKERS
 
@@ -413,6 +417,69 @@ def test_objects_of_a_scene_may_be_given_in_longitude_and_latitude(
     [one], [other] = results[0]["objects"], results[1]["objects"]
     assert one["score"] == pytest.approx(other["score"], abs=1e-4)
     assert one["pixels"] == pytest.approx(other["pixels"], abs=2)
+
+
+def test_words_for_a_crs_are_those_of_detection(directories: Callable[[str], Path], files: dict[str, Path]) -> None:
+    processor = RasterMaskGeneration(a_model(directories("sam"), processor="raster-mask-generation"))
+    path = files["media://scene"]
+    places = on_the_scene(path, [100], [60])
+    [[x], [y]] = rasterio.warp.transform("EPSG:32633", "EPSG:4326", [places[0][0]], [places[0][1]])
+    base = {"scene": "media://scene", "bands": [3, 2, 1]}
+    windows = []
+    for point, crs in ((places[0], "EPSG:32633"), (places[0], "scene"), ([x, y], "EPSG:4326"), ([x, y], "wgs84")):
+        request = processor.request.model_validate({**base, "objects": [{"points": [point]}], "crs": crs})
+        windows.append(processor.pre_process(request, LocalFiles(files)).context.window)
+    assert len(set(windows)) == 1
+
+
+def test_a_scene_without_data_has_a_note(
+    directories: Callable[[str], Path], engine: BatchingEngine, tmp_path: Path
+) -> None:
+    model = a_model(directories("sam"), processor="raster-mask-generation", max_batch=1)
+    path = write_scene(tmp_path / "empty.tif", np.zeros((1, 40, 40), np.uint8), nodata=0)
+    [place] = on_the_scene(path, [20], [20])
+    processor = RasterMaskGeneration(model)
+    request = processor.request.model_validate(
+        {"scene": "media://a", "objects": [{"points": [place]}], "crs": "scene", "bands": [1, 1, 1]}
+    )
+    prepared = processor.pre_process(request, LocalFiles({"media://a": path}))
+    outputs = engine.run(model, prepared.prompts, check=lambda: None)
+    result = processor.post_process(outputs, prepared.context, FolderSink(tmp_path))
+    assert result.data is not None
+    assert result.data["notes"] == ["No pixel of the window has data, so the objects are empty."]
+
+
+def test_an_image_that_is_too_narrow_is_refused_in_words(directories: Callable[[str], Path], tmp_path: Path) -> None:
+    processor = MaskGeneration(a_model(directories("sam"), processor="mask-generation"))
+    Image.new("RGB", (300, 1)).save(path := tmp_path / "line.png")
+    request = processor.request.model_validate({"image": "media://a", "objects": [{"points": [[5, 0]]}]})
+    with pytest.raises(InvalidInput, match="300 x 1 pixels, too long and narrow"):
+        processor.pre_process(request, LocalFiles({"media://a": path}))
+
+
+@pytest.mark.parametrize("typed", ["a\ncar", "a\x00", "\x1b[31m", "\x7f"])
+def test_words_have_no_control_characters(typed: str) -> None:
+    value = {"image": "media://a", "labels": [typed]}
+    with pytest.raises(ValidationError):
+        WordDetectionRequest.model_validate(value)
+    assert not Draft202012Validator(WordDetectionRequest.model_json_schema()).is_valid(value)
+    assert Draft202012Validator(WordDetectionRequest.model_json_schema()).is_valid(
+        {**value, "labels": ["un chat à l'été"]}
+    )
+
+
+@pytest.mark.parametrize("request_", [AreaRequest, SceneObject])
+def test_another_geometry_is_answered_with_those_that_are_known(request_: type[BaseModel]) -> None:
+    value = {"geometry": {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}}
+    entry = CatalogueEntry(
+        name="m", title="M", revision="1", queue="q", input_schema=request_.model_json_schema(), outputs=(),
+        execution_timeout_s=1, queue_ttl_s=1, max_attempts=1, processor="p",
+    )  # fmt: skip
+    with pytest.raises(InvalidRequest) as caught:
+        check_input(entry, value)
+    [issue] = caught.value.errors
+    assert issue.pointer == "/input/geometry/type"
+    assert issue.detail.startswith("must be one of: Multi")
 
 
 @pytest.mark.parametrize(

@@ -165,11 +165,25 @@ async def test_openai_s_client_embeds_texts_in_the_space_of_images(face: Facing)
         assert [model.id async for model in await client.models.list()] == ["embedder", "towers"]
 
 
+@pytest.mark.parametrize(
+    ("model", "cut", "said"),
+    [("ranker", 1, "documents[1]"), ("embedder", 0, "queries[0]"), ("embedder", 2, "documents[1]")],
+)
+async def test_a_text_that_is_too_long_is_named_by_its_side(face: Facing, model: str, cut: int, said: str) -> None:
+    body = {"model": model, "queries": "q", "documents": ["a", "b"]}
+    found = {"scores": [0.5, 0.5]} if model == "ranker" else {"embeddings": [[1], [1], [1]]}
+    _, answer = await answered(face, "/score", body, **found, truncated=[cut])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(f"{said} is longer than the context of {model}")
+
+
 async def test_texts_that_were_cut_are_an_error_unless_asked_for(face: Facing) -> None:
     body = {"model": "ranker", "query": "q", "documents": ["long"]}
     _, answer = await answered(face, "/rerank", body, scores=[0.5], truncated=[0])
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRequestError")
     assert "truncate_prompt_tokens: -1" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["message"].count("documents[0]") == 1
+    assert answer.json()["error"]["param"] == "documents"
     _, answer = await answered(face, "/rerank", {**body, "truncate_prompt_tokens": -1}, scores=[0.5], truncated=[0])
     assert answer.status_code == 200
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.errors import ConfigError, InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Prompt
@@ -23,6 +24,7 @@ from penstock.workers.engine.vllm.runner import EngineDied, Started
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Processed, Processing, Work
+from tests.support.polling import wait_for
 from tests.support.vllm_plugins import FILES, a_directory, a_model, vllm_double
 
 pytestmark = pytest.mark.breadth
@@ -111,6 +113,20 @@ def test_an_engine_that_died_of_a_prompt_is_started_anew(
         run(pool, engine, model, 13)
     assert run(pool, engine, model, 1, 2).result.data["data"]["total"] == 9  # type: ignore[index]
     assert len(started().started) == before + 1
+
+
+def test_an_engine_whose_start_hangs_is_ended(engine: BatchingEngine, source: Path) -> None:
+    model = a_model(source, options={"engine": {"hang": True}, "start_timeout_s": 2})
+    with pytest.raises(ModelUnavailable, match=r"did not start within 2 s \(`options.start_timeout_s`\) and was ended"):
+        engine.load(model, check=lambda: None)
+    wait_for(lambda: not multiprocessing.active_children(), "the engine's process lives on")
+    assert engine.load(a_model(source), check=lambda: None) >= 0
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "60"])
+def test_a_limit_that_is_no_number_of_seconds_is_refused(source: Path, seconds: Any) -> None:
+    with pytest.raises(ConfigError, match="must be a number of seconds above 0"):
+        Runners.installed().check(a_model(source, options={"start_timeout_s": seconds}))
 
 
 class Process:

@@ -1,5 +1,6 @@
 """A double of the command `vllm`, for tests where vLLM is not: `vllm serve` that echoes, beside an engine to be killed.
 
+With `--hang-from N` the Nth server and all later ones hang instead of serving.
 As vLLM's, the server calls Penstock's entry point when it starts, answers requests with an error when its engine dies,
 and ends then. `tests/vllm/` runs the same code with vLLM itself.
 """
@@ -54,6 +55,10 @@ def serve() -> None:
         sys.exit("usage: vllm serve\nvllm serve: error: unrecognized arguments: --not-known")
     engine = multiprocessing.get_context("spawn").Process(target=_compute, daemon=True)
     engine.start()
+    if "--hang-from" in words and _starts() >= int(words[words.index("--hang-from") + 1]):
+        sys.stdout.write("Loading weights ...\n")
+        sys.stdout.flush()
+        signal.pause()
     dead = threading.Event()
     with FakeServer(socket=Path(words[words.index("--uds") + 1])) as server:
         server.behaviour = lambda: lambda connection: _answer(connection, dead)  # type: ignore[method-assign]
@@ -63,6 +68,10 @@ def serve() -> None:
         dead.set()
         server.wait_for_active(0)
     sys.exit(1)
+
+
+def _starts() -> int:
+    return len(Path(os.environ[STARTED]).read_text().splitlines())
 
 
 def _compute() -> None:

@@ -105,6 +105,7 @@ def artifact(finished: Finished, name: str, tmp_path: Path) -> npt.NDArray[Any]:
     return raster(path)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("classes", [2, 13])
 def test_classes_and_probabilities_are_those_of_terratorch(
     classes: int, make: Make, watched: Watched, tmp_path: Path
@@ -122,6 +123,7 @@ def test_classes_and_probabilities_are_those_of_terratorch(
     assert ids.max() < classes
 
 
+@pytest.mark.fast
 def test_three_dates_with_their_days_and_the_place_reach_the_network_as_it_was_trained(
     make: Make, watched: Watched, tmp_path: Path
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_place_in_the_request_is_all_tiles_and_what_nobody_knows_is_not_told(
     np.testing.assert_allclose(artifact(finished, "probability_float32.tif", tmp_path), expected, **NOISE)
 
 
+@pytest.mark.fast
 def test_a_scene_of_many_tiles_is_the_mean_of_what_terratorch_says_of_each(
     make: Make, watched: Watched, tmp_path: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_scene_of_many_tiles_is_the_mean_of_what_terratorch_says_of_each(
     np.testing.assert_allclose(artifact(finished, "probability_float32.tif", tmp_path), expected, **NOISE)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("names", [["biomass"], ["biomass", "height"]], ids=len)
 def test_regression_heads_answer_in_their_units(names: list[str], watched: Watched, tmp_path: Path) -> None:
     args = model_args() | ({"num_outputs": len(names)} if len(names) > 1 else {})
@@ -194,6 +198,7 @@ def test_regression_heads_answer_in_their_units(names: list[str], watched: Watch
     assert values.std() > 1e-3
 
 
+@pytest.mark.fast
 def test_a_training_checkpoint_of_torchs_own_is_the_same_network(make: Make, tmp_path: Path) -> None:
     model, built = make(2)
     folder = Path(model.source)
@@ -207,6 +212,7 @@ def test_a_training_checkpoint_of_torchs_own_is_the_same_network(make: Make, tmp
     np.testing.assert_allclose(done.output.data["probability"], softmax(answer(built, normalised(path))), **NOISE)
 
 
+@pytest.mark.fast
 def test_a_job_runs_in_io_processes_after_a_warm_up(make: Make, tmp_path: Path) -> None:
     model, _ = make(2, told=("time",))
     catalogue = tmp_path / "models.toml"
@@ -266,6 +272,7 @@ def test_a_config_that_does_not_fit_its_weights_says_how(changed: dict[str, Any]
         Runners.installed().load(model)
 
 
+@pytest.mark.fast
 def test_prompts_that_do_not_fit_are_refused_and_the_next_is_answered(make: Make) -> None:
     model, _ = make(2, dates=3, told=("time", "location"))
     good = np.zeros((18, SIDE, SIDE), np.float32)

@@ -76,12 +76,23 @@ def engine(tiny: Path, folder: Path, answers: object) -> Iterator[Engine]:  # no
 
 def own_answers(folder: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the answers of vLLM's `LLM.chat`, from a process of its own that has ended."""
-    command = [sys.executable, Path(__file__).with_name("own_texts.py"), folder / "answers.json"]
+    found: list[dict[str, Any]] = own_json("own_texts.py", folder, asked)
+    return found
+
+
+def own_json(script: str, folder: Path, asked: dict[str, Any]) -> Any:
+    """Return what a script beside this file writes about what it is asked; its process has ended."""
+    command = [sys.executable, Path(__file__).with_name(script), folder / "answers.json"]
     env = os.environ | ENVIRONMENT
     done = subprocess.run(command, input=json.dumps(asked), env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: list[dict[str, Any]] = json.loads((folder / "answers.json").read_text())
-    return found
+    return json.loads((folder / "answers.json").read_text())
+
+
+def token_ids(data: dict[str, Any]) -> list[int]:
+    """Return the token ids of a result's first answer, asked for by `logprobs` and `return_tokens_as_token_ids`."""
+    tokens = data["choices"][0]["logprobs"]["content"]
+    return [int(token["token"].removeprefix("token_id:")) for token in tokens]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from tests.support.polling import wait_for
 from tests.support.stack import running
-from tests.vllm.conftest import ENVIRONMENT, START_S, own_answers
+from tests.vllm.conftest import ENVIRONMENT, START_S, own_answers, token_ids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -47,7 +47,7 @@ queue = "llama"
 
 [models.llama.options]
 concurrency = 8
-pass = ["ignore_eos"]
+pass = ["ignore_eos", "return_tokens_as_token_ids"]
 adapters = {{ pirate = "pirate" }}
 
 [models.llama.options.engine]
@@ -121,12 +121,14 @@ def run_all(engine: Engine, *requests: dict[str, Any]) -> list[Any]:
         return list(pool.map(lambda request: engine.run("llama", input=request), requests))
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("adapter", [None, "pirate"])
-def test_greedy_texts_and_counts_equal_vllms_own(
+def test_greedy_tokens_texts_and_counts_equal_vllms_own(
     engine: Engine, own: Mapping[str | None, list[dict[str, Any]]], adapter: str | None
 ) -> None:
-    more = {} if adapter is None else {"adapter": adapter}
+    more = {"logprobs": True, "return_tokens_as_token_ids": True} | ({"adapter": adapter} if adapter else {})
     for result, expected in zip(run_all(engine, *(asked(t, **more) for t in PROMPTS)), own[adapter], strict=True):
+        assert token_ids(result.data) == expected["tokens"]
         assert result.text == expected["text"]
         assert result.data["finish_reason"] == "length"
         assert result.data["usage"]["prompt_tokens"] == expected["prompt_tokens"]
@@ -134,6 +136,7 @@ def test_greedy_texts_and_counts_equal_vllms_own(
     assert own["pirate"] != own[None], "an adapter that changes nothing proves nothing"
 
 
+@pytest.mark.fast
 def test_prompts_of_several_jobs_share_vllms_batches(engine: Engine) -> None:
     before = metric("iteration_tokens_total_count")
     run_all(engine, *(asked(text, max_tokens=MANY) for text in PROMPTS))
@@ -141,6 +144,7 @@ def test_prompts_of_several_jobs_share_vllms_batches(engine: Engine) -> None:
     assert MANY <= steps < len(PROMPTS) * MANY / 2
 
 
+@pytest.mark.fast
 def test_a_text_is_streamed_and_a_canceled_job_ends_in_the_engine(engine: Engine) -> None:
     before = metric("generation_tokens_total")
     with engine.stream("llama", input=asked(PROMPTS[0], max_tokens=LONG)) as stream:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
-from penstock.processors.base import MAX_FINDING_CHARS, Divisible, Output, Prompt
+from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prompt
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
@@ -155,10 +155,13 @@ def _division(found: Any) -> Divisible | None:
     match found:
         case None:
             return None
-        case [str(digest), list(units), str(finding)] if (
-            len(digest) <= _MAX_DIGEST and len(finding) <= MAX_FINDING_CHARS and all(map(_is_unit, units))
+        case [str(digest), list(units), dict(findings)] if (
+            len(digest) <= _MAX_DIGEST
+            and all(map(_is_unit, units))
+            and len(findings) <= MAX_FINDINGS
+            and all(map(_is_finding, findings.items()))
         ):
-            return Divisible(digest, tuple((number, prompts, left) for number, prompts, left in units), finding)
+            return Divisible(digest, tuple((number, prompts, left) for number, prompts, left in units), findings)
         case _:
             raise ProcessorFailed("the processor's process sent an invalid division of its work")
 
@@ -169,6 +172,11 @@ def _is_unit(found: Any) -> bool:
             return number >= 0 and 0 <= left <= prompts
         case _:
             return False
+
+
+def _is_finding(found: tuple[str, Any]) -> bool:
+    digest, text = found
+    return len(digest) <= _MAX_DIGEST and isinstance(text, str) and len(text) <= MAX_FINDING_CHARS
 
 
 def _ranges(pairs: list[Any]) -> list[tuple[int, int]]:

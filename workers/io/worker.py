@@ -118,7 +118,8 @@ class IOWorker:
         """Send the plan of the first half; return the prompts, or None where the only one went with the plan."""
         plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
         work = prepared.division
-        plan["division"] = None if work is None else [work.digest, [list(unit) for unit in work.units], work.finding]
+        if work is not None:
+            plan["division"] = [work.digest, [list(unit) for unit in work.units], dict(work.findings)]
         prompts, first = prepared.prompts, []
         if prepared.count == 1:
             first = list(islice(prompts, 2))

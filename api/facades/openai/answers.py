@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -71,12 +71,18 @@ def embeddings(
     return {"object": "list", "data": rows, "model": result.model, "usage": usage}
 
 
-def require_whole(result: JobResult, truncated: bool) -> None:
-    """Raise `ContextExceeded` where texts were truncated without `truncated`."""
+def require_whole(
+    result: JobResult, truncated: bool, place: Callable[[int], tuple[str, int]] = lambda at: ("input", at)
+) -> None:
+    """Raise `ContextExceeded` where texts were truncated without `truncated`.
+
+    `place` returns the field and the index in it of a text of the job.
+    """
     cut = result.data.get("truncated") or ()
     if cut and not truncated:
         why = f"is longer than the context of {result.model}; shorten or truncate it (`truncate_prompt_tokens: -1`)"
-        raise ContextExceeded(f"input[{cut[0]}] {why}", errors=[Issue("/input", f"input[{cut[0]}] {why}")])
+        field, number = place(cut[0])
+        raise ContextExceeded(f"{field}[{number}] {why}", errors=[Issue(f"/{field}", f"{field}[{number}] {why}")])
 
 
 @dataclass(frozen=True, slots=True)

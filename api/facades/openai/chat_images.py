@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.api.facades.calls import Call
 from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.media import store_upload
-from penstock.api.facades.openai.requests import ConversationMessage, ImageContent
+from penstock.api.facades.openai.requests import ConversationMessage, ImageContent, image_of
 from penstock.errors import InvalidRequest
 from penstock.intake.inline_media import InlineImage, is_inline, read_image
 from penstock.models import CatalogueEntry
@@ -42,5 +42,7 @@ def _inline(messages: Sequence[ConversationMessage]) -> Iterator[tuple[str, str]
     """Yield the `data:` URLs of a chat with their JSON pointers."""
     for at, message in enumerate(messages):
         for place, part in enumerate(message.content):
-            if isinstance(part, ImageContent) and is_inline(part.image_url.url):
-                yield part.image_url.url, f"/messages/{at}/content/{place}/image_url/url"
+            url = None if isinstance(part, str) else image_of(part)
+            if url is not None and is_inline(url):
+                field = "image_url/url" if isinstance(part, ImageContent) else "file/file_data"
+                yield url, f"/messages/{at}/content/{place}/{field}"

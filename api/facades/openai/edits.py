@@ -20,7 +20,7 @@ from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.openai.form_files import store_file
 from penstock.api.facades.openai.images import REFUSED, ImagesRequest, images, images_job
 from penstock.api.facades.openai.requests import read_body
-from penstock.api.forms import FRAME_BYTES, read_form
+from penstock.api.forms import FORM, FRAME_BYTES, read_form
 from penstock.documents import fingerprint
 from penstock.errors import InvalidRequest
 from penstock.reports import Issue
@@ -47,10 +47,16 @@ class EditsRequest(ImagesRequest):
 @router.post("/edits")
 async def create_edit(call: CurrentCall) -> Response:
     """Change an image by a prompt, or a part of it by a mask."""
+    if not call.request.headers.get("content-type", "").lower().startswith(FORM):
+        why = f"is required, as a file of a form ({FORM})"
+        raise InvalidRequest(f"'image' {why}", errors=[Issue("/image", why)])
     limit_bytes = call.api.settings.upload_limit_bytes(call.tenant) + FRAME_BYTES
     async with read_form(call.request, limit_bytes=limit_bytes, settings=call.api.settings, max_files=3) as form:
         wanted, image, mask = read_edits(form), _image(form), _mask(form)
         entry = await call.model(wanted.model, Capability.IMAGE_GENERATION)
+        if "image" not in entry.input_schema.get("properties", {"image": {}}):
+            why = f"{entry.name} makes images of a prompt alone; it does not change images"
+            raise InvalidRequest(why, errors=[Issue("/model", why)])
         stored = {"image": await store_file(call, image, "image.png")}
         if mask is not None:
             stored["mask"] = await store_file(call, mask, "mask.png")

@@ -66,8 +66,27 @@ class ImageContent(Body):
     image_url: ImageUrl
 
 
+class FileData(Body):
+    """A file within a request, as a `data:` URL."""
+
+    file_data: str | None = None
+
+
+class OtherContent(Body):
+    """A video, a recording or a file in a message. Models of ours accept files that are images, and no others."""
+
+    type: Literal["video_url", "input_audio", "file"]
+    file: FileData | None = None
+
+
 BodyT = TypeVar("BodyT", bound=Body)
-Part = Annotated[TextContent | ImageContent, Field(discriminator="type")]
+AnyContent = TextContent | ImageContent | OtherContent
+Part = Annotated[AnyContent, Field(discriminator="type")]
+
+#: Types of parts -> their contents in the plural.
+_CONTENTS: Mapping[str, str] = MappingProxyType(
+    {"image_url": "images", "video_url": "videos", "input_audio": "recordings", "file": "files"}
+)
 
 
 class ConversationMessage(Body):
@@ -168,7 +187,7 @@ def chat_job(
     messages = [
         {
             "role": "system" if m.role == "developer" else m.role,
-            "content": _parts(m.content, stored) if accepts_images else _text(entry, m.content, at),
+            "content": _parts(entry, m.content, at, stored) if accepts_images else _text(entry, m.content, at),
         }
         for at, m in enumerate(wanted.messages)
     ]
@@ -206,9 +225,9 @@ def _embedded_part(entry: CatalogueEntry, message: ConversationMessage, stored: 
     if message.role != "user" or (not isinstance(content, str) and len(content) != 1):
         raise _invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
     part = content if isinstance(content, str) else content[0]
-    if isinstance(part, ImageContent):
-        return {"images": [stored.get(part.image_url.url, part.image_url.url)]}
-    return {"texts": [part if isinstance(part, str) else part.text]}
+    if isinstance(part, str | TextContent):
+        return {"texts": [part if isinstance(part, str) else part.text]}
+    return {"images": [_image(entry, part, "/messages/0/content/0", stored)]}
 
 
 def read_body(model: type[BodyT], body: Any, refused: Mapping[str, tuple[Any, ...]] = _REFUSED) -> BodyT:
@@ -244,23 +263,45 @@ def non_negative(seed: int, bits: int = 63) -> int:
     return int(seed % 2**bits)
 
 
-def _parts(content: str | list[TextContent | ImageContent], stored: Mapping[str, str]) -> str | list[dict[str, str]]:
-    """Return a message's content in the format of models with image input."""
+def image_of(part: AnyContent) -> str | None:
+    """Return the URL of a part's image, which may stand in it as a file; None for other parts."""
+    if isinstance(part, ImageContent):
+        return part.image_url.url
+    data = part.file.file_data if isinstance(part, OtherContent) and part.file is not None else None
+    return data if data is not None and data[:11].lower() == "data:image/" else None
+
+
+def _parts(
+    entry: CatalogueEntry, content: str | list[Part], at: int, stored: Mapping[str, str]
+) -> str | list[dict[str, str]]:
+    """Return a message's content in the format of models with image input; raise `InvalidRequest` for other media."""
     if isinstance(content, str):
         return content
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextContent)
-        else {"type": "image", "image": stored.get(part.image_url.url, part.image_url.url)}
-        for part in content
+        else {"type": "image", "image": _image(entry, part, f"/messages/{at}/content/{place}", stored)}
+        for place, part in enumerate(content)
     ]
 
 
-def _text(entry: CatalogueEntry, content: str | list[TextContent | ImageContent], at: int) -> str:
+def _image(entry: CatalogueEntry, part: ImageContent | OtherContent, where: str, stored: Mapping[str, str]) -> str:
+    url = image_of(part)
+    if url is None:
+        what = "files that are no images" if part.type == "file" else _CONTENTS[part.type]
+        raise _refused(entry, what, where)
+    return stored.get(url, url)
+
+
+def _text(entry: CatalogueEntry, content: str | list[Part], at: int) -> str:
     if isinstance(content, str):
         return content
     for place, part in enumerate(content):
-        if isinstance(part, ImageContent):
-            why = f"{entry.name} does not accept images"
-            raise InvalidRequest(why, errors=[Issue(f"/messages/{at}/content/{place}", why)])
+        if not isinstance(part, TextContent):
+            raise _refused(entry, _CONTENTS[part.type], f"/messages/{at}/content/{place}")
     return "".join(part.text for part in content if isinstance(part, TextContent))
+
+
+def _refused(entry: CatalogueEntry, what: str, where: str) -> InvalidRequest:
+    why = f"{entry.name} does not accept {what}"
+    return InvalidRequest(why, errors=[Issue(where, why)])

@@ -179,7 +179,12 @@ def _head(kind: str, result: JobResult) -> dict[str, Any]:
 
 
 def _scores(result: JobResult, wanted: ScoreRequest) -> list[float]:
-    require_whole(result, wanted.truncate_prompt_tokens is not None)
+    def place(at: int) -> tuple[str, int]:
+        # A cross-encoder has a text for each pair; embeddings have all queries before the documents.
+        queries = 0 if "scores" in result.data else len(wanted.sides[0])
+        return ("queries", at) if at < queries else ("documents", at - queries)
+
+    require_whole(result, wanted.truncate_prompt_tokens is not None, place)
     if "scores" in result.data:
         return list(result.data["scores"])
     queries, documents = wanted.sides

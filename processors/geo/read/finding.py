@@ -11,10 +11,10 @@ from penstock.processors.base import MAX_FINDING_CHARS, finding_name
 _FILE = "notes on a scene"
 
 
-def finding_of(digest: str, doubts: tuple[str, ...]) -> str:
-    """Return the notes as text; empty if they are too long, so that they are found again."""
+def findings_of(digest: str, doubts: tuple[str, ...]) -> dict[str, str]:
+    """Return the notes as text by their plan; nothing if they are too long, so that they are found again."""
     text = json.dumps({"file": _FILE, "plan": digest, "doubts": list(doubts)})
-    return text if len(text) <= MAX_FINDING_CHARS else ""
+    return {digest: text} if len(text) <= MAX_FINDING_CHARS else {}
 
 
 def read_finding(files: Mapping[str, Path], digest: str) -> tuple[str, ...] | None:

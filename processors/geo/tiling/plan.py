@@ -70,6 +70,12 @@ class Box:
         """Return this box, moved down and to the right."""
         return Box(self.top + rows, self.left + columns, self.bottom + rows, self.right + columns)
 
+    def grown(self, by: int, multiple: int = 1) -> Box:
+        """Return the smallest box with edges at multiples of a number that contains this one, and `by` more pixels."""
+        top, left = self.top // multiple * multiple, self.left // multiple * multiple
+        bottom, right = _round_up(self.bottom, multiple), _round_up(self.right, multiple)
+        return Box(top - by, left - by, bottom + by, right + by)
+
     def clipped(self, outer: Box) -> Box | None:
         """Return the part of this box inside another box; None if they have no pixel in common."""
         top, left = max(self.top, outer.top), max(self.left, outer.left)

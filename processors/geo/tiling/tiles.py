@@ -203,15 +203,16 @@ def make_prompts(
     find_suspects: FindSuspects = lambda *_: SuspectCounts(),
     area: Area | None = None,
     keeps_valid: bool = False,
+    needed: Box | None = None,
 ) -> Iterator[Prompt]:
     """Yield the prompts of all tiles whose core has data, in the plan's order; append each tile to `pending` first.
 
     `restored` strips of an earlier attempt are read only as far as other strips need their rows. Each final box is
     searched for suspected nodata once. With `area`, only tiles whose core has data inside the area are sent, and final
     boxes are cut to the area's box; the network still sees the data outside. With `keeps_valid`, each sent tile has the
-    validity of its window's pixels.
+    validity of its window's pixels. Pixels outside `needed` are not read; they are as those without data.
     """
-    buffer = _RowBuffer(rows, area)
+    buffer = _RowBuffer(rows, area, needed)
     for strip in plan.strips(restored):
         buffer.move_to(strip)
         sent = [tile for tile in strip.tiles if buffer.wanted(tile.core).any()]
@@ -228,8 +229,8 @@ def make_prompts(
 class _RowBuffer:
     """Buffer with the rows of the current strip, in the file's data type."""
 
-    def __init__(self, rows: SceneRows, area: Area | None = None) -> None:
-        self._rows, self._area = rows, area
+    def __init__(self, rows: SceneRows, area: Area | None = None, needed: Box | None = None) -> None:
+        self._rows, self._area, self._needed = rows, area, needed
         self._box = Box(0, 0, 0, 0)
         self._numbers: npt.NDArray[Any] = np.empty((rows.count, 0, 0), dtype=rows.dtype)
         self._valid = np.empty((0, 0), dtype=bool)
@@ -240,12 +241,16 @@ class _RowBuffer:
         """Move the buffer to a strip, and read the rows that are missing."""
         box = self._inside(strip.window)
         kept = self._keep(box)
-        for top, numbers, valid in self._rows.read(Box(box.top + kept, box.left, box.bottom, box.right)):
-            at = slice(top - box.top, top - box.top + valid.shape[0])
-            self._numbers[:, at] = numbers
+        missing = Box(box.top + kept, box.left, box.bottom, box.right)
+        if self._needed is not None:
+            self._numbers[:, kept:], self._valid[kept:], self._wanted[kept:] = 0, False, False
+            missing = missing.clipped(self._needed) or Box(box.top, box.left, box.top, box.left)
+        for top, numbers, valid in self._rows.read(missing) if missing.height else ():
+            read = Box(top, missing.left, top + valid.shape[0], missing.right)
+            at = slice(read.top - box.top, read.bottom - box.top), slice(read.left - box.left, read.right - box.left)
+            self._numbers[:, *at] = numbers
             self._valid[at] = valid
             if self._area is not None:
-                read = Box(top, box.left, top + valid.shape[0], box.right)
                 self._wanted[at] = valid & self._area.mask(read)
         self._box = box
 

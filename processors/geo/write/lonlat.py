@@ -17,6 +17,9 @@ import shapely
 from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
+from penstock.errors import InvalidInput
+from penstock.reports import Issue
+
 Coordinates = npt.NDArray[np.float64]
 #: Array of shapely geometries.
 Geometries = npt.NDArray[Any]
@@ -118,6 +121,35 @@ def in_the_crs(shapes: Geometries, transform: Any) -> Geometries:
         return np.stack([a * x + b * y + c, d * x + e * y + f], axis=1)
 
     return np.asarray(shapely.transform(shapes, place))
+
+
+def in_another_crs(shapes: Geometries, scene_crs: Any, transform: Any, crs: str) -> Geometries:
+    """Return polygons in the coordinates of another CRS, x first, from polygons in pixel coordinates: their corners.
+
+    Raises `NoLonLat` for places where the CRS is not defined.
+    """
+    transformer = _between(scene_crs, crs)
+
+    def place(xy: Coordinates) -> Coordinates:
+        return np.stack(transformer.transform(*xy.T), axis=1)
+
+    moved = shapely.transform(in_the_crs(shapes, transform), place)
+    if not np.isfinite(shapely.get_coordinates(moved)).all():
+        raise NoLonLat(f"parts of it are outside the area where {crs} is defined")
+    return np.asarray(moved)
+
+
+def check_crs(scene_crs: Any, crs: str) -> None:
+    """Raise `InvalidInput` for a code of no CRS, or of one to which the scene's has no way."""
+    try:
+        _between(scene_crs, crs)
+    except ProjError as error:
+        detail = f"There is no CRS {crs!r}, or no way from the scene's to it: give a code such as EPSG:32738."
+        raise InvalidInput(detail, errors=[Issue("/input/crs", "is not usable")]) from error
+
+
+def _between(scene_crs: Any, crs: str) -> Transformer:
+    return Transformer.from_crs(CRS.from_wkt(scene_crs.to_wkt()), CRS.from_user_input(crs), always_xy=True)
 
 
 def lonlat_bounds(geometry: Any) -> tuple[float, float, float, float]:

@@ -33,7 +33,7 @@ from penstock.processors.geo.tiling.boxes import (
     put_together,
 )
 from penstock.processors.geo.tiling.plan import Box
-from penstock.processors.geo.write.lonlat import Geometries, NoLonLat, in_the_crs
+from penstock.processors.geo.write.lonlat import Geometries, NoLonLat, check_crs, in_another_crs, in_the_crs
 from penstock.processors.geo.write.quicklook import colour_places, picture
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.vector import GEOJSON_TYPE, lonlat_of, write_features
@@ -45,8 +45,16 @@ BOXES = "boxes"
 _MOST = 1_000_000
 #: Objects per chunk of the file.
 _CHUNK = 10_000
+#: Names of longitude and latitude.
+_LONLAT = ("WGS84", "EPSG:4326", "OGC:CRS84")
 #: Colour of pixels without data in the preview.
 _EMPTY = (40, 40, 40, 255)
+
+
+def check_placement(request: DetectionRequest, inputs: Inputs) -> None:
+    """Raise `InvalidInput` for a request whose `crs` cannot be that of objects in this scene."""
+    if request.crs != "scene" and request.crs.upper() not in _LONLAT and inputs.scene.crs is not None:
+        check_crs(inputs.scene.crs, request.crs)
 
 
 class ObjectOutputs:
@@ -126,9 +134,13 @@ class ObjectOutputs:
     def _placement(self) -> tuple[Callable[[Geometries], Geometries], str]:
         """Return the function that places boxes, and the file's members beside the features; raise `NoLonLat`."""
         scene = self._inputs.scene
-        if self._request.crs == "wgs84" or scene.transform is None:
+        wanted = self._request.crs
+        if wanted.upper() in _LONLAT or scene.transform is None or (scene.crs is None and wanted != "scene"):
             return lonlat_of(scene), ""
-        return partial(in_the_crs, transform=scene.transform), _crs_member(scene.crs)
+        if wanted == "scene":
+            return partial(in_the_crs, transform=scene.transform), _crs_member(scene.crs)
+        place = partial(in_another_crs, scene_crs=scene.crs, transform=scene.transform, crs=wanted)
+        return place, _member(*CRS.from_user_input(wanted).to_authority() or ("", ""))
 
     def _features(self, table: Table, place: Callable[[Geometries], Geometries] | None) -> Iterator[tuple[str, str]]:
         for start in range(0, len(table), _CHUNK):
@@ -167,7 +179,9 @@ class ObjectOutputs:
 def _crs_member(crs: Any) -> str:
     """Return the member `crs` of GeoJSON 2008, as GDAL writes and reads it; empty for a CRS without a code."""
     authority = None if crs is None else CRS.from_wkt(crs.to_wkt()).to_authority()
-    if authority is None:
-        return ""
-    name = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:{authority[0]}::{authority[1]}"}}
+    return "" if authority is None else _member(*authority)
+
+
+def _member(authority: str, code: str) -> str:
+    name = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:{authority}::{code}"}}
     return f'"crs": {json.dumps(name)}, '

@@ -13,6 +13,8 @@ from pathlib import Path
 
 #: Characters of an upload's name, at most.
 MAX_NAME_CHARS = 100
+#: Beginning of the name of each medium's folder.
+FOLDER_PREFIX = "media-"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
 from penstock.intake.addresses import WebAddress, check_url
 from penstock.intake.connections import no_check
 from penstock.intake.guard import GuardedClient
-from penstock.intake.local_media import LocalMedia, safe_name
+from penstock.intake.local_media import FOLDER_PREFIX, LocalMedia, safe_name
 from penstock.intake.partial import PartialFile, Source, StoreSource, WebSource, begin_partial
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
@@ -150,7 +150,7 @@ def _source(
 def _new_path(media: Reference, folder: Path) -> Path:
     """Return the path of a file that does not exist yet, in a new folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(dir=folder)) / f"media{_suffix(media)}"
+    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=folder)) / f"media{_suffix(media)}"
 
 
 def _suffix(media: Reference) -> str:

@@ -108,7 +108,7 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "depth-estimation": _hub(networks.depth_estimation, "photo.jpg"),
         "image-classification": _hub(_LABELLER, "photo.jpg"),
         "image-embedding": _hub(networks.vit("ViTModel"), "photo.jpg"),
-        "image-generation": _hub(networks.image_generation, "--param steps=4", runner="diffusers"),
+        "image-generation": _hub(networks.image_generation, '"a lighthouse" --param steps=4', runner="diffusers"),
         "image-segmentation": _hub(_SEGMENTER, "photo.jpg"),
         "image-text-to-text": _hub(networks.image_text_to_text, "photo.jpg --param prompt='What is this?'"),
         "instance-segmentation": _hub(networks.instance_segmentation, "photo.jpg"),

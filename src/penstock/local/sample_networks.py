@@ -223,13 +223,34 @@ def image_text_to_text(folder: Path) -> None:
 
 
 def image_generation(folder: Path) -> None:
-    diffusers = library("diffusers")
+    """Write a Stable Diffusion of 64 x 64 px, which draws what a prompt says and changes images."""
+    diffusers, transformers = library("diffusers"), library("transformers")
+    from tokenizers import pre_tokenizers
 
-    unet = diffusers.UNet2DModel(
-        sample_size=16, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4, attention_head_dim=4,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    end, places = len(tokens) - 1, 32
+    text = transformers.CLIPTextConfig(
+        **_TINY, vocab_size=len(tokens), max_position_embeddings=places, projection_dim=16, bos_token_id=end - 1,
+        eos_token_id=end, pad_token_id=end,
     )  # fmt: skip
-    diffusers.DDPMPipeline(unet, diffusers.DDPMScheduler()).save_pretrained(folder)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    unet = diffusers.UNet2DConditionModel(
+        sample_size=8, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4, cross_attention_dim=16,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        attention_head_dim=4,
+    )  # fmt: skip
+    sides = (4, 8, 8, 8)
+    vae = diffusers.AutoencoderKL(
+        block_out_channels=sides, down_block_types=("DownEncoderBlock2D",) * len(sides), latent_channels=4,
+        up_block_types=("UpDecoderBlock2D",) * len(sides), norm_num_groups=4,
+    )  # fmt: skip
+    diffusers.StableDiffusionPipeline(
+        vae, transformers.CLIPTextModel(text),
+        transformers.CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=places), unet,
+        diffusers.DDIMScheduler(steps_offset=1, clip_sample=False), safety_checker=None, feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(folder)  # fmt: skip
 
 
 def zero_shot(folder: Path) -> None:

@@ -93,9 +93,10 @@ local function pick(lanekey, tenant)
   end
 end
 
--- Lanes of a page. A lane that gave a job leaves its place: it is the last now, or gone.
+-- Lanes of a page, at most: a claim mostly needs the first ones only, so the first page is small and later ones grow. A lane
+-- that gave a job leaves its place: it is the last now, or gone.
 local PAGE = 50
-local passed, moved = 0, false
+local page, passed, moved = 2 * n, 0, false
 
 local function try(lane)
   local model, tenant = split(lane)
@@ -116,7 +117,9 @@ local function try(lane)
 end
 
 while #claims < n and not alone do
-  local lanes = redis.call('ZRANGE', qkey(queue, 'lanes'), passed, passed + PAGE - 1)
+  page = math.min(PAGE, page)
+  local lanes = redis.call('ZRANGE', qkey(queue, 'lanes'), passed, passed + page - 1)
+  page = 2 * page
   if #lanes == 0 and not moved then break end
   if #lanes == 0 then passed, moved = 0, false end
   for _, lane in ipairs(lanes) do

@@ -61,6 +61,7 @@ def mapped(
     restored: Collection[int] = (),
     rows: MemoryRows | None = None,
     area: Area | None = None,
+    needed: Box | None = None,
 ) -> Numbers:
     """Return the result of a scene (bands, rows, columns): float32 (channels, rows, columns), NaN for nodata.
 
@@ -72,7 +73,7 @@ def mapped(
     radiometry = Radiometry((BandRadiometry(1.0, 0.0, None, "none", "none"),) * len(numbers))
     norm = Normalisation(bands, radiometry, None, reflected=plan.averaged)
     pending: PendingTiles = deque()
-    prompts = make_prompts(rows, plan, norm, pending, restored, area=area)  # type: ignore[arg-type]  # it reads like `SceneRows`
+    prompts = make_prompts(rows, plan, norm, pending, restored, area=area, needed=needed)  # type: ignore[arg-type]  # it reads like `SceneRows`
     channels = len(network(np.zeros((len(numbers), 8, 8), np.float32)))
     scene = np.full((channels, *numbers.shape[1:]), np.nan, np.float32)
     for result in stitch_tiles(_answers(prompts, network, batch), pending, plan, Channels("y", channels)):

@@ -272,6 +272,26 @@ def test_parts_of_text_are_one_text_and_pictures_are_refused() -> None:
     assert caught.value.errors[0].pointer == "/messages/0/content/1"
 
 
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [
+        ({"type": "video_url", "video_url": {"url": "https://x/y.mp4"}}, "videos"),
+        ({"type": "input_audio", "input_audio": {"data": "QQ==", "format": "wav"}}, "recordings"),
+        ({"type": "file", "file": {"file_data": "data:application/pdf;base64,QQ=="}}, "files"),
+        ({"type": "file", "file": {"file_id": "file-1"}}, "files"),
+    ],
+)
+def test_media_that_a_model_does_not_take_are_refused_by_their_kind(part: dict[str, Any], what: str) -> None:
+    content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, part]
+    chat = read_chat({"model": "a", "messages": [{"role": "user", "content": content}]})
+    also = " that are no images" if what == "files" else ""
+    eyes = WRITER.model_copy(update={"name": "eyes", "processor": "image-text-to-text"})
+    for entry, words in ((WRITER, what), (eyes, what + also)):
+        with pytest.raises(InvalidRequest, match=f"{entry.name} does not accept {words} [(]") as caught:
+            chat_job(entry, chat, seed=1)
+        assert caught.value.errors[0].pointer == "/messages/0/content/2"
+
+
 def models() -> Models:
     return lambda name, ability: require_capability(CATALOGUE, name, ability)
 

@@ -95,3 +95,35 @@ def test_a_folder_that_a_job_left_empty_is_used_again_and_one_with_anything_in_i
         third.mkdir(parents=True)
         (third / "link").symlink_to(tmp_path)
     assert list(first.parent.iterdir()) == []
+
+
+def test_a_folder_of_which_only_media_are_left_is_used_again_without_them(tmp_path: Path, claim: Claim) -> None:
+    room = Rooms(tmp_path, shared=True)
+    with room.folder(claim) as first:
+        for name in ("artifacts", "media-1", "media-2"):
+            (first / name).mkdir(parents=True)
+        (first / "media-1" / "media.tif").touch()
+        (first / "media-1" / "media.tif.aux.xml").touch()
+        (first / "media-2" / "link").symlink_to(tmp_path)
+    with room.folder(replace(claim, fence=2)) as second:
+        assert second == first
+        assert [each.name for each in second.iterdir()] == ["artifacts"]
+        (second / "media-1" / "deeper").mkdir(parents=True)
+    with room.folder(replace(claim, fence=3)) as third:
+        assert third != first
+    assert list(first.parent.iterdir()) == []
+
+
+def test_no_media_are_removed_behind_a_link(tmp_path: Path, claim: Claim) -> None:
+    kept = tmp_path / "elsewhere" / "media-1" / "media.tif"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    room = Rooms(tmp_path / "spool", shared=True)
+    with room.folder(claim) as folder:
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(kept.parents[1])
+    with room.folder(replace(claim, fence=2)) as folder:
+        folder.mkdir()
+        (folder / "media-1").symlink_to(kept.parent)
+    assert list(folder.parent.iterdir()) == []
+    assert kept.exists()

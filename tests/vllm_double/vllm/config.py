@@ -14,6 +14,7 @@ class HfConfig:
 class ModelConfig:
     hf_config: HfConfig
     dtype: Any
+    is_multimodal_model: bool = False
 
 
 @dataclass

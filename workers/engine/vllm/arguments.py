@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.processors.openai.options import EngineOptions
+from penstock.processors.openai.kinds import kinds_of
+from penstock.processors.openai.options import MEDIA_KINDS, EngineOptions
 from penstock.processors.vllm.library import error_line, vllm
 
 #: Arguments of `vllm serve` beyond those of its engine: how chats become prompts, and answers become messages.
@@ -37,7 +38,13 @@ def arguments_of(model: Model, options: EngineOptions, *, memory_share: float) -
         "max_num_seqs": options.concurrency, "gpu_memory_utilization": memory_share,
     }  # fmt: skip
     adapted = {"enable_lora": True, "max_loras": len(options.adapters)} if options.adapters else {}
-    return {**common, **adapted, **options.engine}
+    return {**common, **adapted, **options.engine, **_limits(options)}
+
+
+def _limits(options: EngineOptions) -> dict[str, Any]:
+    """Return the argument that keeps vLLM from reserving memory for media that no request has."""
+    most = {kind: number for kind, number in options.media.items() if kind != "file"}
+    return {"limit_mm_per_prompt": {**most, **options.engine.get("limit_mm_per_prompt", {})}} if most else {}
 
 
 def serve_words(arguments: Mapping[str, Any], adapters: Mapping[str, Path], *, name: str, socket: Path) -> list[str]:
@@ -67,9 +74,31 @@ def check_arguments(model: Model, options: EngineOptions, *, memory_share: float
     arguments = arguments_of(model, options, memory_share=memory_share)
     given = {name: value for name, value in arguments.items() if name not in CHAT_ARGUMENTS}
     try:
-        engine(**given).create_engine_config()
+        config = engine(**given).create_engine_config().model_config
+        taken = kinds_taken(config)
     except Exception as error:
         raise ModelUnavailable(f"vLLM rejects model {model.name!r}: {error_line(error)}") from error
+    if model.processor == "openai-chat":
+        check_kinds(model, kinds_of(model, options), taken)
+
+
+def kinds_taken(config: Any) -> Collection[str]:
+    """Return the kinds of media that vLLM takes for a model, by its `ModelConfig`."""
+    if not config.is_multimodal_model:
+        return ()
+    limits = vllm("multimodal").MULTIMODAL_REGISTRY.get_processing_info(config).supported_mm_limits
+    return [kind for kind, most in limits.items() if most != 0]
+
+
+def check_kinds(model: Model, kinds: Collection[str] | None, taken: Collection[str]) -> None:
+    """Raise `ModelUnavailable` for kinds of media that requests may have and vLLM does not take for the model."""
+    if wrong := [kind for kind in kinds or () if kind not in taken]:
+        right = [kind for kind in MEDIA_KINDS if kind in taken]
+        none = ", ".join(f"{kind} = 0" for kind in wrong)
+        raise ModelUnavailable(
+            f"vLLM takes no {' and no '.join(wrong)} for model {model.name!r}, only {', '.join(['text', *right])}: set "
+            f"`options.media = {{ {none} }}`"
+        )
 
 
 def check_names(model: Model, engine: Mapping[str, Any], known: Collection[str]) -> None:

@@ -35,6 +35,7 @@ def load_generation(model: Model) -> Runner:
         ServerOptions(
             model=model.name, concurrency=options.concurrency, timeout_s=options.timeout_s, retries=0
         ),
+        start_timeout_s=options.start_timeout_s,
     )  # fmt: skip
     requests = UnderWay(
         server.running, server.ask, places=options.concurrency, name=f"vllm-{model.name}", close_s=3 * END_S

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.directory import read_config
 from penstock.processors.vllm.library import error_line, vllm
-from penstock.processors.vllm.options import engine_arguments
+from penstock.processors.vllm.options import engine_arguments, start_timeout_s
 from penstock.processors.vllm.serialization import deserialize, serialize
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.vllm.orphans import MARK
@@ -98,30 +99,11 @@ class Started:
     processes: Sequence[Any]
 
     def wait_for(self, work: Callable[[], Any]) -> Any:
-        """Do work in a thread and return its result; raise `EngineDied` when a process of the engine ends before.
+        """Do work and return its result; raise `EngineDied` when a process of the engine ends before.
 
         vLLM's client does not notice that an engine was killed while it waits for an answer: its thread stays.
         """
-        done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                done.put((work(), None))
-            except BaseException as error:
-                done.put((None, error))
-
-        threading.Thread(target=run, name="vllm-step", daemon=True).start()
-        answer: tuple[Any, BaseException | None] | None = None
-        while answer is None:
-            alive = all(process.is_alive() for process in self.processes)
-            with suppress(queue.Empty):
-                answer = done.get(timeout=_LOOK_S if alive else _LAST_WORDS_S)
-            if answer is None and not alive:
-                raise EngineDied
-        result, error = answer
-        if error is not None:
-            raise error
-        return result
+        return _result_of(work, lambda: all(process.is_alive() for process in self.processes))
 
 
 class EngineDied(Exception):
@@ -135,6 +117,8 @@ class VllmRunner:
     arguments: Mapping[str, Any]
     max_batch: int
     memory_bytes: int
+    #: Seconds that the engine may take to start.
+    start_timeout_s: float
     #: vLLM's task for token ids.
     task: str
     #: The engine's precision.
@@ -162,7 +146,7 @@ class VllmRunner:
         """Submit the prompts and wait for all answers."""
         dead = vllm("v1.engine.exceptions").EngineDeadError
         if self.engine is None:
-            self.engine = _started(self.arguments)
+            self.engine = _started(self.arguments, self.start_timeout_s)
         try:
             return self._encoded(self.engine, states)
         except (dead, EngineDied) as error:
@@ -200,9 +184,10 @@ def load_pooling(model: Model) -> Runner:
     """Start vLLM's engine for the model; raise `ModelUnavailable` with vLLM's error."""
     arguments, task = check_pooling(model)
     weights = sum(path.stat().st_size for path in Path(model.source).glob("*.safetensors"))
-    tensors, engine = Tensors.of(model), _started(arguments)
+    timeout_s = start_timeout_s(model)
+    tensors, engine = Tensors.of(model), _started(arguments, timeout_s)
     dtype = engine.llm.model_config.dtype
-    return VllmRunner(arguments, model.max_batch, weights, task, dtype, tensors, engine)
+    return VllmRunner(arguments, model.max_batch, weights, timeout_s, task, dtype, tensors, engine)
 
 
 def check_pooling(model: Model) -> tuple[dict[str, Any], str]:
@@ -213,19 +198,54 @@ def check_pooling(model: Model) -> tuple[dict[str, Any], str]:
     task = model.options.get("task", TASKS[0])
     if task not in TASKS:
         raise ModelUnavailable(f"model {model.name!r}: `options.task` is one of {', '.join(TASKS)}")
+    start_timeout_s(model)
     # The plugin runs as a processor: the engine itself must not load it.
     return {**engine_arguments(model), "hf_overrides": {"io_processor_plugin": None}}, str(task)
 
 
-def _started(arguments: Mapping[str, Any]) -> Started:
+def _started(arguments: Mapping[str, Any], timeout_s: float) -> Started:
     llm = vllm("entrypoints.llm").LLM
     os.environ[MARK] = "1"
-    before = set(multiprocessing.active_children())
+    before, ends_s = set(multiprocessing.active_children()), time.monotonic() + timeout_s
+
+    def processes() -> Sequence[Any]:
+        return [child for child in multiprocessing.active_children() if child not in before]
+
     try:
-        made = llm(**arguments, disable_log_stats=True)
-        return Started(made, [child for child in multiprocessing.active_children() if child not in before])
+        made = _result_of(lambda: llm(**arguments, disable_log_stats=True), lambda: time.monotonic() < ends_s)
+        return Started(made, processes())
+    except EngineDied as error:
+        for process in processes():
+            process.kill()
+        raise ModelUnavailable(
+            f"vLLM's engine did not start within {timeout_s:g} s (`options.start_timeout_s`) and was ended"
+        ) from error
     except Exception as error:
         raise ModelUnavailable(f"vLLM's engine does not start: {error_line(error)}") from error
+
+
+def _result_of(work: Callable[[], Any], alive: Callable[[], bool]) -> Any:
+    """Do work in a thread and return its result; raise `EngineDied` if there is none when `alive` returns False."""
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((work(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, name="vllm-step", daemon=True).start()
+    answer: tuple[Any, BaseException | None] | None = None
+    while answer is None:
+        goes_on = alive()
+        with suppress(queue.Empty):
+            answer = done.get(timeout=_LOOK_S if goes_on else _LAST_WORDS_S)
+        if answer is None and not goes_on:
+            raise EngineDied
+    result, error = answer
+    if error is not None:
+        raise error
+    return result
 
 
 def _tokens(ids: Any) -> list[int]:

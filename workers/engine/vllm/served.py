@@ -7,6 +7,7 @@ folder that only this user may enter.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import shutil
@@ -144,10 +145,12 @@ class Serving:
 class VllmServer:
     """The server of one model, which is started anew with the first request after its end."""
 
-    def __init__(self, command: str, words: Words, options: ServerOptions) -> None:
+    def __init__(self, command: str, words: Words, options: ServerOptions, *, start_timeout_s: float) -> None:
+        """`words` are those after `vllm serve`; a process that is not well after `start_timeout_s` is ended."""
         self._command = command
         self._words = words
         self._options = options
+        self._start_timeout_s = start_timeout_s
         #: The process that serves, once it is well.
         self._serving: asyncio.Task[Serving] | None = None
 
@@ -188,7 +191,13 @@ class VllmServer:
         await _ended(before)  # two engines at a time have no room
         serving = await self._spawn()
         try:
-            await serving.wait_until_well()
+            async with asyncio.timeout(self._start_timeout_s):
+                await serving.wait_until_well()
+        except TimeoutError as error:
+            await serving.end()
+            log.warning("vllm.start_timed_out", model=self._options.model, start_timeout_s=self._start_timeout_s)
+            wrote = serving.lines.decode(errors="replace")
+            raise ModelServerFailed(not_started(self._start_timeout_s, wrote)) from error
         except BaseException:
             await serving.end()
             raise
@@ -204,7 +213,7 @@ class VllmServer:
             lines = stack.enter_context(os.fdopen(output, "rb", buffering=0))
             with os.fdopen(theirs, "wb") as written:
                 process = await asyncio.create_subprocess_exec(
-                    self._command, "serve", *self._words(folder / "socket"), env=environment(),
+                    self._command, "serve", *self._words(folder / "socket"), env=environment(self._start_timeout_s),
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
                     start_new_session=True,
                 )  # fmt: skip
@@ -213,10 +222,14 @@ class VllmServer:
         return serving
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of the server: without the worker's settings and credentials."""
+def environment(start_timeout_s: float) -> dict[str, str]:
+    """Return the environment of the server: without the worker's settings and credentials.
+
+    vLLM has a limit of its own for the start of its engine, which must not be the shorter one.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
-    return {**kept, **_VARIABLES, MARK: "1", WORKER: str(os.getpid())}
+    own = {"VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(start_timeout_s)), MARK: "1", WORKER: str(os.getpid())}
+    return {**kept, **_VARIABLES, **own}
 
 
 def reason_in(text: str) -> str:
@@ -224,6 +237,13 @@ def reason_in(text: str) -> str:
     errors = [found[0] for found in _REASON.finditer(text) if _ABOVE not in found[0]]
     lines = [line for line in text.splitlines() if line.strip()]
     return (errors or lines or ["it ended without a word"])[-1].strip()[:500]
+
+
+def not_started(timeout_s: float, text: str) -> str:
+    """Return a sentence about a server that was ended because it did not start in time, with its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    wrote = f"the last that it wrote: {lines[-1][:500]}" if lines else "it wrote nothing"
+    return f"vLLM did not start within {timeout_s:g} s (`options.start_timeout_s`) and was ended; {wrote}"
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

@@ -18,7 +18,7 @@ from transformers.models.llava_next.processing_llava_next import LlavaNextProces
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
-from penstock.models import Limits, media_references
+from penstock.models import Limits, media_references, tensor_places
 from penstock.processors.base import Output
 from penstock.processors.multimodal.chat import ImageTextToText
 from penstock.processors.multimodal.conversation import expand_placeholders
@@ -158,6 +158,8 @@ def test_a_token_that_its_file_does_not_call_special_is_none_of_the_users_either
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages"),
         ({"images": [], "prompt": "a"}, "images"),
+        ({"processed": "media://a", "messages": [{"role": "user", "content": "a"}]}, ""),
+        ({"processed": "media://a", "prompt": "a"}, ""),
     ],
 )
 def test_a_request_has_images_or_messages(input_: dict[str, Any], place: str) -> None:
@@ -167,6 +169,16 @@ def test_a_request_has_images_or_messages(input_: dict[str, Any], place: str) ->
         ImageTextRequest.model_validate(input_)
     assert any(place in map(str, error["loc"]) or not place for error in caught.value.errors())
     assert not Draft202012Validator(ImageTextRequest.model_json_schema()).is_valid(input_)
+
+
+def test_processed_inputs_are_raw_tensors_and_a_family_refuses_them(tmp_path: Path) -> None:
+    schema, given = ImageTextRequest.model_json_schema(), {"processed": "media://a"}
+    assert list(tensor_places(schema, given)) == ["/processed"]
+    assert list(tensor_places(schema, {"images": ["media://a"], "prompt": "a"})) == []
+    (path := tmp_path / "a.safetensors").write_bytes(b"")
+    with pytest.raises(InvalidInput, match="takes images") as caught:
+        processor(tmp_path / "m").pre_process(ImageTextRequest.model_validate(given), LocalFiles({"media://a": path}))
+    assert caught.value.errors[0].pointer == "/input/processed"
 
 
 def test_the_schema_finds_the_images_in_messages(tmp_path: Path) -> None:

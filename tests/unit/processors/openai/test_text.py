@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import MediaTooLarge, MediaUnreadable, ModelUnavailable
+from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable, ModelUnavailable
 from penstock.models import Limits, Model, media_references
 from penstock.processors.base import Output, Prompt
 from penstock.processors.openai import text
@@ -58,6 +58,34 @@ def test_embeddings_come_in_the_order_of_the_texts() -> None:
     assert made.result.data is not None
     assert [row[0] for row in made.result.data["embeddings"]] == list(range(1, 71))
     assert made.result.data["usage"] == {"prompt_tokens": 70}
+
+
+def test_media_of_all_kinds_come_in_any_order_within_the_limits_of_their_kinds(tmp_path: Path) -> None:
+    names = {"p.png": PNG, "w.wav": WAV, "v.mp4": b"\0\0\0\x18ftypmp42", "d.pdf": b"%PDF-1.7"}
+    paths = {f"media://{name}": tmp_path / name for name in names}
+    for reference, path in paths.items():
+        path.write_bytes(names[reference.removeprefix("media://")])
+    image = {"type": "image_url", "image_url": {"url": "media://p.png"}}
+    audio = {"type": "input_audio", "input_audio": {"data": "media://w.wav"}}
+    video = {"type": "video_url", "video_url": {"url": "media://v.mp4"}}
+    file = {"type": "file", "file": {"file_data": "media://d.pdf"}}
+    parts = [audio, {"type": "text", "text": "a"}, video, image, file, image, {"type": "text", "text": "b"}, audio]
+    said = {"messages": [{"role": "user", "content": parts}, {"role": "user", "content": [video]}]}
+
+    def media_of(**most: int) -> int:
+        processor = OpenAIChat(model(media=most))
+        prepared = processor.pre_process(processor.request.model_validate(said), LocalFiles(paths))
+        [prompt] = prepared.prompts
+        return len(prompt.data["media"])
+
+    assert media_of() == media_of(image=2, video=2, audio=2, file=1) == 7
+    with pytest.raises(InvalidInput, match="2 recordings were given; this model accepts at most 1 per job") as caught:
+        media_of(audio=1)
+    assert caught.value.errors[0].pointer == "/input/messages/0/content/7/input_audio/data"
+    with pytest.raises(ValidationError, match="'video_url' found using 'type' does not match"):
+        media_of(video=0)
+    with pytest.raises(ModelUnavailable, match="media"):
+        media_of(sound=1)
 
 
 def test_media_leave_their_places_and_go_beside_the_body(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -237,3 +239,26 @@ def test_no_room_is_made_for_what_a_file_only_promises(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert most < 10 * 2**20
+
+
+READS_ALL = """
+import sys
+from pathlib import Path
+from penstock.models import Limits
+from penstock.processors.vision.image import read_image
+before = set(sys.modules)
+for path in Path(sys.argv[1]).iterdir():
+    read_image(path, Limits())
+print(*sorted(name for name in set(sys.modules) - before if name.startswith("PIL.")))
+"""
+
+
+def test_no_reader_is_imported_by_the_first_image_of_each_format(tmp_path: Path) -> None:
+    """An IO process serves few jobs: what its template has not imported is imported anew by each."""
+    for form in ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF"):
+        save(tmp_path / form, Image.fromarray(gradient()), form)
+    save(
+        tmp_path / "MPO", Image.fromarray(gradient()), "MPO", save_all=True, append_images=[Image.new("RGB", (30, 20))]
+    )
+    done = subprocess.run([sys.executable, "-c", READS_ALL, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -10,6 +10,7 @@ from vllm.config import HfConfig, ModelConfig, VllmConfig
 KNOWN = {
     "model", "runner", "dtype", "max_num_seqs", "enforce_eager", "model_impl", "skip_tokenizer_init",
     "enable_mm_embeds", "hf_overrides", "disable_log_stats", "gpu_memory_utilization",
+    "hang",
 }  # fmt: skip
 
 

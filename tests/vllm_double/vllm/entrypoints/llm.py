@@ -1,5 +1,7 @@
 """An engine whose network doubles its image, in float32; values of 13 kill it, as an error in a forward pass does."""
 
+import multiprocessing
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,11 @@ class LLM:
     def __init__(self, **arguments: Any) -> None:
         self.model_config = EngineArgs(**arguments).create_engine_config().model_config
         self.started.append(arguments)
+        if arguments.get("hang"):  # as vLLM does, it waits for the process of its engine
+            core = multiprocessing.get_context("spawn").Process(target=signal.pause, daemon=True)
+            core.start()
+            core.join()
+            raise RuntimeError("Engine core initialization failed")
         self.llm_engine = self.engine_core = self
         self.dead = False
 

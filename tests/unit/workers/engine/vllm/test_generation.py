@@ -24,7 +24,7 @@ from penstock.workers.engine.memory import device_memory
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.vllm.arguments import arguments_of, check_names, serve_words
 from penstock.workers.engine.vllm.generation import expected_bytes
-from penstock.workers.engine.vllm.served import environment, reason_in
+from penstock.workers.engine.vllm.served import environment, not_started, reason_in
 from tests.support.engine_jobs import never
 from tests.support.polling import wait_for
 from tests.support.vllm_command import LONG, vllm_command
@@ -107,6 +107,19 @@ def test_a_record_sets_arguments_and_its_engine_table_goes_before(source: Path) 
     }  # fmt: skip
 
 
+def test_the_limits_of_media_are_those_of_vllm(source: Path) -> None:
+    def limits(**options: Any) -> Any:
+        model = a_model(source, **options)
+        return arguments_of(model, EngineOptions.of(model), memory_share=0.9).get("limit_mm_per_prompt")
+
+    assert limits() is None
+    assert limits(media={"video": 0, "image": 2, "file": 0}) == {"video": 0, "image": 2}
+    assert limits(media={"video": 0, "image": 2}, engine={"limit_mm_per_prompt": {"image": 4}}) == {
+        "video": 0,
+        "image": 4,
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -140,9 +153,9 @@ def test_the_server_gets_no_settings_and_credentials(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://:secret@h")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    given = environment()
+    given = environment(0.5)
     assert "secret" not in " ".join(given.values())
-    assert given["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (given["CUDA_VISIBLE_DEVICES"], given["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("1", "1")
 
 
 def test_memory_counts_what_the_engine_reserves(source: Path) -> None:
@@ -203,6 +216,40 @@ def test_a_killed_process_fails_its_requests_and_the_next_one_starts_another(
 def test_a_server_that_does_not_start_is_told_in_its_words(engine: BatchingEngine, source: Path) -> None:
     with pytest.raises(ModelUnavailable, match="vLLM does not start: error: unrecognized arguments: --not-known"):
         ask(engine, a_model(source, engine={"not_known": True}), "one")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrote"),
+    [
+        ("Starting\nLoading weights ...\n\n", "the last that it wrote: Loading weights ..."),
+        ("\n", "it wrote nothing"),
+    ],
+)
+def test_a_start_that_took_too_long_is_told_with_the_last_line(text: str, wrote: str) -> None:
+    assert not_started(60, text) == f"vLLM did not start within 60 s (`options.start_timeout_s`) and was ended; {wrote}"
+
+
+def test_a_start_that_hangs_is_ended_and_other_models_run(engine: BatchingEngine, source: Path) -> None:
+    hung = a_model(source, start_timeout_s=1, engine={"hang_from": 1})
+    with pytest.raises(ModelUnavailable, match=r"within 1 s \(`options.start_timeout_s`\) and was ended; "):
+        ask(engine, hung, "one")
+    assert not psutil.Process().children(recursive=True)
+    other = a_model(source).model_copy(update={"name": "other"})
+    assert ask(engine, other, "one two")[-1].data["text"] == "one two"
+
+
+def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: Path, started: Path) -> None:
+    model = a_model(source, start_timeout_s=20, engine={"hang_from": 2})
+    outputs = engine.run(model, iter([prompt(LONG)]), check=never)
+    assert next(outputs).data["text"] == LONG
+    processes()["engine"].kill()
+    with pytest.raises(ModelServerFailed, match=r"^vLLM "):
+        next(outputs)
+    with pytest.raises(ModelServerFailed, match="vLLM did not start within") as raised:
+        ask(engine, model, "one")
+    assert raised.value.retryable
+    assert len(started.read_text().splitlines()) == 2
+    assert not psutil.Process().children(recursive=True)
 
 
 def test_a_machine_without_vllm_is_told_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
