@@ -156,6 +156,14 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
         "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8] * 4,
         "fusion_hidden_size": 8, "is_hybrid": False, "patch_size": 8,
     },
+    "depth_anything": {
+        "backbone_config": transformers.Dinov2Config(
+            hidden_size=16, num_hidden_layers=4, num_attention_heads=2, mlp_ratio=2, image_size=_SIDE, patch_size=8,
+            out_features=["stage1", "stage2", "stage3", "stage4"], reshape_hidden_states=False,
+        ),
+        "patch_size": 8, "reassemble_hidden_size": 16, "neck_hidden_sizes": [8] * 4, "fusion_hidden_size": 8,
+        "head_hidden_size": 8,
+    },
     "upernet": {
         "backbone_config": transformers.ConvNextConfig(
             hidden_sizes=[8, 8, 16, 16], depths=[1] * 4, out_features=["stage1", "stage2", "stage3", "stage4"]
@@ -165,7 +173,7 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
     "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "drop_path_rate": [0.0, 0.0, 0.0]},
 }  # fmt: skip
 #: Types of small networks whose widths depend on each other: their sizes stay.
-WHOLE = ("cvt", "hgnet_v2", "levit", "pp_lcnet", "textnet", "upernet")
+WHOLE = ("cvt", "depth_anything", "hgnet_v2", "levit", "pp_lcnet", "textnet", "upernet")
 
 
 def _merged(made: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
