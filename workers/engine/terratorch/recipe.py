@@ -20,7 +20,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "EmbeddingGenerationTask": "embedding_generation",
     }
 )
-#: Where a published network is described, unless a YAML file or the record does.
+#: File that describes a published network, unless a YAML file or the record does.
 CONFIG = "config.json"
 FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
 
@@ -51,7 +51,7 @@ class Recipe:
     factory: str
     #: Arguments of the factory.
     args: Mapping[str, Any]
-    #: Where the arguments stand, for errors: a file's name, or an option.
+    #: Place of the arguments, for errors: a file's name, or an option.
     file: str = CONFIG
     #: Index of the backbone's layer that gives embeddings.
     layer: int = -1
