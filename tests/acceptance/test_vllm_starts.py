@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,13 +51,16 @@ def a_config(folder: Path, *, start_timeout_s: int) -> str:
 
 
 def servers() -> list[psutil.Process]:
-    """Return the processes of `vllm serve` that this process has started through others."""
+    """Return the processes of `vllm serve` that this process has started through others.
+
+    Each leads a session; a process that it starts has its words for a moment.
+    """
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "--uds" in child.cmdline():
+            if "--uds" in child.cmdline() and os.getsid(child.pid) == child.pid:
                 found.append(child)
-        except psutil.Error:
+        except (psutil.Error, ProcessLookupError):
             continue
     return found
 

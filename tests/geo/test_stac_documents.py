@@ -12,11 +12,12 @@ import pystac
 import pytest
 from rasterio.control import GroundControlPoint
 
+from penstock.errors import ConfigError
 from penstock.local.ready import ready_records
 from penstock.models import read_catalogue
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.request import RegressionRequest, SegmentationRequest
-from penstock.processors.geo.write.mlm import stac_mlm
+from penstock.processors.geo.write.mlm import MAPPED, stac_mlm
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from tests.geo.test_regression import HALO, HANN, estimate, value_model
 from tests.support.geo.scenes import NORTH_UP, RPCS, Folder, make_model, pattern, segment, write_scene
@@ -165,9 +166,14 @@ def test_every_kind_of_model_record(changes: dict[str, Any]) -> None:
 def test_every_raster_model_of_the_catalogue_and_every_ready_record() -> None:
     models = (*read_catalogue().values(), *ready_records().values())
     found = [model for model in models if model.processor.startswith("raster-")]
-    assert {model.name for model in found} >= {"csmask", "s2cloudless", "prithvi-floods"}
-    for model in found:
+    maps = [model for model in found if model.processor in MAPPED]
+    assert {model.name for model in maps} >= {"csmask", "s2cloudless", "prithvi-floods"}
+    for model in maps:
         assert problems(stac_mlm(model)) == [], model.name
+    for model in found:
+        if model not in maps:
+            with pytest.raises(ConfigError, match=f"{model.name} makes no map"):
+                stac_mlm(model)
 
 
 def test_the_schemas_object_to_what_is_wrong(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ ROUTES = {
     ("POST", "/openai/v1/embeddings"): Row("submit", 404, {"model": "echo", "input": "hi"}),
     ("POST", "/openai/v1/images/generations"): Row("submit", 404, {"model": "echo", "prompt": "hi"}),
     # Files come as forms.
-    ("POST", "/openai/v1/images/edits"): Row("submit", 415, {}),
+    ("POST", "/openai/v1/images/edits"): Row("submit", 400, {}),
     ("POST", "/openai/v1/audio/transcriptions"): Row("submit", 415, {}),
     ("POST", "/openai/v1/audio/translations"): Row("submit", 415, {}),
     ("POST", "/openai/v1/files"): Row("submit", 415, {}),

@@ -21,9 +21,8 @@ FILES = {"config.json": b"{}", "model.safetensors": b"weights", "README.md": b"w
 
 
 def run(folder: Path, *words: str, **variables: str) -> Done:
-    shell = Shell(
-        {"PENSTOCK_DATA": str(folder / "data"), "PENSTOCK_MODEL_CACHE": str(folder / "cache"), **variables}, folder
-    )
+    own = {"PENSTOCK_DATA": str(folder / "data"), "PENSTOCK_MODEL_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "0"}
+    shell = Shell({**own, **variables}, folder)
     return asyncio.run(shell(*words))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pystac
 
+from penstock.errors import ConfigError
 from penstock.models import Model
 from penstock.processors.geo.options import (
     MapOptions,
@@ -49,12 +50,20 @@ _AXES_WITH_TIME = ["batch", "bands", "time", "height", "width"]
 _OUTPUT_AXES = ["batch", "channel", "height", "width"]
 
 
+#: Processors whose models an item describes.
+MAPPED = ("raster-segmentation", "raster-regression")
+
+
 def stac_mlm(model: Model) -> dict[str, Any]:
     """Return the STAC item of a raster model: bands, scaling, tiling, classes, framework, weights and licence.
 
-    The weights are an asset if the model's record tells where they are published. Raises `ConfigError` if the model has
-    wrong options for a raster model.
+    The weights are an asset if the model's record tells where they are published. Raises `ConfigError` for a model that
+    makes no map, and for wrong options.
     """
+    if model.processor not in MAPPED:
+        raise ConfigError(
+            f"{model.name} makes no map, and only maps have such an item: its processor is {model.processor}"
+        )
     regression = model.processor == "raster-regression"
     options = read_options(model, RegressionOptions) if regression else read_options(model, SegmentationOptions)
     item = pystac.Item(

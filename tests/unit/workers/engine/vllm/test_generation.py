@@ -229,16 +229,23 @@ def test_a_start_that_took_too_long_is_told_with_the_last_line(text: str, wrote:
     assert not_started(60, text) == f"vLLM did not start within 60 s (`options.start_timeout_s`) and was ended; {wrote}"
 
 
+def children() -> set[psutil.Process]:
+    """Return the processes that this one has started, itself or through others."""
+    return set(psutil.Process().children(recursive=True))
+
+
 def test_a_start_that_hangs_is_ended_and_other_models_run(engine: BatchingEngine, source: Path) -> None:
+    before = children()
     hung = a_model(source, start_timeout_s=1, engine={"hang_from": 1})
     with pytest.raises(ModelUnavailable, match=r"within 1 s \(`options.start_timeout_s`\) and was ended; "):
         ask(engine, hung, "one")
-    assert not psutil.Process().children(recursive=True)
+    assert not children() - before
     other = a_model(source).model_copy(update={"name": "other"})
     assert ask(engine, other, "one two")[-1].data["text"] == "one two"
 
 
 def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: Path, started: Path) -> None:
+    before = children()
     model = a_model(source, start_timeout_s=20, engine={"hang_from": 2})
     outputs = engine.run(model, iter([prompt(LONG)]), check=never)
     assert next(outputs).data["text"] == LONG
@@ -249,7 +256,7 @@ def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: 
         ask(engine, model, "one")
     assert raised.value.retryable
     assert len(started.read_text().splitlines()) == 2
-    assert not psutil.Process().children(recursive=True)
+    assert not children() - before
 
 
 def test_a_machine_without_vllm_is_told_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
