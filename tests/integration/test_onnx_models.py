@@ -86,7 +86,7 @@ def raster(folder: Path, content: bytes) -> Any:
 def test_csmasks_own_file_maps_a_scene_as_our_torch_network_does(engine: BatchingEngine, tmp_path: Path) -> None:
     torchs = localise(read_catalogue()["csmask"], cache=tmp_path)
     # The published file takes tiles of 256 px and nothing else.
-    hann = {name: part for name, part in torchs.options.items() if name not in ("halo_px", "network")}
+    hann = {name: part for name, part in torchs.options.items() if name not in ("halo_px", "halo_exact", "network")}
     hann |= {"overlap": "hann", "tile_px": 256}
     options = hann | {"network": "csmask-unet"}
     ports = {

@@ -1,4 +1,4 @@
-"""The page `docs/reference/what-runs.md`, made from `page.md`, `tried.json` and the tables of the tests."""
+"""The page `docs/reference/what-runs.md`, made from `page.md.template`, `tried.json` and the tables of the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.image_text_table import OWN
 from tests.support.pair_table import TABLE
 from tests.support.pipeline_table import table as pipelines
 
-TEMPLATE = Path(__file__).with_name("page.md")
+TEMPLATE = Path(__file__).with_name("page.md.template")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-runs.md"
 
 
