@@ -72,7 +72,7 @@ def run(kind: str, path: Path, folder: Path) -> None:
     """Find objects, or make vectors, without computation."""
     processor_type, more, answer = _OTHERS[kind]
     model = small_buffers()
-    left_out = ("classes", "halo_px", "stride_px", "overlap", "network")
+    left_out = ("classes", "halo_px", "halo_exact", "stride_px", "overlap", "network")
     options = {name: value for name, value in model.options.items() if name not in left_out} | more
     processor = processor_type(model.model_copy(update={"options": options, "source": "/nowhere"}))
     prepared = processor.pre_process(processor.request(scene=str(path)), Files())
