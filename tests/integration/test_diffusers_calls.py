@@ -29,7 +29,7 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from tests.support import diffusion, pipelines
 from tests.support.diffusion import a_model, a_painter
-from tests.support.hub import finish
+from tests.support.hub import finish, finish_states
 
 #: Warnings of numpy 2 about the library's older schedulers.
 pytestmark = [
@@ -149,22 +149,9 @@ def test_a_call_makes_the_librarys_image_alone_and_beside_others(
     assert alone[0].shape == (SIDE, SIDE, 3)
     first = runner.step([runner.admit(prompts[0])])[0]
     states = [first.state, runner.admit(prompts[1])] if isinstance(first, Continue) else []
-    for found, one in zip(finish_states(runner, states), alone, strict=False):
+    for found, one in zip(map(image, finish_states(runner, states)), alone, strict=False):
         np.testing.assert_array_equal(found, one)
     assert len({runner.bucket(prompt) for prompt in prompts}) == 1
-
-
-def finish_states(runner: Runner, states: list[Any]) -> list[Pixels]:
-    """Step until all are done, those that are done sooner left out."""
-    going, done = dict(enumerate(states)), {}
-    while going:
-        for (index, _), step in zip(list(going.items()), runner.step(list(going.values())), strict=True):
-            if isinstance(step, Continue):
-                going[index] = step.state
-            else:
-                done[index] = image(step.output)
-                del going[index]
-    return [done[index] for index in range(len(states))]
 
 
 @pytest.fixture
@@ -205,7 +192,7 @@ def test_a_step_that_failed_is_taken_again_and_the_others_of_its_batch_are_not(
     states = [*before, failing.admit(prompts[2])]
     with pytest.raises(RuntimeError):
         failing.step(states)  # the first two were advanced
-    for found, prompt in zip(finish_states(failing, states), prompts, strict=True):
+    for found, prompt in zip(map(image, finish_states(failing, states)), prompts, strict=True):
         np.testing.assert_array_equal(found, image(finish(runner, prompt)[0]))
 
 
@@ -219,7 +206,7 @@ def test_a_call_that_failed_between_its_steps_repeats_them(
         assert isinstance(step, Continue)
         state = step.state
     state.drawing.call = None  # as an error leaves it
-    np.testing.assert_array_equal(finish_states(runner, [state])[0], image(finish(runner, prompt)[0]))
+    np.testing.assert_array_equal(image(finish_states(runner, [state])[0]), image(finish(runner, prompt)[0]))
 
 
 def test_the_thread_of_a_dropped_call_ends(source: Path, runner: CallRunner, files: Mapping[str, Path]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -25,7 +25,7 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from tests.support import diffusion
 from tests.support.diffusion import PLACES, a_dreamer, a_labeller, a_model, a_painter
-from tests.support.hub import finish
+from tests.support.hub import finish, finish_states
 
 #: Warnings of numpy 2 about the library's older schedulers.
 NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -156,22 +156,9 @@ def test_an_image_does_not_depend_on_what_shares_its_batch(tmp_path: Path, sched
     states = [runner.admit(wishes[0])]
     for late in wishes[1:]:  # each a step behind the one before
         states = [step.state for step in runner.step(states) if isinstance(step, Continue)] + [runner.admit(late)]
-    together = finish_states(runner, states)
+    together = map(image, finish_states(runner, states))
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def finish_states(runner: Runner, states: Sequence[Any]) -> list[Pixels]:
-    """Step until all are done, those that are done sooner left out."""
-    going, done = dict(enumerate(states)), {}
-    while going:
-        for (index, _), step in zip(list(going.items()), runner.step(list(going.values())), strict=True):
-            if isinstance(step, Continue):
-                going[index] = step.state
-            else:
-                done[index] = image(step.output)
-                del going[index]
-    return [done[index] for index in range(len(states))]
 
 
 def test_on_a_device_a_batch_is_one_pass_and_the_images_differ_by_noise(painter: Path, runner: Runner) -> None:
@@ -230,7 +217,7 @@ def test_a_step_that_failed_is_taken_again(tmp_path: Path, scheduler: str) -> No
         states = [step.state for step in failing.step(states) if isinstance(step, Continue)]
     with pytest.raises(RuntimeError):
         failing.step(states)  # at the end of the second image's step: the first one's is over
-    for found, wish in zip(finish_states(runner, states), wishes, strict=True):
+    for found, wish in zip(map(image, finish_states(runner, states)), wishes, strict=True):
         np.testing.assert_array_equal(found, image(finish(runner, wish)[0]))
 
 

@@ -15,12 +15,10 @@ from penstock.workers.engine.transformers.directory import known_types
 from penstock.workers.engine.transformers.tasks import UNFIT, Task
 from penstock.workers.engine.transformers.tried import FILE, outcomes
 from tests.support.hub import a_model
-from tests.support.type_trials import TRIALS
+from tests.support.type_trials import TRIALS, processor_of
 from tests.what_runs.dedicated import DEDICATED
 from tests.what_runs.trials import tried
 
-#: Processors by task, where they have another name.
-PROCESSORS = {Task.SEMANTIC_SEGMENTATION: "image-segmentation"}
 SERVED = [
     (task, kind)
     for task in sorted(TRIALS.keys() - {Task.TEXT_GENERATION})  # `test_language_types.py` has those
@@ -32,10 +30,6 @@ FEW = (
     "text-classification-deberta-v2", "text-classification-xlnet", "text-embedding-modernbert",
     "image-classification-convnext", "image-embedding-swin", "audio-classification-hubert",
 )  # fmt: skip
-
-
-def named(task: Task) -> str:
-    return PROCESSORS.get(task, task.value)
 
 
 @pytest.mark.breadth(but=FEW)
@@ -65,7 +59,7 @@ def test_a_type_that_was_not_seen_equal_is_refused_with_the_reason(task: Task, t
     for kind, reason in {**refused, **UNFIT.get(task, {})}.items():
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         with pytest.raises(ModelUnavailable) as refusal:
-            Runners.installed().check(a_model(tmp_path, processor=named(task)))
+            Runners.installed().check(a_model(tmp_path, processor=processor_of(task)))
         assert reason in str(refusal.value)
 
 
@@ -74,6 +68,14 @@ def test_a_pooling_that_was_not_seen_equal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "swin"}))
     with pytest.raises(ModelUnavailable, match=r"set `options\.pooling` to one of pooler, mean"):
         Runners.installed().check(a_model(tmp_path, processor="image-embedding", options={"pooling": "patches"}))
+
+
+@pytest.mark.parametrize("pooling", ["max", ["cls"]])
+def test_a_pooling_that_nobody_knows_is_refused_when_it_is_checked(pooling: object, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "swin"}))
+    with pytest.raises(ModelUnavailable, match=r"`options\.pooling` is one of pooler, cls, mean, patches, not"):
+        Runners.installed().check(a_model(tmp_path, processor="image-embedding", options={"pooling": pooling}))
 
 
 def test_a_record_may_ask_for_an_untried_type(tmp_path: Path) -> None:

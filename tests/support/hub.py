@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,21 @@ def load(source: Path, **fields: Any) -> Runner:
 
 def finish(runner: Runner, *prompts: Prompt) -> list[Output]:
     """Step all prompts together until they are done."""
-    states: dict[int, Any] = {index: runner.admit(prompt) for index, prompt in enumerate(prompts)}
+    return finish_states(runner, [runner.admit(prompt) for prompt in prompts])
+
+
+def finish_states(runner: Runner, states: Sequence[Any]) -> list[Output]:
+    """Step until all are done; those that are done sooner are left out."""
+    going: dict[int, Any] = dict(enumerate(states))
     outputs: dict[int, Output] = {}
-    while states:
-        for (index, _), step in zip(list(states.items()), runner.step(list(states.values())), strict=True):
+    while going:
+        for (index, _), step in zip(list(going.items()), runner.step(list(going.values())), strict=True):
             if isinstance(step, Continue):
-                states[index] = step.state
+                going[index] = step.state
             else:
                 outputs[index] = step.output
-                del states[index]
-    return [outputs[index] for index in range(len(prompts))]
+                del going[index]
+    return [outputs[index] for index in range(len(states))]
 
 
 def save(network: Any, folder: Path) -> Path:

@@ -20,13 +20,14 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import TextRunner
 from penstock.workers.engine.transformers.tried import ALONE, BATCHED, EQUAL, ways
-from tests.support.hub import a_model, finish
+from tests.support.hub import a_model, finish, finish_states
 from tests.support.tiny_types import GAINS, SCORED, small, small_image
 
 Array = npt.NDArray[Any]
 NEW = 8
 #: Processors by task, where they have another name.
 _PROCESSORS = {Task.SEMANTIC_SEGMENTATION: "image-segmentation"}
+LABELS = {0: "bad", 1: "fair", 2: "good"}
 #: Names of the weights of a class token.
 _CLASS = re.compile(r"cls_token|class_embedding")
 _POOLINGS = ("pooler", "cls", "mean", "patches")
@@ -38,8 +39,13 @@ class Different(AssertionError):
 
 def record(folder: Path, task: Task, **options: Any) -> Model:
     """Return the record of a model that may be of any type."""
-    processor = _PROCESSORS.get(task, task.value)
-    return a_model(folder, name="tiny", processor=processor, max_batch=4, options={**options, "untried": True})
+    options = {**options, "untried": True}
+    return a_model(folder, name="tiny", processor=processor_of(task), max_batch=4, options=options)
+
+
+def processor_of(task: Task) -> str:
+    """Return the name of the processor of a task."""
+    return _PROCESSORS.get(task, task.value)
 
 
 def saved(network: Any, folder: Path) -> Any:
@@ -153,9 +159,12 @@ def text_embedding(kind: str, folder: Path) -> list[str]:
 
 def text_classification(kind: str, folder: Path) -> list[str]:
     """Compare the scores of three labels."""
+
+    def read(output: Any) -> Array:
+        return np.asarray(output.logits[0].float())
+
     auto = transformers.AutoModelForSequenceClassification
-    labels = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
-    return _texts(Task.TEXT_CLASSIFICATION, kind, folder, auto, lambda out: np.asarray(out.logits[0].float()), **labels)
+    return _texts(Task.TEXT_CLASSIFICATION, kind, folder, auto, read, id2label=LABELS)
 
 
 def _pictures(channels: int, side: int) -> list[Array]:
@@ -182,9 +191,7 @@ def _of_image(kind: str, folder: Path, auto: Any, **more: Any) -> tuple[Any, lis
 @torch.inference_mode()
 def image_classification(kind: str, folder: Path) -> list[str]:
     """Compare the scores of labels, of two pictures of one batch."""
-    labels = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
-    auto = transformers.AutoModelForImageClassification
-    network, pictures = _of_image(kind, folder, auto, **labels)
+    network, pictures = _of_image(kind, folder, transformers.AutoModelForImageClassification, id2label=LABELS)
     runner = loaded(folder, Task.IMAGE_CLASSIFICATION)
     theirs = [np.asarray(network(pixel_values=torch.tensor(one)[None]).logits[0]) for one in pictures]
     _both(runner, "logits", _pixels(pictures), theirs)
@@ -194,9 +201,7 @@ def image_classification(kind: str, folder: Path) -> list[str]:
 @torch.inference_mode()
 def semantic_segmentation(kind: str, folder: Path) -> list[str]:
     """Compare the probabilities of classes, enlarged to the picture as the library's image processors enlarge them."""
-    labels = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
-    auto = transformers.AutoModelForSemanticSegmentation
-    network, pictures = _of_image(kind, folder, auto, **labels)
+    network, pictures = _of_image(kind, folder, transformers.AutoModelForSemanticSegmentation, id2label=LABELS)
     runner = loaded(folder, Task.SEMANTIC_SEGMENTATION)
     theirs = []
     for one in pictures:
@@ -262,7 +267,7 @@ def _pooled(network: Any, pixels: torch.Tensor, pooling: str) -> Array:
 def audio_classification(kind: str, folder: Path) -> list[str]:
     """Compare the scores of labels."""
     auto = transformers.AutoModelForAudioClassification
-    network = saved(auto.from_config(small(kind, id2label={0: "a", 1: "b", 2: "c"})), folder)
+    network = saved(auto.from_config(small(kind, id2label=LABELS)), folder)
     network, runner = auto.from_pretrained(folder).eval(), loaded(folder, Task.AUDIO_CLASSIFICATION)
     config, random = network.config, np.random.default_rng(2)
     shape = (config.max_length, config.num_mel_bins) if hasattr(config, "num_mel_bins") else (8000,)
@@ -310,16 +315,8 @@ def asked(ids: Array) -> Prompt:
 
 
 def finished(runner: Runner, states: Sequence[Any]) -> list[list[int]]:
-    """Step until all are done; those that are done sooner are left out."""
-    going, done = dict(enumerate(states)), {}
-    while going:
-        for (index, _), step in zip(list(going.items()), runner.step(list(going.values())), strict=True):
-            if isinstance(step, Continue):
-                going[index] = step.state
-            else:
-                done[index] = list(step.output.data["token_ids"])
-                del going[index]
-    return [done[index] for index in range(len(states))]
+    """Return the new tokens of all states."""
+    return [list(output.data["token_ids"]) for output in finish_states(runner, states)]
 
 
 def generated(auto: Any, source: Path, ids: Array) -> list[int]:

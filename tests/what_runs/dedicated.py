@@ -8,8 +8,8 @@ from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.tried import EQUAL
 from tests.support import image_text_table
 from tests.support.image_text_kinds import KINDS
+from tests.what_runs.reasons import NO_TINY
 
-_NO_TINY = "nobody has made a tiny network of it"
 _NO_PREPARATION = "only torchvision prepares its images, and Penstock runs without it"
 
 
@@ -25,7 +25,7 @@ DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
             "conditional_detr", "d_fine", "dab-detr", "deformable_detr", "detr", "rt_detr", "rt_detr_v2",
             "table-transformer", "yolos",
         ),
-        **dict.fromkeys(("deimv2", "lw_detr"), _NO_TINY),
+        **dict.fromkeys(("deimv2", "lw_detr"), NO_TINY),
         "rf_detr": _NO_PREPARATION,
     },
     Task.DEPTH_ESTIMATION: {

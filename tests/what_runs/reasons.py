@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from penstock.workers.engine.transformers.tasks import Task
 
-_NO_TINY = "nobody has made a tiny network of it"
+NO_TINY = "nobody has made a tiny network of it"
 _IN_IMAGES = "its text decoder alone has another `model_type`; `image-text-to-text` serves the whole"
 _LANGUAGE = "it needs a language beside the text, which prompts do not name"
 _COLOURS = "it reads numbers of colours, and no pixels"
@@ -65,4 +65,4 @@ def reason_of(task: Task, kind: str, error: str) -> str:
         found = re.search(pattern, error)
         if found:
             return found.expand(words)
-    return _NO_TINY
+    return NO_TINY

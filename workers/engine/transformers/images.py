@@ -8,7 +8,7 @@ scene do not depend on other jobs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,15 +107,21 @@ def load_segmenter(directory: HubDirectory) -> Runner:
     return runner
 
 
+def pooling_of(options: Mapping[str, Any]) -> str:
+    """Return how an embedding is made of an image's vectors; raise `ModelUnavailable` for an unknown way."""
+    pooling = options.get("pooling", "pooler")
+    if not isinstance(pooling, str) or pooling not in _POOLINGS:
+        raise ModelUnavailable(f"`options.pooling` is one of {', '.join(_POOLINGS)}, not {pooling!r}")
+    return pooling
+
+
 def load_image_embedder(directory: HubDirectory) -> Runner:
     """Load a network that returns `embedding`.
 
     Options: `pooling` ("pooler", "cls", "mean", or "patches" for float32 (D, rows, columns)), `normalize` (true),
     `encoder_cache_bytes` (0), a cache.
     """
-    pooling = directory.model.options.get("pooling", "pooler")
-    if pooling not in _POOLINGS:
-        raise ModelUnavailable(f"`options.pooling` is one of {', '.join(_POOLINGS)}, not {pooling!r}")
+    pooling = pooling_of(directory.model.options)
     normalize = directory.model.options.get("normalize", True)
 
     def answer(network: Any, batch: Tensor, size: tuple[int, int] | None) -> tuple[str, Tensor]:  # noqa: ARG001

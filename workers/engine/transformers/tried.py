@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.errors import ModelUnavailable
+from penstock.workers.engine.transformers.images import pooling_of
 from penstock.workers.engine.transformers.tasks import Task
 
 FILE = Path(__file__).with_name("tried.json")
@@ -51,13 +52,8 @@ def require_tried(task: Task, model_type: str, options: Mapping[str, Any]) -> No
             f"for {task.value}, the model_type {model_type!r} was not seen to answer as transformers does: {reason}. "
             "Set `untried = true` in `options` of the model's record to try it nevertheless"
         )
-    pooling = options.get("pooling", "pooler")
-    if task is Task.IMAGE_EMBEDDING and pooling in _POOLINGS and pooling not in equal:
+    if task is Task.IMAGE_EMBEDDING and (pooling := pooling_of(options)) not in equal:
         raise ModelUnavailable(
             f"the network of the model_type {model_type!r} has no vectors for the pooling {pooling!r}: set "
             f"`options.pooling` to one of {', '.join(equal)}"
         )
-
-
-#: Poolings of images; other words are refused where they are read.
-_POOLINGS = frozenset({"pooler", "cls", "mean", "patches"})
