@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import structlog
@@ -26,6 +26,7 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
 from penstock.storage.redis import bells, catalogues, records
 from penstock.storage.spool import own_folder
+from penstock.workers import later
 from penstock.workers.attempts import Heartbeat
 from penstock.workers.description import describing
 from penstock.workers.engine.engine import BatchingEngine
@@ -44,9 +45,6 @@ from penstock.workers.server_watch import ServerWatch
 from penstock.workers.slots import END_S, Slots
 from penstock.workers.stalls import Stalls
 from penstock.workers.store_waits import StoreWaits
-
-if TYPE_CHECKING:
-    from penstock.queue import HintSender
 
 #: Seconds between two health checks of the worker.
 WATCH_EVERY_S = 1.0
@@ -257,43 +255,19 @@ def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     configure(settings.log_level)
     hear_prints()
     log.info("worker.starting")
-    code, hint = 0, _LaterHints(settings)
+    code, hint = 0, later.LaterHints(settings)
     with Signals() as signals, open_worker(settings, store, hint=hint.send, **others) as worker:
-        threading.Thread(target=worker.drain_when, args=(signals.once,), kwargs={"stop": _stop}, daemon=True).start()
+        threading.Thread(
+            target=worker.drain_when, args=(signals.once,), kwargs={"stop": later.stop}, daemon=True
+        ).start()
         threading.Thread(target=worker.watch, kwargs=_ends(), daemon=True).start()
         log.info("worker.started", worker=worker.slots.worker, slots=settings.slots, queues=settings.queues)
         worker.head_start.wait()
         if not worker.slots.draining:
-            from penstock.workers.consumer import consume
-
-            code = consume(settings, worker.slots)
+            code = later.consumer().consume(settings, worker.slots)
         worker.slots.drain()
     store.close()
     return code
-
-
-class _LaterHints:
-    """Hints to other workers, whose sender is imported with the first one."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    @cached_property
-    def _sender(self) -> HintSender:
-        from penstock.queue import HintSender
-
-        return HintSender(self._settings.redis_address)
-
-    def send(self, queue: str) -> bool:
-        """Send a hint; see `HintSender.send`."""
-        return self._sender.send(queue)
-
-
-def _stop() -> None:
-    """Stop the consumption of hints, also before it has begun."""
-    from penstock.workers.consumer import stop
-
-    stop()
 
 
 def _ends() -> dict[str, Callable[[], None]]:

@@ -74,6 +74,6 @@ def rolling_restarts(run: Run) -> Summary:
         arena.repeat(restart, every_s=(0.3, 0.6), enough=lambda: restarted >= rounds * 3)
         arena.finish()
         codes = {death.code for death in arena.deaths()}
-        assert codes == {0}, f"workers ended with {codes}"
+        assert codes == {0}, f"workers ended with {codes}\n{arena.fleet.logs(4000)}"
         assert set(arena.attempts()) == {1}, f"attempts were consumed: {arena.past_attempts()}"
         return run.done("rolling_restarts", arena, begun, restarts=restarted)

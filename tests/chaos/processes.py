@@ -209,8 +209,11 @@ class Fleet:
                 if answer.status_code == 200 and answer.json()["models"]:
                     return
             threading.Event().wait(0.05)  # nothing tells when a server begins to listen
-        logs = "\n".join(f"{log.name}:\n{log.read_text()[-1500:]}" for log in self.folder.glob("*.log"))
-        raise RuntimeError(f"the service was not ready in {READY_S} s\n{logs}")
+        raise RuntimeError(f"the service was not ready in {READY_S} s\n{self.logs()}")
+
+    def logs(self, last: int = 1500) -> str:
+        """Return the last characters of each process's log."""
+        return "\n".join(f"{log.name}:\n{log.read_text()[-last:]}" for log in self.folder.glob("*.log"))
 
     def _start(self, name: str, words: Sequence[str], *roles: str) -> None:
         command = [sys.executable, *words]
