@@ -24,7 +24,7 @@ from tests.support.openai_server import Connection, FakeServer, echo
 ROOT = Path(__file__).parents[2]
 #: A prompt that is computed until the engine ends.
 LONG = "long"
-#: A prompt that fails: the answer is 500 and its connection is over, as vLLM's is after an error that it did not expect.
+#: A prompt that fails: the answer is 500 and its connection is over, as after an error that vLLM did not expect.
 FAILS = "fails"
 #: Words of each server that was started, a line of JSON each.
 STARTED = "PENSTOCKS_DOUBLE_STARTED"

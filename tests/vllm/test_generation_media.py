@@ -170,6 +170,16 @@ def test_tokens_about_images_videos_and_recordings_equal_vllms_own(
 
 
 @pytest.mark.fast
+def test_a_recording_alone_is_a_message_in_every_format(engine: Engine, tiny: Path) -> None:
+    for name in SOUNDS:
+        chat = asked(tiny, [name])
+        [message] = chat["messages"]
+        result = engine.run("omni", input={**chat, "messages": [{**message, "content": message["content"][:1]}]})
+        assert result.data is not None
+        assert result.data["usage"]["completion_tokens"] == TOKENS
+
+
+@pytest.mark.fast
 def test_media_beyond_the_limits_are_refused(engine: Engine, tiny: Path) -> None:
     with pytest.raises(InvalidInput, match=r"At most 2 image\(s\) may be provided"):
         engine.run("omni", input=asked(tiny, ["red.png"] * 3))
@@ -187,9 +197,9 @@ def test_recordings_that_none_can_read_are_refused_and_the_next_is_answered(
     (tiny.parent / "torn.wav").write_bytes(whole[:12] + b"\xff" * 500)
     (tiny.parent / "text.wav").write_bytes(b"no sound at all")
     encode(tiny.parent / "short.wav", "pcm_s16le", a_tone(0.001), 16_000, "mono")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(MediaUnreadable, match="The recording cannot be decoded"):
         engine.run("omni", input=asked(tiny, ["torn.wav"]))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="too short to be represented"):
         engine.run("omni", input=asked(tiny, ["short.wav"]))
     with pytest.raises(MediaUnreadable, match="The file is no audio of a known type"):
         engine.run("omni", input=asked(tiny, ["text.wav"]))
@@ -202,6 +212,20 @@ def test_recordings_that_none_can_read_are_refused_and_the_next_is_answered(
 def test_a_recording_for_a_model_that_takes_none_is_refused_before_vllm_starts(engine: Engine, tiny: Path) -> None:
     with pytest.raises(InvalidInput, match="expected tags: 'text', 'image_url', 'video_url'"):
         engine.run("qwen", input={"messages": asked(tiny, ["tone.wav"])["messages"]})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_check_refuses_recordings_where_nothing_reads_them(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(
+        name="omni", title="Omni", runner="vllm", processor="openai-chat", revision="1", source=str(tiny),
+        options={"engine": {"max_model_len": 1024}},
+    )  # fmt: skip
+    Runners.installed().check(model)
+    monkeypatch.setitem(sys.modules, "av", None)
+    said = r"vLLM cannot read recordings for model 'omni' here .*: `pip install 'vllm\[audio\]'`, or set `options.media"
+    with pytest.raises(ModelUnavailable, match=said):
+        Runners.installed().check(model)
+    Runners.installed().check(model.model_copy(update={"options": {**model.options, "media": {"audio": 0}}}))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -213,9 +213,7 @@ def test_a_killed_process_fails_its_requests_and_the_next_one_starts_another(
     assert len(started.read_text().splitlines()) == 2
 
 
-def test_a_request_that_failed_ends_no_server_that_is_well(
-    engine: BatchingEngine, source: Path, started: Path
-) -> None:
+def test_a_request_that_failed_ends_no_server_that_is_well(engine: BatchingEngine, source: Path, started: Path) -> None:
     model = a_model(source, concurrency=1)
     with pytest.raises(ModelServerFailed, match="vLLM answered 500: Error in WAV file"):
         ask(engine, model, FAILS)
