@@ -57,7 +57,7 @@ def test_vectors_are_the_library_s_batched_and_alone(kind: str, tmp_path: Path) 
     model, asked = an_embedder(folder), a_request(paths, most)
     processor: Any = Registry.imported().processor_for(model)
     expected = library_vectors(folder, processor._way.encoder.processor, the_items(paths, most), INSTRUCTION)
-    assert np.ptp(expected, axis=0).max() > 0.05, "items make a difference"
+    assert np.ptp(expected, axis=0).max() > 0.02, "items make a difference"
     together, data = vectors(model, paths, **asked, prompt=INSTRUCTION)
     np.testing.assert_allclose(together, expected, rtol=0, atol=5e-5)
     counts = {name: data[name] for name in ("count", "texts", "images", "items", "truncated")}

@@ -19,7 +19,14 @@ from tests.support.image_text_types import write_kind
 from tests.support.multimodal import MADE, write_json_files
 
 #: Types that embed nothing, with the reason.
-UNFIT: Mapping[str, str] = {}
+UNFIT: Mapping[str, str] = {
+    **dict.fromkeys(("blip", "blip-2", "instructblip"), "its network reads no text without an image"),
+    **dict.fromkeys(("florence2", "pix2struct"), "its network answers by a decoder of its own, and embeds nothing"),
+    **dict.fromkeys(("chameleon", "idefics"), "its processor has no chat template"),
+    "git": "its network puts the vectors of an image before those of the text",
+    "lighton_ocr": "transformers does not find the weights of its network without the head",
+    "paligemma": "its processor takes no text without an image",
+}
 #: Types whose vectors change with the padding of other messages.
 ONE_BY_ONE: Sequence[str] = ()
 
