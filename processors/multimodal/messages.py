@@ -35,6 +35,8 @@ from penstock.processors.multimodal.request import ChatMessage, MessageEmbedding
 from penstock.processors.vision.image import ImageArray
 
 FORM = "sentence_bert_config.json"
+#: The output of a network that is pooled.
+_HIDDEN = "last_hidden_state"
 #: Arguments of the text part of a form that change nothing here: the runner pads, and long texts are cut.
 _WITHOUT_EFFECT = frozenset({"padding", "padding_side", "truncation", "return_tensors"})
 #: Times a text is cut; its tokens may join with those beside it.
@@ -153,6 +155,9 @@ def _arguments(model: Model) -> Mapping[str, Any]:
     modalities = settings.get("modality_config")
     if modalities is not None and "message" not in modalities:
         raise _refused(model, "its `modality_config` has no `message`: its texts and images are no chats")
+    read_by = {} if modalities is None else modalities["message"]
+    if (read_by.get("method", "forward"), read_by.get("method_output_name", _HIDDEN)) != ("forward", _HIDDEN):
+        raise _refused(model, f"its messages are not read by `forward`, up to `{_HIDDEN}`")
     given = settings.get("processing_kwargs")
     if given is None:
         return {} if modalities else {"add_generation_prompt": True}

@@ -113,7 +113,9 @@ def load_message_embedder(directory: HubDirectory) -> Runner:
     check_messages(directory)
     model = directory.model
     device, pooling = TorchDevice.of(model), pooling_of(directory, Mode.LAST)
-    network = directory.load("AutoModel", dtype=device.dtype)
+    # The library makes the network without its head alone, but adapters name the weights of the whole.
+    whole = directory.adapter is not None
+    network = directory.load("AutoModelForImageTextToText" if whole else "AutoModel", dtype=device.dtype).base_model
     text = network.config.get_text_config()
     text.use_cache = False
     device.place(network)
