@@ -1,4 +1,4 @@
-"""What a text and image embedder gives one vector: a text, an image, or several of both together."""
+"""Items of a text and image embedder, which get one vector each: a text, an image, or several of both."""
 
 from __future__ import annotations
 

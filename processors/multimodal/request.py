@@ -125,7 +125,7 @@ class TextImageEmbeddingRequest(BaseModel):
 
     @property
     def groups(self) -> dict[str, list[list[TextPart | ImagePart]]]:
-        """What gets a vector each, in the order of the result, by the names of the fields."""
+        """The items that get a vector each, in the order of the result, by the names of the fields."""
         texts = [self.texts] if isinstance(self.texts, str) else self.texts or []
         images = [self.images] if isinstance(self.images, str) else self.images or []
         return {

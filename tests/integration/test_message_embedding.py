@@ -30,7 +30,7 @@ from tests.support.hub import a_model, load
 from tests.support.image_text_kinds import KINDS
 from tests.support.message_embedders import EMBEDDERS, library_vectors, write_embedder
 from tests.support.model_directories import write_json
-from tests.support.vectors import photos, vectors
+from tests.support.vectors import Files, photos, vectors
 
 #: The library's own, about numpy and its settings.
 pytestmark = [
@@ -41,6 +41,7 @@ FEW = ("qwen2_vl", "llava_next", "qwen3_vl", "gemma3")
 TEXTS = ["a cat", "What is the dog doing on the sofa?", "x", "a cat on a"]
 INSTRUCTION = "Find it."
 MIB = 2**20
+ROOT = Path(__file__).parents[2]
 
 
 def an_embedder(folder: Path, **fields: Any) -> Model:
@@ -89,10 +90,34 @@ def test_vectors_are_the_library_s_batched_and_alone(kind: str, tmp_path: Path) 
     assert np.ptp(expected, axis=0).max() > 0.02, "items make a difference"
     together, data = vectors(model, paths, **asked, prompt=INSTRUCTION)
     np.testing.assert_allclose(together, expected, rtol=0, atol=5e-5)
+    for batch in batches(model, paths, asked):
+        np.testing.assert_allclose(list(batch.values()), expected[list(batch)], rtol=0, atol=5e-5)
     counts = {name: data[name] for name in ("count", "texts", "images", "items", "truncated")}
     assert counts == {"count": 11, "texts": 4, "images": 3, "items": 4, "truncated": []}
     alone, _ = vectors(an_embedder(folder, max_batch=1), paths, **asked, prompt=INSTRUCTION)
     np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
+
+
+def batches(model: Model, paths: Mapping[str, Path], asked: dict[str, Any]) -> list[dict[int, Any]]:
+    """Return the vectors by the numbers of items, in the largest batches that the runner allows."""
+    processor: Any = Registry.imported().processor_for(model)
+    request = processor.request.model_validate({**asked, "prompt": INSTRUCTION})
+    prompts = dict(enumerate(processor.pre_process(request, Files(paths)).prompts))
+    found, sizes, lengths = [], [], []
+    with closing(load(Path(model.source), processor=model.processor)) as runner:
+        alike: dict[Any, list[int]] = {}
+        for number, prompt in prompts.items():
+            alike.setdefault(runner.bucket(prompt), []).append(number)
+        for numbers in alike.values():
+            done = runner.step([runner.admit(prompts[number]) for number in numbers])
+            found.append(
+                {n: step.output.data["embedding"] for n, step in zip(numbers, done, strict=True) if step.output}
+            )
+            sizes.append(sum("inputs.pixel_values" in prompts[number].data for number in numbers))
+            lengths.append(len({prompts[number].data["inputs.input_ids"].shape for number in numbers}))
+    assert max(sizes) > 1, "some share a batch with images"
+    assert max(lengths) > 1, "some share a batch with longer ones"
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -162,14 +187,7 @@ def test_the_form_of_sentence_transformers_says_how_a_message_is_read(
 
 
 _IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-#: A template such as GME's, which ends with a token that no message has, and such as E5-V's, for a text or an image.
-GME = (
-    "{% if messages[0].role == 'system' %}{{ messages[0].content[0].text }}{% else %}You help.{% endif %}{{ '\n' }}"
-    "{% for part in messages[-1].content %}{% if part.type == 'image' %}"
-    + _IMAGE
-    + "{% else %}{{ part.text }}{% endif %}"
-    "{% endfor %}{{ '\n' }}<end>"
-)
+#: A template such as E5-V's, for a text or an image.
 E5V = (
     "{% set part = messages[-1].content[0] %}{% if part.type == 'image' %}" + _IMAGE + "{{ '\n' }}"
     "Summary above image in one word: {% else %}{{ part.text + '\n' }}Summary above sentence in one word: {% endif %}"
@@ -177,17 +195,23 @@ E5V = (
 
 
 @torch.inference_mode()
-def test_a_directory_s_own_template_makes_the_prompt(qwen: Path, tmp_path: Path) -> None:
-    folder, paths = a_copy(qwen, tmp_path / "m", GME), photos(tmp_path)
+@pytest.mark.parametrize("prompt", ["", "Find an image that matches the given text."])
+def test_the_template_of_the_how_to_makes_the_text_of_gme(qwen: Path, tmp_path: Path, prompt: str) -> None:
+    page = (ROOT / "docs/howto/rank-and-classify-texts.md").read_text()
+    template = page.partition("```jinja\n")[2].partition("```")[0]
+    folder, paths = a_copy(qwen, tmp_path / "m", template), photos(tmp_path)
     model = an_embedder(folder)
-    found, _ = vectors(model, paths, texts=TEXTS)
+    found, _ = vectors(model, paths, texts=TEXTS, **({"prompt": prompt} if prompt else {}))
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     network: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
     for text, vector in zip(TEXTS, found, strict=True):
-        ids = tokenizer(f"You help.\n{text}\n<end>", return_tensors="pt")["input_ids"]
-        assert ids[0, -1] == 257, "the last token is the end"
-        hidden = network(input_ids=ids).last_hidden_state[0, -1]
+        whole = (
+            f"<|im_start|>system\n{prompt or 'You are a helpful assistant.'}<|im_end|>\n"
+            f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n<|endoftext|>"
+        )
+        hidden = network(input_ids=tokenizer(whole, return_tensors="pt")["input_ids"]).last_hidden_state[0, -1]
         np.testing.assert_allclose(vector, hidden / hidden.norm(), rtol=0, atol=5e-5)
+    assert len(vectors(model, paths, items=[[an_image("media://wide"), WORDS]])[0]) == 1
 
 
 def test_a_template_for_either_refuses_both_together(qwen: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ OUTCOMES: Mapping[str, Sequence[str] | str] = {
     **_REFUSED,
     **{kind: [ALONE] if kind in ONE_BY_ONE else [BATCHED, ALONE] for kind in EMBEDDERS},
 }
-#: What the processors of types with a family of their own have beside their families' files.
+#: `processor_config.json` of types with a family of their own, whose families do without.
 _PROCESSORS = {
     "llava": {"processor_class": "LlavaProcessor", "patch_size": 8, "num_additional_image_tokens": 1},
     "llava_next": {"processor_class": "LlavaNextProcessor", "patch_size": 8, "num_additional_image_tokens": 1},
