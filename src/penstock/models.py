@@ -363,6 +363,15 @@ def media_by_range(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
     )
 
 
+def media_to_share(schema: Mapping[str, Any], value: Mapping[str, Any]) -> frozenset[str]:
+    """Return the media of a request that need not be whole where other workers compute it: those with `BY_RANGE`.
+
+    Files on the web are none of them: their servers may be slow to answer many requests.
+    """
+    found = (text for _, part, text in _places(schema, schema, value, "") if BY_RANGE in part)
+    return frozenset(text for text in found if isinstance(text, str) and not text.startswith(("http://", "https://")))
+
+
 def linked_documents(schema: Mapping[str, Any], value: Any) -> Iterator[str | Mapping[str, Any]]:
     """Yield the documents of a request whose links may be fetched: references, or documents themselves."""
     for _, part, found in _places(schema, schema, value, ""):

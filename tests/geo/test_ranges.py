@@ -42,7 +42,7 @@ class PartialFiles(Files):
     def is_partial(self, _reference: str) -> bool:
         return True
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:  # noqa: ARG002
         for start, end in ranges:
             self._copy(reference, self.path(reference), start, end)
 

@@ -210,9 +210,10 @@ class RemoteMedia:
         answer = ask(self._channel, "fetched", "fetch", reference=reference, by_range=by_range).header
         return LocalMedia(Path(answer["path"]), answer["etag"], answer["partial"])
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool) -> None:
         """Have the worker fetch ranges of a partial file."""
-        ask(self._channel, "filled", "fill", reference=reference, ranges=[list(each) for each in ranges])
+        wanted = [list(each) for each in ranges]
+        ask(self._channel, "filled", "fill", reference=reference, ranges=wanted, later=later)
 
 
 class RemoteSink:
