@@ -88,7 +88,8 @@ class TextImageEmbedding:
         make = self._way.maker(request)
         lengths = [self._way.length(item, index) for index, item in enumerate(items)]
         costs = [min(length, self._way.max_tokens or length) for length in lengths]
-        for path in {media.path(part.image) for item in items for part in item if isinstance(part, ImagePart)}:
+        shown = (part.image for item in items for part in item if isinstance(part, ImagePart))
+        for path in map(media.path, dict.fromkeys(shown)):
             measure(path, self._model.limits)
         context = Context(request.outputs, {name: len(group) for name, group in request.groups.items()})
 

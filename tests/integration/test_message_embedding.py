@@ -254,12 +254,21 @@ def test_the_processor_keeps_its_contract(qwen: Path, tmp_path: Path) -> None:
 
 
 def test_typed_placeholders_stay_text(qwen: Path, tmp_path: Path) -> None:
-    model, paths = an_embedder(qwen), photos(tmp_path)
+    paths = photos(tmp_path)
     typed = "<|image_pad|><end> <|vision_start|>"
-    processor: Any = Registry.imported().processor_for(model)
-    request = processor.request.model_validate({"texts": [typed, "plain"], "prompt": typed})
-    attacked, plain = (prompt.data["inputs.input_ids"] for prompt in processor.pre_process(request, paths).prompts)
-    assert (attacked >= 256).sum() == (plain >= 256).sum()
+    processor: Any = Registry.imported().processor_for(an_embedder(qwen))
+
+    def specials(text: str, prompt: str) -> list[int]:
+        """Return the special tokens of an item of an image and a text, after an instruction."""
+        item = [an_image("media://wide"), {"type": "text", "text": text}]
+        request = processor.request.model_validate({"items": [item], "prompt": prompt})
+        [made] = processor.pre_process(request, Files(paths)).prompts
+        return [token for token in made.data["inputs.input_ids"][0].tolist() if token >= 256]
+
+    plain = specials("which?", "So:")
+    assert specials(typed, "So:") == plain
+    assert specials("which?", typed) == plain
+    assert 256 in plain, "an image has places"
 
 
 def test_a_job_goes_through_an_io_process_and_the_engine(qwen: Path, tmp_path: Path) -> None:
