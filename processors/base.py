@@ -92,8 +92,8 @@ class Media(Protocol):
     def is_partial(self, reference: str) -> bool:
         """Return True for a file with holes: fill the ranges that are read.
 
-        Only TIFF files are partial, and only if the schema marks the reference (`penstock.models.BY_RANGE`) or `fetch`
-        asks for it. The file has its full size. A range that nobody filled reads as zeros.
+        Only TIFF files are partial, and only if the schema marks the reference (`penstock.models.BY_RANGE`, `SHARED`)
+        or `fetch` asks for it. The file has its full size. A range that nobody filled reads as zeros.
         """
         ...
 

@@ -216,7 +216,8 @@ class SceneRunner:
         known = () if part is not None else read_finding(saved, digest)
         read = self._read(context)
         window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
-        inputs = fill_files(inputs, window, read if part is None else None, later=True)
+        divisible = part is None and len(plan.wanted_strips) > 1
+        inputs = fill_files(inputs, window, read if part is None else None, later=divisible)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)
         count, cost = _work(plan, inputs.area, context.skipped)
