@@ -1,7 +1,8 @@
 """Token rates of eight concurrent texts: shared passes compared with one cache per text. `python -m benchmarks.texts`.
 
 Both methods alternate in one run, with the engine, the same network and the same prompts. The network has random
-weights, so that no file is needed; every text has the same number of tokens.
+weights, so that no file is needed; every text has the same number of tokens, or (`--uneven`) from a quarter to four
+times as many, so that texts end one after the other.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.texts", description=__doc__)
     parser.add_argument("--tokens", type=int, default=48, help="new tokens per text")
+    parser.add_argument("--uneven", action="store_true", help="answers of --tokens / 4 tokens up to --tokens * 4")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--threads", type=int, default=1, help="threads of torch; several threads wait for each other on a busy machine"
@@ -77,10 +79,12 @@ def rows(name: str, source: Path, chosen: argparse.Namespace) -> Iterator[str]:
             taken: dict[str, list[Taken]] = {how: [] for how in HOW}
             for _ in range(1 + chosen.rounds):
                 for how, model in models.items():
-                    taken[how].append(_taken(engine, model, jobs, chosen.tokens))
+                    taken[how].append(_taken(engine, model, lengths(jobs, chosen.tokens, uneven=chosen.uneven)))
             alone, shared = (_median(rounds[1:]) for rounds in taken.values())
             ratios = f"{alone.wall_s / shared.wall_s:.1f} | {alone.processor_s / shared.processor_s:.1f}"
-            what = f"{name} parameters, jobs at a time: {jobs}, each of {chosen.tokens} tokens"
+            counts = lengths(jobs, chosen.tokens, uneven=chosen.uneven)
+            each = f"each of {counts[0]}" if len(set(counts)) == 1 else f"of {counts[0]} to {counts[-1]}"
+            what = f"{name} parameters, jobs at a time: {jobs}, {each} tokens"
             yield f"| {what} | {alone} | {shared} | {ratios} |"
 
 
@@ -88,15 +92,23 @@ def _median(rounds: Sequence[Taken]) -> Taken:
     return Taken(median(each.wall_s for each in rounds), median(each.processor_s for each in rounds))
 
 
-def _taken(engine: BatchingEngine, model: Model, jobs: int, count: int) -> Taken:
+def lengths(jobs: int, tokens: int, *, uneven: bool) -> Sequence[int]:
+    """Return each job's number of new tokens: all equal, or from a quarter of `tokens` to four times as many."""
+    if not uneven or jobs == 1:
+        return [tokens] * jobs
+    return [round(tokens / 4 * 16 ** (at / (jobs - 1))) for at in range(jobs)]
+
+
+def _taken(engine: BatchingEngine, model: Model, counts: Sequence[int]) -> Taken:
     def job(at: int) -> int:
+        count = counts[at]
         ids = np.arange(3, 3 + SHORTEST + LONGER * at, dtype=np.int64)
         outputs = engine.run(model, iter([Prompt({"input_ids": ids, "max_new_tokens": count})]), check=lambda: None)
         return [len(output.data["token_ids"]) for output in outputs][-1]
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(len(counts)) as pool:
         begun, spent = time.perf_counter(), time.process_time()
-        made = sum(pool.map(job, range(jobs)))
+        made = sum(pool.map(job, range(len(counts))))
         return Taken((time.perf_counter() - begun) / made, (time.process_time() - spent) / made)
 
 

@@ -15,13 +15,14 @@ import pytest
 import torch
 
 import penstock
-from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.registry import Registry
 from penstock.processors.testing import check_processor
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint
+from penstock.workers.engine.terratorch.network import outline
 from tests.support.geo.scenes import write_scene
 from tests.terratorch.tiny import SIDE, normalised, record, scene
 
@@ -82,7 +83,7 @@ def engine() -> Iterator[BatchingEngine]:
 
 def embed(engine: BatchingEngine, model: Model, request: Mapping[str, Any], folder: Path) -> npt.NDArray[np.float32]:
     """Return the vectors of a request, through the whole processor and its conformance test."""
-    Runners.installed().check(model)
+    outline(Checkpoint.of(model))
     parts = request.get("dates", [request])
     files = {part["scene"]: Path(part["scene"].removeprefix("media://")) for part in parts}
     finished = check_processor(
@@ -184,23 +185,6 @@ def test_clay_runs_by_the_names_of_its_own_training(engine: BatchingEngine, tmp_
     with torch.inference_mode():
         expected = own(normalised(path))[-1][0, 1:].mean(0).numpy()
     np.testing.assert_allclose(found[:, 0, 0], expected, **NOISE)
-
-
-def test_weights_of_another_backbone_are_refused(tmp_path: Path) -> None:
-    folder = published(tmp_path / "published")
-    weights = torch.load(folder / "Prithvi_EO_V2_tiny_TL.pt", weights_only=True)
-    torch.save(weights | {"encoder.cls_token": torch.ones(1, 1, 8)}, folder / "Prithvi_EO_V2_tiny_TL.pt")
-    with pytest.raises(ModelUnavailable, match="have other shapes than the network"):
-        Runners.installed().load(vectors(folder))
-    del weights["encoder.cls_token"]
-    torch.save(weights, folder / "Prithvi_EO_V2_tiny_TL.pt")
-    with pytest.raises(
-        ModelUnavailable, match=r"lacks 1 of the weights of the network of config.json, the first is 'encoder.cls"
-    ):
-        Runners.installed().load(vectors(folder))
-    (folder / "config.json").write_text(json.dumps({"architecture": "prithvi_eo_v9"}))
-    with pytest.raises(ModelUnavailable, match="TerraTorch cannot build the network"):
-        Runners.installed().load(vectors(folder))
 
 
 def test_a_scene_of_many_tiles_has_a_vector_for_each_patch(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import ModelUnavailable
 from penstock.processors.base import Prompt
 from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint
+from penstock.workers.engine.terratorch.network import outline
 from tests.terratorch.tiny import answer, model_args, network, normalised, record, save, scene
 
 NECKS = model_args()["necks"]
@@ -44,7 +45,7 @@ def test_a_decoder_answers_what_terratorch_says(decoder: str, task: str, tmp_pat
     built = network(task, args)
     folder = save(tmp_path / "model", task, args, built)
     model = record(folder, classes=3) if task == "segmentation" else record(folder, quantities=[{}, {}])
-    Runners.installed().check(model)
+    outline(Checkpoint.of(model))
     pixels = normalised(scene(tmp_path / "s.tif"))
     with closing(Runners.installed().load(model)) as runner:
         (done,) = runner.step([runner.admit(Prompt({"pixels": pixels[0].numpy()}))])
@@ -54,12 +55,3 @@ def test_a_decoder_answers_what_terratorch_says(decoder: str, task: str, tmp_pat
     (found,) = done.output.data.values()
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
     assert found.std(axis=(1, 2)).mean() > 1e-4, "the network says the same everywhere: nothing is compared"
-
-
-def test_a_decoder_that_terratorch_does_not_know_is_named(tmp_path: Path) -> None:
-    args = arguments("UNetDecoder", num_classes=3)
-    folder = save(
-        tmp_path / "model", "segmentation", args | {"decoder": "NoSuchDecoder"}, network("segmentation", args)
-    )
-    with pytest.raises(ModelUnavailable, match=r"TerraTorch cannot build the network of config.json .*NoSuchDecoder"):
-        Runners.installed().load(record(folder, classes=3))

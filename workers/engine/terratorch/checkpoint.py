@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -71,12 +71,13 @@ class Checkpoint:
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, device: str = "cpu") -> dict[str, Tensor]:
         """Return the network's weights by name; raise `ModelUnavailable` for a file that is not readable or not safe.
 
-        Position embeddings are left out: TerraTorch computes them from sizes.
+        On the device `meta` they have their shapes without numbers, which are not read. Position embeddings are left
+        out: TerraTorch computes them from sizes.
         """
-        return dict(_of_network(_read(self.weights)))
+        return dict(_of_network(_read(self.weights, device)))
 
 
 def _recipe(model: Model, path: Path) -> Recipe:
@@ -167,11 +168,11 @@ def _find_weights(model: Model, path: Path) -> Path:
     return chosen[0]
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path, device: str) -> Mapping[str, Any]:
     try:
         if path.name == SAFETENSORS:
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            return dict(_shapes(path)) if device == "meta" else load_file(path, device=device)
+        content = torch.load(path, map_location=device, weights_only=True)
     except SafetensorError as error:
         raise ModelUnavailable(f"{path.name} is damaged: {error}") from error
     except UnpicklingError as error:
@@ -185,6 +186,13 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(weights, Mapping):
         raise ModelUnavailable(f"{path.name} has no weights by name")
     return weights
+
+
+def _shapes(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield tensors of the device `meta` by their names, from the head of the file."""
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  (the file is no mapping)
+            yield name, torch.empty(file.get_slice(name).get_shape(), device="meta")
 
 
 def _of_network(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import ModelUnavailable, first_line
+from penstock.models import Model
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint, is_needed, pooling_of
 from penstock.workers.engine.terratorch.recipe import Recipe
 
@@ -29,19 +32,40 @@ class Built:
 
 def build(checkpoint: Checkpoint) -> Built:
     """Return the checkpoint's network on the processor; raise `ModelUnavailable` where its parts do not fit."""
-    module = _new(checkpoint.recipe, pooling_of(checkpoint.model))
-    _fill(module, checkpoint)
+    return _filled(_new(checkpoint.recipe, pooling_of(checkpoint.model)), checkpoint, "cpu")
+
+
+def outline(checkpoint: Checkpoint) -> Built:
+    """Return the checkpoint's network without numbers; raise `ModelUnavailable` as `build` does.
+
+    Networks that read numbers while they are built are built with random ones, which takes their memory for a moment.
+    """
+    recipe, pooling = checkpoint.recipe, pooling_of(checkpoint.model)
+    library()  # what an import computes has numbers
+    try:
+        with torch.device("meta"):
+            module = _new(recipe, pooling)
+    except ModelUnavailable:  # for the lack of numbers, or truly
+        module = _new(recipe, pooling).to("meta")
+    return _filled(module, checkpoint, "meta")
+
+
+def _filled(module: nn.Module, checkpoint: Checkpoint, device: str) -> Built:
+    _fill(module, checkpoint, device)
     encoder = getattr(module, "encoder", None)
-    return Built(
+    built = Built(
         module,
         bool(getattr(encoder, "temporal_encoding", False)),
         bool(getattr(encoder, "location_encoding", False)),
     )
+    _check_coordinates(checkpoint.model, built, checkpoint.recipe.file)
+    return built
 
 
 def _new(recipe: Recipe, pooling: Any) -> nn.Module:
     """Return the network without weights: the backbone's weights come with the checkpoint, never from the hub."""
     factory = getattr(library(), recipe.factory)()
+    _check_names(recipe)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice for training
         try:
@@ -49,13 +73,26 @@ def _new(recipe: Recipe, pooling: Any) -> nn.Module:
             if recipe.task == "embedding_generation" and not recipe.args.get("necks"):
                 module.neck = _neck(module.encoder, recipe, pooling)
         except Exception as error:  # wrong arguments raise errors of any type
-            first = next(iter(str(error).strip().splitlines()), "")
-            raise ModelUnavailable(
-                f"TerraTorch cannot build the network of {recipe.file} ({type(error).__name__}: {first})"
-            ) from error
+            said = f"{type(error).__name__}: {first_line(error)}"
+            raise ModelUnavailable(f"TerraTorch cannot build the network of {recipe.file} ({said})") from error
     if not isinstance(module, nn.Module):
         raise ModelUnavailable(f"TerraTorch built a {type(module).__name__} of {recipe.file}, which is no network")
     return module
+
+
+def _check_names(recipe: Recipe) -> None:
+    """Raise `ModelUnavailable` for a part of the network that none of TerraTorch's registries has."""
+    from terratorch.registry import BACKBONE_REGISTRY, DECODER_REGISTRY, NECK_REGISTRY
+
+    registries = {"backbone": BACKBONE_REGISTRY, "decoder": DECODER_REGISTRY, "neck": NECK_REGISTRY}
+    for part, name in recipe.parts:
+        known = registries[part]
+        # timm's names may have the tag of their weights behind a dot.
+        if name not in known and name.partition(".")[0] not in known:
+            names = [form for full in known for form in (full, full.partition("_")[2])]
+            near = get_close_matches(name, names, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ModelUnavailable(f"{recipe.file} names the {part} {name}, which TerraTorch does not have{hint}")
 
 
 def _neck(encoder: Any, recipe: Recipe, pooling: Any) -> nn.Module:
@@ -89,8 +126,8 @@ def _without_fetching(recipe: Recipe) -> dict[str, Any]:
     return args | {"backbone_pretrained": False}
 
 
-def _fill(module: nn.Module, checkpoint: Checkpoint) -> None:
-    name, config, weights = checkpoint.weights.name, checkpoint.recipe.file, checkpoint.tensors()
+def _fill(module: nn.Module, checkpoint: Checkpoint, device: str) -> None:
+    name, config, weights = checkpoint.weights.name, checkpoint.recipe.file, checkpoint.tensors(device)
     if checkpoint.recipe.task == "embedding_generation":
         weights = _of_backbone(weights, set(filter(is_needed, module.state_dict())))
     try:
@@ -114,6 +151,17 @@ def _of_backbone(weights: Mapping[str, Tensor], needed: Collection[str]) -> dict
     spelled = ({new + name.removeprefix(old): name for name in weights if name.startswith(old)} for old, new in _SPELT)
     best = max(spelled, key=lambda names: len(names.keys() & needed))
     return {name: weights[file] for name, file in best.items() if name in needed}
+
+
+def _check_coordinates(model: Model, built: Built, config: str) -> None:
+    """Compare the record's `coordinates` with the inputs that the network was trained with."""
+    coordinates = model.options.get("coordinates") or {}
+    for name, takes in (("time", built.takes_time), ("location", built.takes_location)):
+        if coordinates.get(name, "no") != "no" and not takes:
+            raise ModelUnavailable(
+                f"options.coordinates.{name} is {coordinates[name]!r}, and the network of {config} takes no {name} "
+                f"(its backbone's coords_encoding does not have it)"
+            )
 
 
 @cache

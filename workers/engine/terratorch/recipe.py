@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -81,6 +81,17 @@ class Recipe:
     def backbone(self) -> str:
         """The backbone's name."""
         return str(self.args.get("backbone"))
+
+    @property
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """The parts that TerraTorch builds by name: the backbone, the decoder and the necks."""
+        yield "backbone", self.backbone
+        if isinstance(decoder := self.args.get("decoder"), str):
+            yield "decoder", decoder
+        necks = self.args.get("necks")
+        for neck in necks if isinstance(necks, list) else ():
+            if isinstance(neck, Mapping) and isinstance(name := neck.get("name"), str):
+                yield "neck", name
 
     @property
     def modalities(self) -> Sequence[str]:

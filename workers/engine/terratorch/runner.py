@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import Built, build
 from penstock.workers.engine.terratorch.recipe import Recipe
+from penstock.workers.engine.terratorch.rehearsal import rehearse
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.weights import naming
 
@@ -121,24 +122,16 @@ def load_terratorch(model: Model) -> Runner:
     with naming(model):
         checkpoint = Checkpoint.of(model)
         built = build(checkpoint)
-        _check_coordinates(model, built, checkpoint.recipe.file)
         normalises = model.options.get("normalize") is True
         device = TorchDevice.of(model)
         return TerraTorchRunner(built, checkpoint.recipe, device, max_batch=model.max_batch, normalises=normalises)
 
 
 def check_terratorch(model: Model) -> None:
-    """Check the files that `load_terratorch` would load, without TerraTorch or weights; raise `ModelUnavailable`."""
+    """Check what `load_terratorch` would load, without the numbers of the weights; raise `ModelUnavailable`.
+
+    TerraTorch, which takes many seconds to import, builds the network in a process of its own.
+    """
     with naming(model):
         Checkpoint.of(model)
-
-
-def _check_coordinates(model: Model, built: Built, config: str) -> None:
-    """Compare the record's `coordinates` with the inputs that the network was trained with."""
-    coordinates = model.options.get("coordinates") or {}
-    for name, takes in (("time", built.takes_time), ("location", built.takes_location)):
-        if coordinates.get(name, "no") != "no" and not takes:
-            raise ModelUnavailable(
-                f"options.coordinates.{name} is {coordinates[name]!r}, and the network of {config} takes no {name} "
-                f"(its backbone's coords_encoding does not have it)"
-            )
+        rehearse(model)
