@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 #: Key of prompts that may share a batch: the model, and the runner's own key.
 Bucket = TypeVar("Bucket")
@@ -73,8 +73,7 @@ class Limit:
         return max(1, int(min(self.prompts, self.cost // max(1, cost))))
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """A chosen prompt: its queue, and its position in the queue."""
 
     queue: int
@@ -99,15 +98,13 @@ def compose(queues: Sequence[Queue[Bucket]], limit: Callable[[Bucket], Limit]) -
     bucket's limit. So a prompt waits for at most as many batches as there are queues plus older prompts in its own
     queue, however many prompts another job has, and no prompt waits that would have fitted.
     """
-    order = sorted(
-        (index for index, queue in enumerate(queues) if queue.waiting),
-        key=lambda index: (queues[index].turn, queues[index].left),
-    )
+    turns = sorted([(queue.turn, queue.left, index) for index, queue in enumerate(queues) if queue.waiting])
+    order = [index for _turn, _left, index in turns]
     bucket = next((item.bucket for index in order for item in queues[index].waiting if _advances(item, limit)), None)
     if bucket is None:
         return None
     allowed = limit(bucket)
-    sources = [(index, _matching(queues[index].waiting, bucket)) for index in order]
+    sources = ((index, _matching(queues[index].waiting, bucket)) for index in order)
     picks, full = _take_turns(sources, allowed)
     return Batch(bucket, tuple(picks), full)
 
@@ -123,7 +120,7 @@ def _matching(waiting: Sequence[Waiting[Bucket]], bucket: Bucket) -> Iterator[tu
 
 
 def _take_turns(
-    sources: Sequence[tuple[int, Iterator[tuple[int, Waiting[Bucket]]]]], allowed: Limit
+    sources: Iterable[tuple[int, Iterator[tuple[int, Waiting[Bucket]]]]], allowed: Limit
 ) -> tuple[list[Pick], bool]:
     """Take one prompt of each source per round up to the limit; return the picks, and True if the limit was reached.
 
@@ -131,7 +128,7 @@ def _take_turns(
     """
     picks: list[Pick] = []
     cost, new, full = 0, 0, False
-    while sources:
+    while True:
         going = []
         for index, source in sources:
             if len(picks) >= allowed.prompts:
@@ -145,5 +142,6 @@ def _take_turns(
             picks.append(Pick(index, position))
             cost, new = cost + item.cost, new + (not item.begun)
             going.append((index, source))
+        if not going:
+            return picks, full or len(picks) >= allowed.prompts or cost >= allowed.cost
         sources = going
-    return picks, full or len(picks) >= allowed.prompts or cost >= allowed.cost
