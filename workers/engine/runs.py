@@ -67,8 +67,10 @@ class Item:
     @property
     def awake(self) -> bool:
         """False while another engine works on the prompt and has nothing new."""
+        if not self.begun:
+            return True
         elsewhere = self.bucket.resident.elsewhere
-        return elsewhere is None or not self.begun or elsewhere.awake(self.state)
+        return elsewhere is None or elsewhere.awake(self.state)
 
     def drop(self) -> None:
         """End the prompt's work in another engine. The lock must be held."""
