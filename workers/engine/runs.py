@@ -83,8 +83,7 @@ class Item:
         return progress
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """The limit of a run's prompts that are waiting, on the device, or answered and not yet taken."""
 
     prompts: int
