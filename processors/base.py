@@ -92,14 +92,16 @@ class Media(Protocol):
     def is_partial(self, reference: str) -> bool:
         """Return True for a file with holes: fill the ranges that are read.
 
-        Only TIFF files are partial, and only if the request marks the reference (`penstock.models.BY_RANGE`) or `fetch`
-        asks for it. The file has its full size. A range that nobody filled reads as zeros.
+        Only TIFF files are partial, and only if the schema marks the reference (`penstock.models.BY_RANGE`, `SHARED`)
+        or `fetch` asks for it. The file has its full size. A range that nobody filled reads as zeros.
         """
         ...
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:
         """Have the worker fetch ranges (start, end) of a partial file. Call this before `pre_process` returns.
 
+        With `later` they may come when `pre_process` has returned, before the first prompt is drawn; they never come
+        where other workers compute the job.
         All ranges are those of one version of the source: a source that changes fails the job with `media_changed`.
         """
         ...

@@ -57,7 +57,7 @@ class LocalFiles:
         """Return False: local files are whole."""
         return False
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:
         """Do nothing: local files are whole."""
 
     def fetch(self, reference: str, *, by_range: bool = False) -> None:  # noqa: ARG002  (the protocol names it)

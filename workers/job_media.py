@@ -42,8 +42,11 @@ class MediaRequests(Protocol):
         """Return the local file of a reference; only its beginning if `by_range` and if it is large."""
         ...
 
-    def fill(self, reference: str, ranges: Sequence[Range]) -> None:
-        """Fetch ranges of a partial file; nothing is done for other files."""
+    def fill(self, reference: str, ranges: Sequence[Range], *, later: bool) -> None:
+        """Fetch ranges of a partial file, at the latest before its pixels are read; `later` = not now.
+
+        Nothing is done for other files.
+        """
         ...
 
 
@@ -57,7 +60,7 @@ class NoRequests:
             f"{reference[:200]} cannot be fetched here: only a service fetches files that a document names."
         )
 
-    def fill(self, reference: str, ranges: Sequence[Range]) -> None:
+    def fill(self, reference: str, ranges: Sequence[Range], *, later: bool) -> None:
         """Do nothing: local files are whole."""
 
 
@@ -79,6 +82,8 @@ class JobMedia:
     sizes: dict[str, int] = field(default_factory=dict)
     #: References that the processor may have fetched.
     linked: set[str] = field(default_factory=set)
+    #: Partial files that are fetched whole if this attempt computes the job, and not at all if other workers do.
+    undecided: set[str] = field(default_factory=set)
 
     def allow_links(self, document: str | Mapping[str, Any]) -> None:
         """Allow the assets of a STAC item or a collection of items: itself, or a reference to it that was fetched.
@@ -100,15 +105,19 @@ class JobMedia:
         with _naming(reference):
             return self.add(reference, by_range=by_range)
 
-    def add(self, reference: str, *, by_range: bool) -> LocalMedia:
-        """Fetch a reference of the request once."""
+    def add(self, reference: str, *, by_range: bool, undecided: bool = False) -> LocalMedia:
+        """Fetch a reference of the request once; if it is `undecided` whether this attempt needs it, see `complete`."""
         if reference not in self.files:
             if len(self.files) == MAX_FETCHED:
                 raise InvalidInput(f"The job's documents name more than {MAX_FETCHED} files.")
-            found, part = self.get(reference, self.folder, by_range=by_range or self.by_range)
+            by_range = by_range or self.by_range
+            found, part = self.get(reference, self.folder, by_range=by_range or undecided)
             self.files[reference] = found
             if part is not None:
                 self.partial[reference] = part
+                if not by_range:
+                    part.require_size()
+                    self.undecided.add(reference)
             elif self.digests is not None:
                 self.digests.begin(reference, found.path)
             self.sizes[reference] = found.path.stat().st_size if part is None else part.size_bytes
@@ -122,13 +131,23 @@ class JobMedia:
             for reference, file in self.files.items()
         ]
 
-    def fill(self, reference: str, ranges: Sequence[Range]) -> None:
+    def fill(self, reference: str, ranges: Sequence[Range], *, later: bool) -> None:
         """Fetch ranges of a partial file."""
         if reference not in self.files:
             raise ProcessorFailed("the processor asked for ranges of a file that the job does not have")
         part = self.partial.get(reference)
-        if part is not None:
+        if part is not None and not (later and reference in self.undecided):
             self.on_bytes(part.fill(ranges))
+
+    def complete(self) -> None:
+        """Fetch the rest of the undecided files: this attempt computes the job."""
+        for reference in self.undecided:
+            with _naming(reference):
+                part = self.partial.pop(reference)
+                self.on_bytes(part.fill([(0, part.size_bytes)]))
+            if self.digests is not None:
+                self.digests.begin(reference, part.path)
+        self.undecided.clear()
 
 
 def _json(path: Path) -> Any:

@@ -30,7 +30,7 @@ from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, State
 from penstock.listening import listening
-from penstock.models import Model, linked_documents, media_by_range, media_references
+from penstock.models import Model, linked_documents, media_by_range, media_references, media_to_share
 from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.request_defaults import defaults_of
 from penstock.storage.journal import journal
@@ -179,7 +179,8 @@ class Pipeline:
                 runnable.model, attempt.claim.submission.input, dict(media.files), folder / ARTIFACTS, tenant,
                 folder.parent, attempt.lines.open_memory(), media, None if part is None else (part.first, part.last),
             )  # fmt: skip
-            processed = self._infer(attempt, work, self._checkpoints(attempt, work.model, folder / "checkpoints"))
+            checkpoints = self._checkpoints(attempt, work.model, folder / "checkpoints")
+            processed = self._infer(attempt, work, checkpoints, media)
             if media.files.keys() != work.media.keys():
                 attempt.fingerprint = None  # it says nothing about files that documents name
         attempt.check()
@@ -249,10 +250,13 @@ class Pipeline:
             get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins, digests=digests
         )
         by_range = media_by_range(runnable.schema, request)
+        undecided = frozenset() if runnable.model.cache else media_to_share(runnable.schema, request)
+        if undecided and not self.sharing.may_share(attempt.claim):
+            undecided = frozenset()
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
             with pointing_to(place):
-                media.add(reference, by_range=reference in by_range)
+                media.add(reference, by_range=reference in by_range, undecided=reference in undecided)
         for document in linked_documents(runnable.schema, request):
             media.allow_links(document)
         return media
@@ -267,7 +271,7 @@ class Pipeline:
             self.objects, attempt.claim.job, folder, on_news, self.waits.store(attempt), machine_kind(model)
         )
 
-    def _infer(self, attempt: Attempt, work: Work, checkpoints: StoredCheckpoints) -> Processed:
+    def _infer(self, attempt: Attempt, work: Work, checkpoints: StoredCheckpoints, media: JobMedia) -> Processed:
         attempt.enter(Phase.PREPROCESSING)
         with ExitStack() as stack:
             with attempt.timed("preprocess"):
@@ -280,6 +284,8 @@ class Pipeline:
             total = None if session.count is None else session.done + session.count
             attempt.plan(session.done, total, session.unit, steps=session.steps)
             self._share(attempt.claim, work.model, session.division, checkpoints)
+            with attempt.timed("fetch"):
+                media.complete()
             prompts = _timed_prompts(attempt, session.prompts)
             begun = time.monotonic()
             outputs = self.engine.run(

@@ -188,10 +188,10 @@ class Files:
         """Return True if the file has holes."""
         return self._file(reference).partial
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:
         """Have the worker fetch ranges of a partial file."""
         if self.is_partial(reference):
-            self.requests.fill(reference, ranges)
+            self.requests.fill(reference, ranges, later=later)
 
     def fetch(self, reference: str, *, by_range: bool = False) -> None:
         """Have the worker fetch a file that a document of the request names."""

@@ -49,16 +49,28 @@ class Sharing:
         if division is not None:
             raise Divided(division)
 
+    def may_share(self, claim: Claim) -> bool:
+        """Return True if workers would share a large job now."""
+        if claim.part is not None or claim.parts or self.limits.max_parts < 2:
+            return False
+        room = self._room(claim)
+        return room is not None and part_count(2 * self.limits.min_prompts, room, self.limits) > 1
+
     def _count(self, claim: Claim, work: Divisible) -> int:
         prompts = sum(left for _, _, left in work.units)
         if prompts < 2 * self.limits.min_prompts:
             return 1
-        try:
-            room = self.store.run(parts.room(claim.submission.queue))
-        except JobStoreError:
-            log.warning("room.unknown", queue=claim.submission.queue)
+        room = self._room(claim)
+        if room is None:
             return 1
         count = part_count(prompts, room, self.limits)
         if count > 1:
             log.info("job.shared", among=count, **asdict(room))
         return count
+
+    def _room(self, claim: Claim) -> parts.Room | None:
+        try:
+            return self.store.run(parts.room(claim.submission.queue))
+        except JobStoreError:
+            log.warning("room.unknown", queue=claim.submission.queue)
+            return None

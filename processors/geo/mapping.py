@@ -45,7 +45,16 @@ from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_
 from penstock.processors.geo.read.suspected_nodata import SceneBands
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.sample import write_noise
-from penstock.processors.geo.scene_writer import NoRasters, Piece, RasterWriter, SceneWriter, TilePieces, Written
+from penstock.processors.geo.scene_writer import (
+    NOTHING,
+    NoRasters,
+    Piece,
+    RasterWriter,
+    SceneWriter,
+    Tally,
+    TilePieces,
+    Written,
+)
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, stitch_tiles
@@ -207,7 +216,8 @@ class SceneRunner:
         known = () if part is not None else read_finding(saved, digest)
         read = self._read(context)
         window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
-        inputs = fill_files(inputs, window, read if part is None else None)
+        divisible = part is None and len(plan.wanted_strips) > 1
+        inputs = fill_files(inputs, window, read if part is None else None, later=divisible)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)
         count, cost = _work(plan, inputs.area, context.skipped)
@@ -218,22 +228,29 @@ class SceneRunner:
         )  # fmt: skip
 
     def write(
-        self, results: Iterator[TilePieces], context: Context[Any], writer: RasterWriter, sink: ArtifactSink
+        self,
+        results: Iterator[TilePieces],
+        context: Context[Any],
+        writer: RasterWriter,
+        sink: ArtifactSink,
+        tally: Tally = NOTHING,
     ) -> Written:
         """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
         Return facts about the written pixels.
         """
-        scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink)
+        scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink, tally)
         with closing(scene):
             for result in results:
                 scene.add(result)
             scene.end()
         return scene.written
 
-    def write_part(self, results: Iterator[TilePieces], context: Context[Any], sink: ArtifactSink) -> Result:
+    def write_part(
+        self, results: Iterator[TilePieces], context: Context[Any], sink: ArtifactSink, tally: Tally = NOTHING
+    ) -> Result:
         """Save every strip of a part as a checkpoint, also those without data; write nothing else."""
-        self.write(results, context, NoRasters(), sink)
+        self.write(results, context, NoRasters(), sink, tally)
         return Result()
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
@@ -325,15 +342,21 @@ class SceneMapper(SceneRunner):
         writer: RasterWriter,
         encode: Encode,
         sink: ArtifactSink,
+        tally: Tally = NOTHING,
     ) -> Written:
         """Stitch the outputs and write the scene; see `write`."""
-        return self.write(self._stitched(outputs, context, encode), context, writer, sink)
+        return self.write(self._stitched(outputs, context, encode), context, writer, sink, tally)
 
     def finish_part(
-        self, outputs: Iterator[Output], context: Context[Any], encode: Encode, sink: ArtifactSink
+        self,
+        outputs: Iterator[Output],
+        context: Context[Any],
+        encode: Encode,
+        sink: ArtifactSink,
+        tally: Tally = NOTHING,
     ) -> Result:
         """Stitch the outputs and save the strips of a part; see `write_part`."""
-        return self.write_part(self._stitched(outputs, context, encode), context, sink)
+        return self.write_part(self._stitched(outputs, context, encode), context, sink, tally)
 
     def _stitched(self, outputs: Iterator[Output], context: Context[Any], encode: Encode) -> Iterator[TilePieces]:
         channels = replace(self._channels, reduction=self._reduction(context))

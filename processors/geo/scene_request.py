@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.models import BY_RANGE, MediaReference
+from penstock.models import BY_RANGE, SHARED, MediaReference
 from penstock.processors.geo.area_request import CrsCode
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
 from penstock.processors.geo.schema_marks import FORMS, by_range, media_field, only_one_of, with_links, without_default
@@ -83,7 +83,7 @@ class SceneFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     media: MediaReference = Field(
-        description=f"A GeoTIFF or JPEG 2000 file. {FORMS}", json_schema_extra={BY_RANGE: "area"}
+        description=f"A GeoTIFF or JPEG 2000 file. {FORMS}", json_schema_extra={BY_RANGE: "area", SHARED: True}
     )
     bands: list[BandName] | None = Field(
         default=None,

@@ -13,6 +13,7 @@ from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_sus
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip
 from penstock.processors.geo.write.raster_set import RasterArrays
+from penstock.processors.geo.write.stats import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,32 @@ class RasterWriter(Protocol):
         ...
 
 
+class Tally(Protocol):
+    """Counts of pieces. What a piece adds is saved with its strip, so that restored strips are not counted again."""
+
+    def of(self, rasters: RasterArrays, box: Box) -> Counts:
+        """Return what one piece adds."""
+        ...
+
+    def add(self, counts: Counts) -> None:
+        """Add it."""
+        ...
+
+
+class NoTally:
+    """Counts nothing."""
+
+    def of(self, rasters: RasterArrays, box: Box) -> Counts:  # noqa: ARG002  (the protocol names them)
+        """Return nothing."""
+        return ()
+
+    def add(self, counts: Counts) -> None:
+        """Add nothing."""
+
+
+NOTHING = NoTally()
+
+
 class NoRasters:
     """Writes nothing: a part only saves its strips."""
 
@@ -78,9 +105,10 @@ class SceneWriter:
         part: range | None,
         writer: RasterWriter,
         sink: ArtifactSink,
+        tally: Tally,
     ) -> None:
         self._digest, self._part, self._known = digest, part, restored.keys()
-        self._writer, self._sink = writer, sink
+        self._writer, self._sink, self._tally = writer, sink, tally
         #: Strips that are saved. Not the last one of a scene: no other strip follows, so saving it would gain little.
         self._kept = set(plan.wanted_strips[:-1] if part is None else part)
         self._restored = deque(sorted(restored.items()) if part is None else ())
@@ -98,9 +126,10 @@ class SceneWriter:
         index = result.strip.index
         for piece in result.pieces:
             self.write_restored(index)  # scene order: the restored strips before this strip come first
-            self._write(piece.rasters, piece.box, piece.suspects)
+            counts = self._tally.of(piece.rasters, piece.box)
+            self._write(piece.rasters, piece.box, piece.suspects, counts)
             if index in self._kept:
-                self._open_checkpoint(index).write(piece.rasters, piece.box, piece.suspects)
+                self._open_checkpoint(index).write(piece.rasters, piece.box, piece.suspects, counts)
         if result.last and self._checkpoint is not None:
             self._save(self._checkpoint)
             self._checkpoint = None
@@ -108,8 +137,8 @@ class SceneWriter:
     def write_restored(self, before: int | None = None) -> None:
         """Write the restored strips: all of them, or those before strip `before`."""
         while self._restored and (before is None or self._restored[0][0] < before):
-            for box, rasters, suspects in strips.read_strip(self._restored.popleft()[1]):
-                self._write(rasters, box, suspects)
+            for box, rasters, suspects, counts in strips.read_strip(self._restored.popleft()[1]):
+                self._write(rasters, box, suspects, counts)
 
     def end(self) -> None:
         """Write the last restored strips; of a part, save the strips that have no data."""
@@ -119,8 +148,9 @@ class SceneWriter:
                 self._save(self._open_checkpoint(index))
                 self._checkpoint = None
 
-    def _write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts) -> None:
+    def _write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts, counts: Counts) -> None:
         self._writer.write(rasters, box)
+        self._tally.add(counts)
         add_suspects(self._suspects, suspects)
         self._any_data = True
 

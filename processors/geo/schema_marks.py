@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from penstock.models import BY_RANGE, LINKS
+from penstock.models import BY_RANGE, LINKS, SHARED
 
 FORMS = "media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)"
 
@@ -30,9 +30,9 @@ def media_field(description: str) -> Any:
 
 
 def by_range(schema: dict[str, Any]) -> None:
-    """Mark media of which only the area is read, if the request has one."""
+    """Mark media of which only the area is read, if the request has one, and in parts only the rows of a part."""
     schema.pop("default", None)
-    schema[BY_RANGE] = "area"
+    schema |= {BY_RANGE: "area", SHARED: True}
 
 
 def only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:

@@ -28,7 +28,13 @@ from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
-from penstock.processors.geo.write.class_outputs import ClassOutputs, encode, encode_reduced
+from penstock.processors.geo.write.class_outputs import (
+    ClassOutputs,
+    ClassTally,
+    class_counts,
+    encode,
+    encode_reduced,
+)
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays
@@ -156,7 +162,8 @@ class RasterSegmentation:
             split = SplitOutputs(outputs, context.before.pending)
             self._save(split.first(), context.before, sink)
             outputs = split.second()
-        return self._mapper.finish_part(outputs, context, partial(_encoded, wanted=context.request.outputs), sink)
+        encoded = partial(_encoded, wanted=context.request.outputs)
+        return self._mapper.finish_part(outputs, context, encoded, sink, ClassTally(class_counts(context.inputs.grid)))
 
     def _write(
         self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack
@@ -166,7 +173,8 @@ class RasterSegmentation:
         results = ClassOutputs(self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink)
         stack.enter_context(results)
         encoded = partial(_encoded, wanted=request.outputs)
-        return results, context.provenance(self._mapper.finish(outputs, context, results, encoded, sink))
+        written = self._mapper.finish(outputs, context, results, encoded, sink, ClassTally(results.counts))
+        return results, context.provenance(written)
 
     def _change(self, change: ChangeRequest, before: Path, request: SegmentationRequest) -> ChangeOutputs:
         """Return the writer of a change; raise `InvalidInput` for classes that the model does not have."""

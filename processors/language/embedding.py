@@ -16,10 +16,9 @@ from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
 from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
 from penstock.processors.language.prompts import read_prompts
-from penstock.processors.language.request import TextEmbeddingRequest, embedding_request
+from penstock.processors.language.request import TextEmbeddingRequest, with_prompts
 from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
-from penstock.reports import Issue
 
 #: The network's input: int64 (tokens,).
 INPUT_NAME = "input_ids"
@@ -56,7 +55,7 @@ class TextEmbedding:
         check_options(model)
         self._vocabulary = read_vocabulary(model, truncate=True)
         self._prompts = read_prompts(model)
-        self.request = embedding_request(tuple(self._prompts.named))
+        self.request = with_prompts(TextEmbeddingRequest, tuple(self._prompts.named))
         if not self._prompts.pooled:
             self.exchanges = (_EXCHANGE.model_copy(update={"prompt": {**_EXCHANGE.prompt, SKIPPED_NAME: "number"}}),)
 
@@ -89,16 +88,9 @@ class TextEmbedding:
             prompt = self._vocabulary.plain(request.prompt)
             tokens = [self._vocabulary.cut(request.prompt + text) for text in texts]
         else:
-            prompt = self._prompts.default if request.prompt_name is None else self._named(request.prompt_name)
+            prompt = self._prompts.of(self._model, request.prompt_name)
             tokens = [self._vocabulary.cut(text, prompt=prompt) for text in texts]
         return tokens, self._vocabulary.beginning(prompt)
-
-    def _named(self, name: str) -> str:
-        if name not in self._prompts.named:
-            known = ", ".join(self._prompts.named) or "none"
-            detail = f"model {self._model.name!r} has no prompt {name!r}; known prompts: {known}"
-            raise InvalidInput(detail, errors=[Issue("/input/prompt_name", detail)])
-        return self._prompts.named[name]
 
     def _texts(self, request: TextEmbeddingRequest, media: Media) -> Sequence[str]:
         limits = self._model.limits

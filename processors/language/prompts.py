@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.directory import read_config
+from penstock.reports import Issue
 
 FILE = "config_sentence_transformers.json"
 
@@ -29,6 +30,16 @@ class TextPrompts:
     default: str = ""
     #: False: the tokens of a prompt do not count in the pooling.
     pooled: bool = True
+
+    def of(self, model: Model, name: str | None) -> str:
+        """Return the prompt of this name, or the default one; raise `InvalidInput` for an unknown name."""
+        if name is None:
+            return self.default
+        if name not in self.named:
+            known = ", ".join(self.named) or "none"
+            detail = f"model {model.name!r} has no prompt {name!r}; known prompts: {known}"
+            raise InvalidInput(detail, errors=[Issue("/input/prompt_name", detail)])
+        return self.named[name]
 
 
 def read_prompts(model: Model) -> TextPrompts:

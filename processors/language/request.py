@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from penstock.models import ITEMS, TENSORS, MediaReference
 
 EmbeddingOutput = Literal["json", "safetensors"]
+RequestT = TypeVar("RequestT", bound=BaseModel)
 
 #: Fields of every request for generated text.
 NewTokens = Annotated[
@@ -65,13 +66,12 @@ class TextEmbeddingRequest(BaseModel):
         return self
 
 
-def embedding_request(prompts: Sequence[str]) -> type[TextEmbeddingRequest]:
+def with_prompts(request: type[RequestT], prompts: Sequence[str]) -> type[RequestT]:
     """Return the request of a model with prompts of these names, which its JSON Schema lists."""
     if not prompts:
-        return TextEmbeddingRequest
-    info = TextEmbeddingRequest.model_fields["prompt_name"]
-    fields: dict[str, Any] = {"prompt_name": (Literal[tuple(prompts)] | None, info)}
-    return create_model(TextEmbeddingRequest.__name__, __base__=TextEmbeddingRequest, __module__=__name__, **fields)
+        return request
+    fields: dict[str, Any] = {"prompt_name": (Literal[tuple(prompts)] | None, request.model_fields["prompt_name"])}
+    return create_model(request.__name__, __base__=request, __module__=request.__module__, **fields)
 
 
 Texts = str | Annotated[list[str], Field(min_length=1, max_length=10_000), ITEMS]

@@ -4,42 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from PIL import Image
-
-from penstock.errors import InvalidInput, ModelUnavailable, first_line
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
 from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
-from penstock.processors.language.tokens import max_tokens
 from penstock.processors.limits import check_items, dummy_items
-from penstock.processors.multimodal.general import INPUTS_NAME, library_vocabulary, marks_of
-from penstock.processors.multimodal.library import as_array, load_processor, text_length
-from penstock.processors.multimodal.request import TextImageEmbeddingRequest
+from penstock.processors.multimodal.general import INPUTS_NAME
+from penstock.processors.multimodal.items import TOWERS, Item, Make
+from penstock.processors.multimodal.messages import read_messages
+from penstock.processors.multimodal.request import ImagePart, TextImageEmbeddingRequest
+from penstock.processors.multimodal.towers import read_towers
 from penstock.processors.vision.image import measure
 from penstock.processors.vision.prompts import write_dummy
 
-#: The kind of a prompt: `text` or `image`.
+#: The kind of a prompt: `text` or `image` for networks with a tower for each, else `message`.
 KIND_NAME = "kind"
-#: Model types whose texts are always padded to full length, because the network reads the last position.
-_PADDED = frozenset({"siglip", "siglip2"})
+#: Length of the warm-up's texts for models without a lower maximum.
+_DUMMY_TOKENS = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
-    texts: int
-    images: int
-    tokens: int
+    #: Numbers of items by the names of the request's fields.
+    counts: Mapping[str, int]
+    #: Tokens of the prompts that were made so far, and the indices of those that were cut.
+    tokens: int = 0
     truncated: list[int] = field(default_factory=list)
+
+
+class Way(Protocol):
+    """A way to make prompts of texts and images."""
+
+    @property
+    def request(self) -> type[TextImageEmbeddingRequest]:
+        """The class of the model's requests."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest text in tokens; None without a maximum."""
+        ...
+
+    def length(self, item: Item, index: int) -> int:
+        """Return the tokens of an item's texts and the number of its images; raise `InvalidInput` for an empty one."""
+        ...
+
+    def maker(self, request: Any) -> Make:
+        """Return the function that makes inputs for a request; raise `InvalidInput` for an unknown prompt."""
+        ...
 
 
 class TextImageEmbedding:
@@ -58,71 +78,47 @@ class TextImageEmbedding:
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model)
-        self._processor = load_processor(model)
-        tokenizer = getattr(self._processor, "tokenizer", None)
-        if tokenizer is None or not hasattr(self._processor, "image_processor"):
-            kind = type(self._processor).__name__
-            raise ModelUnavailable(f"model {model.name!r}: {kind} has not both a tokenizer and an image processor")
-        if not getattr(tokenizer, "is_fast", False):
-            raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json")
-        self._vocabulary = library_vocabulary(model, tokenizer, marks_of(self._processor))
-        bounds = (max_tokens(model, model.limits), text_length(model))
-        self._max_tokens = min((bound for bound in bounds if bound is not None), default=None)
-        self._pads = read_config(model).get("model_type") in _PADDED
+        self._way: Way = read_towers(model) if read_config(model).get("model_type") in TOWERS else read_messages(model)
+        self.request = self._way.request
 
     def pre_process(self, request: TextImageEmbeddingRequest, media: Media) -> Prepared[Context]:
-        """Return one prompt per text, then one per image."""
-        check_items(len(request.listed_texts) + len(request.listed_images), self._model.limits, "/input", "items")
-        texts = [self._text(text, index) for index, text in enumerate(request.listed_texts)]
-        paths = [media.path(image) for image in request.listed_images]
-        for path in paths:
+        """Return one prompt per text, then one per image, then one per item of both."""
+        items = [item for group in request.groups.values() for item in group]
+        check_items(len(items), self._model.limits, "/input", "items")
+        make = self._way.maker(request)
+        lengths = [self._way.length(item, index) for index, item in enumerate(items)]
+        costs = [min(length, self._way.max_tokens or length) for length in lengths]
+        shown = (part.image for item in items for part in item if isinstance(part, ImagePart))
+        for path in map(media.path, dict.fromkeys(shown)):
             measure(path, self._model.limits)
-        tokens = sum(prompt.cost for prompt, _ in texts)
-        truncated = [index for index, (_, cut) in enumerate(texts) if cut]
-        context = Context(request.outputs, len(texts), len(paths), tokens, truncated)
-        prompts = chain((prompt for prompt, _ in texts), map(self._image, paths))
-        return Prepared(prompts, len(texts) + len(paths), tokens + len(paths), context, unit="texts and images")
+        context = Context(request.outputs, {name: len(group) for name, group in request.groups.items()})
+
+        def prompts() -> Iterator[Prompt]:
+            for index, (item, length, cost) in enumerate(zip(items, lengths, costs, strict=True)):
+                shown = [media.path(part.image) for part in item if isinstance(part, ImagePart)]
+                made = make(item, [INPUTS.read("image", path, self._model.limits) for path in shown], length)
+                context.tokens += made.tokens
+                context.truncated += [index] * made.cut
+                arrays = {INPUTS_NAME.format(name): array for name, array in made.arrays.items()}
+                yield Prompt({KIND_NAME: made.kind, **arrays}, cost=cost)
+
+        return Prepared(prompts(), len(items), sum(costs), context, unit="texts and images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
-        """Return `{"count", "texts", "images", "dimensions", "embeddings", "truncated", "usage"}`.
+        """Return `{"count", "texts", "images", "dimensions", "embeddings", "truncated", "usage"}`, perhaps `"items"`.
 
-        `embeddings` has the vectors of the texts, then those of the images; `truncated` has indices of texts.
+        `embeddings` has the vectors of the texts, then those of the images, then those of the items; `truncated` has
+        indices of embeddings.
         """
         data = embedding_result(outputs, context.outputs, sink)
-        counts = {"texts": context.texts, "images": context.images, "truncated": context.truncated}
+        counts = {**context.counts, "truncated": context.truncated}
         return Result(data={**data, **counts, "usage": {"prompt_tokens": context.tokens}})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return texts and copies of one image, half a batch of each."""
         count = max(1, dummy_items(self._model, limits) // 2)
-        words = "a " * (self._max_tokens or 64)
+        words = "a " * min(self._way.max_tokens or _DUMMY_TOKENS, _DUMMY_TOKENS)
         request: dict[str, Any] = {"texts": [words] * count}
         if limits.max_items != 1:
             request["images"] = ["media://dummy"] * count
         return Dummy(request, {"media://dummy": write_dummy(folder, limits)})
-
-    def _text(self, text: str, index: int) -> tuple[Prompt, bool]:
-        """Return a text's prompt, and True if it was cut."""
-        text, most = self._vocabulary.plain(text), self._max_tokens
-        tokens = len(self._processor.tokenizer(text, truncation=False, padding=False)["input_ids"])
-        if not tokens:
-            raise InvalidInput(f"Text {index} is empty.")
-        cut = {} if most is None else {"truncation": True, "max_length": most}
-        made = self._processor.tokenizer(
-            [text], padding="max_length" if self._pads and cut else False, return_tensors="pt", **cut
-        )
-        kept = tokens if most is None else min(tokens, most)
-        return _prompt("text", made, kept), kept < tokens
-
-    def _image(self, path: Path) -> Prompt:
-        image = Image.fromarray(INPUTS.read("image", path, self._model.limits))
-        try:
-            made = self._processor.image_processor([image], return_tensors="pt")
-        except ValueError as error:
-            raise InvalidInput(f"The model's processor rejects an image: {first_line(error)}") from error
-        return _prompt("image", made, 1)
-
-
-def _prompt(kind: str, made: Mapping[str, Any], cost: int) -> Prompt:
-    arrays = {INPUTS_NAME.format(name): as_array(value) for name, value in made.items()}
-    return Prompt({KIND_NAME: kind, **arrays}, cost=cost)

@@ -8,8 +8,8 @@ would find in it is broken by a space first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ class GeneralEncoder:
     #: Texts that the processor itself replaces; the tokenizer may not know them.
     marks: Sequence[str]
     style: Style = field(default_factory=Style)
+    #: Arguments of the chat template and the processor.
+    arguments: Mapping[str, Any] = field(default_factory=lambda: {"add_generation_prompt": True})
 
     def encode(self, turns: Sequence[ChatMessage], images: Sequence[ImageArray]) -> Encoded:
         """Return the network's inputs for a conversation with its images in order.
@@ -141,7 +143,7 @@ class GeneralEncoder:
             for turn, content in zip(turns, contents, strict=True)
         ]
         made: Mapping[str, Any] = self.processor.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+            messages, tokenize=True, return_dict=True, return_tensors="pt", **self.arguments
         )
         return made
 
@@ -158,6 +160,12 @@ class GeneralEncoder:
 
 def read_general_encoder(model: Model) -> GeneralEncoder:
     """Return the model's encoder; raise `ModelUnavailable` if the library's processor takes no images with text."""
+    encoder = plain_encoder(model)
+    return styled(model, encoder, _styles(encoder.processor), _keeps_words)
+
+
+def plain_encoder(model: Model) -> GeneralEncoder:
+    """Return the model's encoder without its style; raise `ModelUnavailable` as `read_general_encoder` does."""
     processor = load_processor(model)
     tokenizer = getattr(processor, "tokenizer", None)
     if not hasattr(processor, "image_processor") or tokenizer is None:
@@ -166,17 +174,21 @@ def read_general_encoder(model: Model) -> GeneralEncoder:
         raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json, which its tokenizer is read from")
     marks = marks_of(processor)
     vocabulary = library_vocabulary(model, tokenizer, marks)
-    encoder = GeneralEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
-    return _styled(model, encoder)
+    return GeneralEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
 
 
-def _styled(model: Model, encoder: GeneralEncoder) -> GeneralEncoder:
-    """Return the encoder with the style whose example the processor accepts, without losing its words."""
+def styled(
+    model: Model, encoder: GeneralEncoder, styles: Sequence[Style], keeps: Callable[[GeneralEncoder], bool]
+) -> GeneralEncoder:
+    """Return the encoder with the first style whose example the processor accepts, without losing its words.
+
+    `keeps` tries an encoder. Raises `ModelUnavailable` with the reason against the first style.
+    """
     reason = ""
-    for style in _styles(encoder.processor):
-        tried = GeneralEncoder(encoder.processor, encoder.vocabulary, encoder.apart, encoder.marks, style)
+    for style in styles:
+        tried = replace(encoder, style=style)
         try:
-            if _keeps_words(tried):
+            if keeps(tried):
                 return tried
             reason = reason or "its text or its image is lost"
         except Exception as error:  # the library's are of any type
@@ -198,23 +210,37 @@ def _keeps_words(encoder: GeneralEncoder) -> bool:
 
     Templates that reject a first turn of the assistant or two turns are tried with one message.
     """
-    words = TextPart(type="text", text=_PROBE)
-    shown = ChatMessage(role="user", content=[ImagePart(type="image", image=_PROBE), words])
-    black = np.zeros((_PROBE_PX, _PROBE_PX, 3), dtype=np.uint8)
-    made = encoder.encode([shown], [black])
-    pixels = sum(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in made.arrays.values())
-    if not pixels or (made.ids and not _kept(encoder, made)):
+    shown = example(image=True)
+    made = encoder.encode([shown], [BLACK])
+    if not has_pixels(made) or (made.ids and not has_words(encoder, made)):
         return False
     if not encoder.style.template:
         return True
-    said = [ChatMessage(role="user", content=_PROBE), ChatMessage(role="assistant", content=_PROBE), shown]
+    said = [example(), ChatMessage(role="assistant", content=_PROBE), shown]
     try:
-        return _kept(encoder, encoder.encode(said, [black]))
+        return has_words(encoder, encoder.encode(said, [BLACK]))
     except InvalidInput:  # it takes one turn only
         return True
 
 
-def _kept(encoder: GeneralEncoder, made: Encoded) -> bool:
+#: The image of an example.
+BLACK = np.zeros((_PROBE_PX, _PROBE_PX, 3), dtype=np.uint8)
+
+
+def example(*, image: bool = False, text: bool = True) -> ChatMessage:
+    """Return a message with an image, with words, or with both."""
+    shown = [ImagePart(type="image", image=_PROBE)] if image else []
+    words = [TextPart(type="text", text=_PROBE)] if text else []
+    return ChatMessage(role="user", content=[*shown, *words])
+
+
+def has_pixels(made: Encoded) -> bool:
+    """Return True if an encoded example has an image."""
+    return any(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in made.arrays.values())
+
+
+def has_words(encoder: GeneralEncoder, made: Encoded) -> bool:
+    """Return True if an encoded example has its words."""
     text = encoder.vocabulary.decode(made.ids)
     return _PROBE in text and "{'" not in text
 

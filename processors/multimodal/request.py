@@ -124,17 +124,49 @@ class TextImageEmbeddingRequest(BaseModel):
     )
 
     @property
-    def listed_texts(self) -> list[str]:
-        """The texts, in order."""
-        return [self.texts] if isinstance(self.texts, str) else self.texts or []
-
-    @property
-    def listed_images(self) -> list[str]:
-        """The media references of the images, in order."""
-        return [self.images] if isinstance(self.images, str) else self.images or []
+    def groups(self) -> dict[str, list[list[TextPart | ImagePart]]]:
+        """The items that get a vector each, in the order of the result, by the names of the fields."""
+        texts = [self.texts] if isinstance(self.texts, str) else self.texts or []
+        images = [self.images] if isinstance(self.images, str) else self.images or []
+        return {
+            "texts": [[TextPart(type="text", text=text)] for text in texts],
+            "images": [[ImagePart(type="image", image=image)] for image in images],
+        }
 
     @model_validator(mode="after")
     def _some(self) -> Self:
-        if self.texts is None and self.images is None:
-            raise ValueError("give texts, images or both")
+        if not any(self.groups.values()):
+            raise ValueError(f"give {' or '.join(self.groups)}")
+        return self
+
+
+class MessageEmbeddingRequest(TextImageEmbeddingRequest):
+    """Texts, images, and items of both to embed, by a model that reads them together: one vector each, of one space.
+
+    Vectors of texts come first in the result, then those of images, then those of items.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["texts"]}, {"required": ["images"]}, {"required": ["items"]}]}
+    )
+
+    items: Annotated[list[Annotated[list[Part], Field(min_length=1, max_length=100)]], Field(min_length=1), ITEMS] | (
+        None
+    ) = Field(default=None, description="Lists of texts and images that get one vector together, in any order.")
+    prompt_name: str | None = Field(
+        default=None, description="Name of one of the model's instructions; default: the model's default one, if any."
+    )
+    prompt: Annotated[str, Field(max_length=10_000)] | None = Field(
+        default=None, description='An instruction for all items, instead of the model\'s own; "" for none.'
+    )
+
+    @property
+    def groups(self) -> dict[str, list[list[TextPart | ImagePart]]]:
+        """As of the base class, with the items."""
+        return {**super().groups, "items": self.items or []}
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Self:
+        if self.prompt is not None and self.prompt_name is not None:
+            raise ValueError("give either prompt or prompt_name")
         return self

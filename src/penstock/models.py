@@ -73,6 +73,10 @@ TENSORS = "x-tensors"
 #: field, the worker fetches large TIFF files only as far as the processor asks for (`Media.fill`).
 BY_RANGE = "x-by-range"
 
+#: Marks a media reference as `BY_RANGE` does, for a processor whose jobs several workers share (`PartProcessor`): large
+#: TIFF files may be partial in every request, because it may be others who read them.
+SHARED = "x-shared"
+
 #: Marks a STAC item in a processor's request, as a media reference or as the document itself: the processor may have
 #: the worker fetch the item's assets (`Media.fetch`).
 LINKS = "x-links"
@@ -361,6 +365,15 @@ def media_by_range(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
     return frozenset(
         text for _, part, text in found if isinstance(text, str) and value.get(part.get(BY_RANGE, "")) is not None
     )
+
+
+def media_to_share(schema: Mapping[str, Any], value: Mapping[str, Any]) -> frozenset[str]:
+    """Return the media of a request that need not be whole where other workers compute it: those with `SHARED`.
+
+    Files on the web are none of them: their servers may be slow to answer many requests.
+    """
+    found = (text for _, part, text in _places(schema, schema, value, "") if part.get(SHARED) is True)
+    return frozenset(text for text in found if isinstance(text, str) and not text.startswith(("http://", "https://")))
 
 
 def linked_documents(schema: Mapping[str, Any], value: Any) -> Iterator[str | Mapping[str, Any]]:

@@ -197,9 +197,19 @@ def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop, expected: dict[s
     assert [each.outcome for each in ended.attempts] == ["split", "succeeded"]
     assert shop.ended_parts(key) == ["succeeded"] * 3
     assert list(shop.store.client.scan_iter("penstock:*:parts")) == []
-    # The first attempt reads all, the parts read their rows, and the last attempt reads nearly nothing.
+    # The first attempt and the last one read nearly nothing, and the parts read their rows.
     assert ended.usage.bytes_in is not None
-    assert ended.usage.bytes_in < 2.5 * shop.scene_bytes
+    assert ended.usage.bytes_in < 1.5 * shop.scene_bytes
+
+
+def test_a_scene_that_is_too_small_to_share_is_fetched_once_and_whole(shop: Shop, expected: dict[str, str]) -> None:
+    with shop.workers(2, PENSTOCK_SCENE_PART_TILES="1000"):
+        ended = shop.end(shop.submit())
+    assert ended.parts is None
+    assert checksums(ended) == expected
+    assert ended.usage.bytes_in == shop.scene_bytes
+    [scene] = json.loads(ended.provenance or "")["inputs"]
+    assert len(scene["sha256"]) == 64
 
 
 def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected: dict[str, str]) -> None:

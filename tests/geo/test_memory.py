@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from penstock.workers.io import sandbox
+
 ROOT = Path(__file__).parents[2]
 
 
 def peak_mb(folder: Path, height: int, width: int, kind: str) -> int:
-    """Return the peak resident memory of a process that segments one scene."""
+    """Return the peak resident memory of a process that segments one scene, with the allocator of IO processes."""
     folder.mkdir()
     command = [sys.executable, "-m", "tests.support.geo.peak_memory", str(folder), str(height), str(width), kind]
-    environment = {**os.environ, "GDAL_CACHEMAX": "16"}
+    environment = {**os.environ, **sandbox.environment(), "GDAL_CACHEMAX": "16"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

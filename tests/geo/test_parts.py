@@ -231,6 +231,45 @@ def test_the_attempt_that_joins_fetches_only_what_is_missing(lost: int, tmp_path
     assert media.filled_bytes <= HEAD_BYTES if lost == 0 else media.filled_bytes < 0.5 * path.stat().st_size
 
 
+UNDECIDED: dict[str, dict[str, Any]] = {
+    "blocks": {"compress": "deflate"},
+    "strips": {"tiled": False, "blockysize": 7, "compress": "deflate"},
+    "planes": {"count": 3, "interleave": "band"},
+    "a mask": {"mask": True, "compress": "deflate"},
+}
+
+
+@pytest.mark.parametrize("layout", UNDECIDED)
+def test_an_attempt_that_may_share_its_scene_fetches_first_what_its_check_reads(layout: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "scene.tif", **UNDECIDED[layout])
+    request: dict[str, Any] = {"bands": [1], "radiometry": {"scale": 0.002}, "outputs": ("classes", "stats")}
+    whole = Job(path, tmp_path / "whole", checked(), **request)
+    expected, known = contents(whole.attempt()), whole.processor.pre_process(whole.request, Files())
+    media = PartialFiles(tmp_path / "partial", undecided=True)
+    job = Job(path, tmp_path / "job", checked(), **request)
+    prepared = job.processor.pre_process(job.request, media)
+    assert (prepared.context.doubts, prepared.division) == (known.context.doubts, known.division)
+    assert known.context.doubts
+    first_bytes = media.filled_bytes
+    media.complete()
+    outputs = (Output({"probability": next(iter(o.data.values()))}) for o in answers(prepared.prompts, blur))
+    sink = Mortal(job.folder / "made", 10**9)
+    job.processor.post_process(outputs, prepared.context, sink)
+    assert contents(sink) == expected
+    assert first_bytes < 0.8 * media.filled_bytes
+
+
+def test_a_mosaic_that_may_be_shared_is_checked_as_a_whole_one(tmp_path: Path) -> None:
+    request = {"mosaic": {"scenes": overlapping(tmp_path, masked=True), "merge": "first"}}
+    request |= {"radiometry": {"scale": 0.002}, "outputs": ("classes", "stats")}
+    job = Job(None, tmp_path / "job", checked(), **request)
+    known = job.processor.pre_process(job.request, Files())
+    media = PartialFiles(tmp_path / "partial", head_bytes=2048, undecided=True)
+    prepared = job.processor.pre_process(job.request, media)
+    assert (prepared.context.doubts, prepared.division) == (known.context.doubts, known.division)
+    assert known.context.doubts
+
+
 def test_notes_of_the_first_attempt_are_those_of_the_result(tmp_path: Path) -> None:
     path = write(tmp_path / "scene.tif", compress="deflate")
     job, expected = shared(path, tmp_path, checked(), bands=[1], radiometry={"scale": 0.002}, outputs=("stats",))

@@ -22,11 +22,15 @@ UTM = "EPSG:32633"
 
 
 class PartialFiles(Files):
-    """Media of which only ranges are there: sparse copies of the files, filled when asked for."""
+    """Media of which only ranges are there: sparse copies of the files, filled when asked for.
 
-    def __init__(self, folder: Path, *, head_bytes: int = HEAD_BYTES) -> None:
+    With `undecided`, what may come later comes with `complete`.
+    """
+
+    def __init__(self, folder: Path, *, head_bytes: int = HEAD_BYTES, undecided: bool = False) -> None:
         super().__init__()
-        self._folder, self._head_bytes = folder, head_bytes
+        self._folder, self._head_bytes, self._undecided = folder, head_bytes, undecided
+        self._later: set[tuple[str, int, int]] = set()
         folder.mkdir()
         self.filled_bytes = 0
 
@@ -42,8 +46,15 @@ class PartialFiles(Files):
     def is_partial(self, _reference: str) -> bool:
         return True
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:
         for start, end in ranges:
+            if later and self._undecided:
+                self._later.add((reference, start, end))
+            else:
+                self._copy(reference, self.path(reference), start, end)
+
+    def complete(self) -> None:
+        for reference, start, end in self._later:
             self._copy(reference, self.path(reference), start, end)
 
     def _copy(self, reference: str, copy: Path, start: int, end: int) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from penstock.errors import Canceled, Drained, MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.io import sandbox
@@ -164,6 +165,33 @@ def test_nonsense_from_a_process_fails_its_job(pool: IOPool, work: Work, half: s
     assert isinstance(error, ProcessorFailed)
     assert "invalid message" in error.detail
     assert run(pool, work)["sum"] == 12
+
+
+class Later:
+    """A worker that writes a file's ranges after the first half."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.asked: list[tuple[str, list[tuple[int, int]], bool]] = []
+
+    def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
+        raise NotImplementedError
+
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool) -> None:
+        self.asked.append((reference, list(ranges), later))
+
+
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_prompts_see_the_ranges_that_came_after_the_first_half(
+    pool: IOPool, work: Work, tmp_path: Path, prompts: int
+) -> None:
+    (path := tmp_path / "media.txt").write_text("holes")
+    later, told = Later(path), dict[str, Any](text="media://x", prompts=prompts, late=True)
+    late = replace(work, input=told, media={"media://x": LocalMedia(path, None, partial=True)}, requests=later)
+    with pool.open(late, check=nothing, say=lambda _: None) as session:
+        assert later.asked == [("media://x", [(0, 5)], True)]
+        path.write_text("there")
+        assert [prompt.data["note"] for prompt in session.prompts] == ["there"] * prompts
 
 
 @pytest.mark.parametrize("deed", ["link", "foreign", "nothing", "save_foreign"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,12 +29,13 @@ from penstock.errors import (
 from penstock.intake.guard import GuardedClient
 from penstock.intake.media import fetch_for_job, upload_key
 from penstock.intake.partial import joined, without
-from penstock.models import Model, linked_documents, media_by_range, media_references
+from penstock.models import Model, linked_documents, media_by_range, media_references, media_to_share
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.numbers import as_floats
 from penstock.storage.objects.opening import open_store
+from penstock.workers.input_digests import InputDigests
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.job_media import JobMedia
@@ -59,18 +61,21 @@ def bbox(left: int, top: int, right: int, bottom: int) -> dict[str, Any]:
     return {"bbox": [*(NORTH_UP @ (left, bottom)), *(NORTH_UP @ (right, top))], "crs": UTM}
 
 
-def job_media(request: dict[str, Any], folder: Path, server: Server | None = None, *, limit: int = 2**31) -> JobMedia:
-    """Return a job's media as the pipeline fetches them."""
+def job_media(
+    request: dict[str, Any], folder: Path, server: Server | None = None, *, limit: int = 2**31, shared: bool = False,
+    digests: InputDigests | None = None,
+) -> JobMedia:  # fmt: skip
+    """Return a job's media as the pipeline fetches them; `shared` if other workers may compute the job."""
     hosts = () if server is None else (f"127.0.0.1:{server.port}",)
     settings = Settings(allowed_hosts=hosts)
     store = open_store((folder / "objects").as_uri(), settings)
     get = partial(
         fetch_for_job, store=store, tenant="acme", settings=settings, guard=GuardedClient(settings), limit_bytes=limit
     )
-    media = JobMedia(get, folder / "room" / "job" / "media", lambda _: None)
-    by_range = media_by_range(SCHEMA, request)
+    media = JobMedia(get, folder / "room" / "job" / "media", lambda _: None, digests=digests)
+    by_range, undecided = media_by_range(SCHEMA, request), media_to_share(SCHEMA, request) if shared else ()
     for _, reference in media_references(SCHEMA, request):
-        media.add(reference, by_range=reference in by_range)
+        media.add(reference, by_range=reference in by_range, undecided=reference in undecided)
     for document in linked_documents(SCHEMA, request):
         media.allow_links(document)
     return media
@@ -136,6 +141,43 @@ def test_an_upload_is_read_by_range_too(pool: IOPool, tmp_path: Path) -> None:
     assert [each.to_json() for each in media.inputs({"media://1/scene.tif": "/scene"}, {})] == [
         {"place": "/scene", "reference": "media://1/scene.tif", "size_bytes": info.size_bytes, "etag": info.etag}
     ]
+
+
+@pytest.mark.parametrize("side", [1700, 128], ids=["one tile", "many"])
+def test_a_scene_that_others_may_compute_is_fetched_when_this_attempt_computes_it(
+    side: int, pool: IOPool, tmp_path: Path
+) -> None:
+    write_scene(path := tmp_path / "scene.tif", pattern(1500, 1600), tiled=True, blockxsize=256, blockysize=256)
+    store = open_store((tmp_path / "objects").as_uri(), Settings())
+    info = store.put_file(upload_key("acme", "1", "scene.tif"), path, content_type="image/tiff")
+    request = {"scene": "media://1/scene.tif", "outputs": ["classes", "stats"]}
+    with closing(InputDigests()) as digests:
+        media = job_media(request, tmp_path, shared=True, digests=digests)
+        part = media.partial["media://1/scene.tif"]
+        work = Work(make_model(tile_px=side), request, dict(media.files), tmp_path / "room" / "job" / "made",
+            room=tmp_path / "room", requests=media)  # fmt: skip
+        with pool.open(work, check=lambda: None, say=lambda _: None) as session:
+            assert side > 1000 or part.fetched_bytes < 200_000 < info.size_bytes
+            assert digests.finish(lambda: None) == {}
+            media.complete()
+            done = session.finish(answers(session.prompts))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert digests.finish(lambda: None) == {"media://1/scene.tif": digest}
+    assert part.fetched_bytes == info.size_bytes
+    np.testing.assert_array_equal(classes(done), pattern(1500, 1600)[0] % 5)
+
+
+def test_a_scene_beyond_the_limit_is_refused_before_it_is_known_who_computes_it(tmp_path: Path) -> None:
+    write_scene(path := tmp_path / "scene.tif", pattern(1500, 1600), tiled=True, blockxsize=256, blockysize=256)
+    store = open_store((tmp_path / "objects").as_uri(), Settings())
+    info = store.put_file(upload_key("acme", "1", "scene.tif"), path, content_type="image/tiff")
+    with pytest.raises(MediaTooLarge, match="larger than the limit"):
+        job_media({"scene": "media://1/scene.tif"}, tmp_path, shared=True, limit=info.size_bytes - 1)
+
+
+def test_scenes_on_the_web_are_fetched_whole_although_others_may_compute_them() -> None:
+    assert media_to_share(SCHEMA, {"scene": "media://1/scene.tif"}) == {"media://1/scene.tif"}
+    assert media_to_share(SCHEMA, {"scene": "https://example.com/scene.tif"}) == frozenset()
 
 
 def test_a_file_that_changes_fails_the_job(pool: IOPool, tmp_path: Path) -> None:

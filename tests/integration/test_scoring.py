@@ -18,7 +18,7 @@ from penstock.processors.language.request import (
     TextEmbeddingRequest,
     TextRankingRequest,
 )
-from penstock.processors.multimodal.request import TextImageEmbeddingRequest
+from penstock.processors.multimodal.request import MessageEmbeddingRequest, TextImageEmbeddingRequest
 from penstock.storage.redis.records import Outcome
 from tests.support.facade_models import Facing, entry, facing
 from tests.support.valkey import ValkeyProcess
@@ -28,6 +28,7 @@ MODELS = [
     entry("mood", "text-classification", TextClassificationRequest),
     entry("embedder", "text-embedding", TextEmbeddingRequest),
     entry("towers", "text-image-embedding", TextImageEmbeddingRequest),
+    entry("reader", "text-image-embedding", MessageEmbeddingRequest),
 ]
 PIXEL = base64.b64encode(b"\x89PNG as good as any").decode()
 USAGE = {"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None}
@@ -149,6 +150,49 @@ async def test_an_image_in_a_message_is_embedded_in_the_form_of_vllm(face: Facin
     assert claim.submission.input == {"texts": ["a cat"]}
 
 
+SAID = {"type": "text", "text": "which?"}
+SYSTEM = {"role": "system", "content": [{"type": "text", "text": "Find it."}]}
+EMPTY = {"role": "assistant", "content": [{"type": "text", "text": ""}]}
+
+
+@pytest.mark.parametrize("route", ["/openai/v1/embeddings", "/pooling"])
+async def test_a_text_and_an_image_get_one_vector_after_an_instruction(face: Facing, route: str) -> None:
+    """The form in which vLLM's examples ask Qwen3-VL-Embedding: instruction, message, empty beginning of an answer."""
+    body = {"model": "reader", "messages": [SYSTEM, *message(IMAGE, SAID), EMPTY], "add_generation_prompt": False}
+    claim, answer = await answered(face, route, body, embeddings=[[1.0, 2.0]], dimensions=2)
+    (item,) = claim.submission.input["items"]
+    assert claim.submission.input == {"items": [item], "prompt": "Find it."}
+    assert item[0]["image"].startswith("media://")
+    assert (item[0]["type"], item[1]) == ("image", SAID)
+    (row,) = answer.json()["data"]
+    assert row.get("embedding", row.get("data")) == [1.0, 2.0]
+    alone = {"model": "reader", "messages": [SYSTEM, *message(SAID)]}
+    claim, _ = await answered(face, route, alone, embeddings=[[1.0]])
+    assert claim.submission.input == {"texts": ["which?"], "prompt": "Find it."}
+    named = {"model": "reader", "messages": message(IMAGE), "prompt_name": "query"}
+    claim, _ = await answered(face, route, named, embeddings=[[1.0]])
+    assert claim.submission.input["prompt_name"] == "query"
+
+
+@pytest.mark.parametrize(
+    ("model", "messages", "more", "words"),
+    [
+        ("towers", [SYSTEM, *message(SAID)], {}, "one message of the user with one text or image: towers embeds each"),
+        ("towers", message(IMAGE, SAID), {}, "one message of the user with one text or image: towers embeds each"),
+        ("reader", [*message(SAID), *message(SAID)], {}, "one message of the user, perhaps after a system message"),
+        ("reader", [SYSTEM, SYSTEM, *message(SAID)], {}, "one message of the user, perhaps after a system message"),
+        ("reader", [SYSTEM, EMPTY], {}, "one message of the user with one text or image"),
+        ("reader", [SYSTEM, *message(SAID)], {"prompt": "So:"}, "has an instruction, and so has the request"),
+    ],
+)
+async def test_messages_that_are_no_item_are_refused(
+    face: Facing, model: str, messages: Any, more: dict[str, str], words: str
+) -> None:
+    answer = await post(face, "/openai/v1/embeddings", {"model": model, "messages": messages, **more})
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
 async def test_openai_s_client_embeds_texts_in_the_space_of_images(face: Facing) -> None:
     async with face.client() as client:
         asked = asyncio.create_task(client.embeddings.create(model="towers", input=["a cat", "a dog"]))
@@ -160,9 +204,11 @@ async def test_openai_s_client_embeds_texts_in_the_space_of_images(face: Facing)
         answer = await asked
         assert [row.embedding for row in answer.data] == vectors
         assert answer.usage.prompt_tokens == 6
-        with pytest.raises(NotFoundError, match=r"ranker does not support text embedding; models .*: embedder, towers"):
+        with pytest.raises(
+            NotFoundError, match=r"ranker does not support text embedding; .*: embedder, reader, towers"
+        ):
             await client.embeddings.create(model="ranker", input="x")
-        assert [model.id async for model in await client.models.list()] == ["embedder", "towers"]
+        assert [model.id async for model in await client.models.list()] == ["embedder", "reader", "towers"]
 
 
 @pytest.mark.parametrize(

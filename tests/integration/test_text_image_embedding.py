@@ -18,14 +18,14 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import BPE, WordLevel
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
-from penstock.models import Limits, Model
+from penstock.models import Limits
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
 from penstock.processors.testing import check_processor
-from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from tests.support.hub import a_bert, a_model, load, save
 from tests.support.model_directories import each
+from tests.support.vectors import photos, vectors
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "cat", "dog", "on", "the", "sofa"]
 TEXTS = ["a cat", "the dog on the sofa", "a cat </s> on", "dog " * 40]
@@ -95,37 +95,6 @@ def a_directory(kind: str, folder: Path) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps({**said, "model_input_names": names}))
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": images, **fields}))
     return folder
-
-
-def photos(folder: Path) -> dict[str, Path]:
-    """Write three images of different shapes; return them by their references."""
-    numbers = np.random.default_rng(1)
-    found: dict[str, Path] = {}
-    for name, shape in (("wide", (40, 80, 3)), ("tall", (90, 50, 3)), ("square", (32, 32, 3))):
-        path = folder / f"{name}.png"
-        Image.fromarray(numbers.integers(0, 256, shape, dtype=np.uint8)).save(path)
-        found[f"media://{name}"] = path
-    return found
-
-
-class Files:
-    """Media that lie in files."""
-
-    def __init__(self, paths: Mapping[str, Path]) -> None:
-        self.paths = paths
-
-    def path(self, reference: str) -> Path:
-        return self.paths[reference]
-
-
-def vectors(model: Model, paths: Mapping[str, Path], **request: Any) -> tuple[npt.NDArray[np.float64], dict[str, Any]]:
-    """Return the embeddings and the result of a job, through the processor and the engine."""
-    processor: Any = Registry.imported().processor_for(model)
-    with closing(BatchingEngine(Runners.installed())) as engine:
-        prepared = processor.pre_process(processor.request.model_validate(request), Files(paths))
-        outputs = engine.run(model, prepared.prompts, check=lambda: None)
-        data = dict(processor.post_process(outputs, prepared.context, None).data)
-    return np.array(data["embeddings"]), data
 
 
 @torch.inference_mode()

@@ -51,6 +51,8 @@ class ProbeRequest(BaseModel):
     pre: str | None = None
     prompt: str | None = None
     post: str | None = None
+    #: True for prompts that read the file, whose bytes may come after the first half.
+    late: bool = False
     leak_bytes: int = 0
     #: True to save what each prompt gave, and to leave out those that earlier attempts saved.
     save: bool = False
@@ -113,17 +115,23 @@ class Probe:
             self._done.get(timeout=20)
         if request.leak_bytes:
             LEAK.append(bytearray(os.urandom(1) * request.leak_bytes))
-        note = media.path(request.text).read_text() if request.text else ""
+        if request.text and request.late:
+            media.fill(request.text, [(0, media.path(request.text).stat().st_size)], later=True)
+        note = media.path(request.text).read_text() if request.text and not request.late else ""
         files = media.checkpoints("probe/") if request.save else {}
         saved = {int(name.removeprefix("probe/")): float(path.read_text()) for name, path in files.items()}
         context, left = Context(request, saved), request.prompts - len(saved)
         numbers = (number for number in range(request.prompts) if number not in saved)
-        return Prepared(self._prompts(request, note, numbers), left, 10 * left, context, "probes", len(saved))
+        late = media.path(request.text) if request.text and request.late else None
+        return Prepared(self._prompts(request, note, numbers, late), left, 10 * left, context, "probes", len(saved))
 
-    def _prompts(self, request: ProbeRequest, note: str, numbers: Iterator[int]) -> Iterator[Prompt]:
+    def _prompts(
+        self, request: ProbeRequest, note: str, numbers: Iterator[int], late: Path | None
+    ) -> Iterator[Prompt]:  # fmt: skip
         try:
             for number in numbers:
                 do(request.prompt, request)
+                note = late.read_text() if late else note
                 yield Prompt({"x": np.full(request.size, number, np.float32), "note": note, "number": number}, cost=10)
         finally:
             if request.folder:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.tried import EQUAL
-from tests.support import image_text_table
+from tests.support import image_text_table, message_embedders
 from tests.support.image_text_kinds import KINDS
 from tests.what_runs.reasons import NO_TINY
 
@@ -37,9 +38,7 @@ DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
     Task.ZERO_SHOT_CLASSIFICATION: _equal("clip", "metaclip_2", "siglip"),
     Task.ZERO_SHOT_OBJECT_DETECTION: _equal("grounding-dino", "mm-grounding-dino", "owlv2", "owlvit"),
     Task.MASK_GENERATION: _equal("sam", "sam_hq"),
-    Task.TEXT_IMAGE_EMBEDDING: _equal(
-        "altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "siglip", "siglip2"
-    ),
+    Task.TEXT_IMAGE_EMBEDDING: {**_equal(*TOWERS), **message_embedders.OUTCOMES},
     Task.SPEECH_RECOGNITION: _equal("whisper"),
     Task.IMAGE_TEXT_TO_TEXT: {
         **_equal(*KINDS, *image_text_table.OWN),

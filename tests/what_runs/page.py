@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.workers.engine.transformers.tasks import UNFIT, Task
-from penstock.workers.engine.transformers.tried import ALONE, BATCHED, FILE, outcomes
+from penstock.workers.engine.transformers.tried import ALONE, BATCHED, EQUAL, FILE, outcomes
 from tests.support.image_text_kinds import KINDS
 from tests.support.image_text_table import OWN
 from tests.support.pair_table import TABLE
@@ -58,9 +58,16 @@ def _images() -> str:
     tasks = [task for task in Task if task not in _OWN_PARTS]
     for task in tasks:
         for ways, kinds in _by_ways(_found(task)).items():
-            named = f", `pooling` {' or '.join(ways)}" if task is Task.IMAGE_EMBEDDING else ""
-            rows.append(f"| `{task}`{named} | {_names(kinds)} |")
+            rows.append(f"| `{task}`{_qualified(task, ways)} | {_names(kinds)} |")
     return "\n".join([*rows, "", _refused(tasks, named=True)])
+
+
+def _qualified(task: Task, ways: Sequence[str]) -> str:
+    if task is Task.IMAGE_EMBEDDING:
+        return f", `pooling` {' or '.join(ways)}"
+    if task is Task.TEXT_IMAGE_EMBEDDING:
+        return ", a tower for texts and one for images" if EQUAL in ways else ", chat models"
+    return ""
 
 
 def _by_ways(found: Mapping[str, Sequence[str] | str]) -> Mapping[tuple[str, ...], list[str]]:

@@ -122,9 +122,9 @@ def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoint
             case "checkpoints", {"prefix": str(prefix)}:
                 found = do_for_process(process, limits, lambda: checkpoints.found(prefix))
                 send_answer(process, limits, READING, "found", files={name: str(path) for name, path in found.items()})
-            case "fill", {"reference": str(reference), "ranges": list(ranges)}:
-                wanted = _ranges(ranges)
-                do_for_process(process, limits, partial(requests.fill, reference, wanted))
+            case "fill", {"reference": str(reference), "ranges": list(ranges), "later": bool(later)}:
+                fill = partial(requests.fill, reference, _ranges(ranges), later=later)
+                do_for_process(process, limits, fill)
                 send_answer(process, limits, READING, "filled")
             case "fetch", {"reference": str(reference), "by_range": bool(by_range)}:
                 fetch = partial(requests.fetch, reference, by_range=by_range)

@@ -103,8 +103,9 @@ class IOWorker:
         if not self._loaded:
             self._loaded = True
             self._channel.send("loaded")
-        prepared = first_half(processor, work, Files(work.media, self._found, RemoteMedia(self._channel)))
-        left = self._announce(prepared)
+        media = RemoteMedia(self._channel)
+        prepared = first_half(processor, work, Files(work.media, self._found, media))
+        left = self._announce(prepared, early=not media.waits)
         if left is not None:
             self._begin_to_feed(left, afterwards)
         result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
@@ -114,14 +115,17 @@ class IOWorker:
         self._channel.send("result", text=result.text, data=result.data, software=loaded_software(), **idle)
         return left is None
 
-    def _announce(self, prepared: Prepared[Any]) -> Iterator[Prompt] | None:
-        """Send the plan of the first half; return the prompts, or None where the only one went with the plan."""
+    def _announce(self, prepared: Prepared[Any], *, early: bool) -> Iterator[Prompt] | None:
+        """Send the plan of the first half; return the prompts, or None where the only one went with the plan.
+
+        No prompt is drawn unless it may be so `early`.
+        """
         plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
         work = prepared.division
         if work is not None:
             plan["division"] = [work.digest, [list(unit) for unit in work.units], dict(work.findings)]
         prompts, first = prepared.prompts, []
-        if prepared.count == 1:
+        if prepared.count == 1 and early:
             first = list(islice(prompts, 2))
             if len(first) < 2:
                 _close(prompts)
@@ -204,15 +208,19 @@ class RemoteMedia:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        #: True if some ranges may come after the first half, so that no prompt can be drawn in it.
+        self.waits = False
 
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
         """Have the worker fetch a file."""
         answer = ask(self._channel, "fetched", "fetch", reference=reference, by_range=by_range).header
         return LocalMedia(Path(answer["path"]), answer["etag"], answer["partial"])
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool) -> None:
         """Have the worker fetch ranges of a partial file."""
-        ask(self._channel, "filled", "fill", reference=reference, ranges=[list(each) for each in ranges])
+        self.waits |= later
+        wanted = [list(each) for each in ranges]
+        ask(self._channel, "filled", "fill", reference=reference, ranges=wanted, later=later)
 
 
 class RemoteSink:

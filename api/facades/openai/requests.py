@@ -6,7 +6,7 @@ Unsupported parameters that would change the result are rejected by name. Parame
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -135,11 +135,11 @@ class CompletionRequest(Generation):
 
 
 class EmbeddingRequest(Body):
-    """`POST /v1/embeddings`. `messages` is vLLM's form for an image: one message of a user with one part."""
+    """`POST /v1/embeddings`. `messages` is vLLM's form: a message of the user, perhaps after an instruction."""
 
     model: ModelName
     input: str | Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
-    messages: Annotated[list[ConversationMessage], Field(min_length=1, max_length=1)] | None = None
+    messages: Annotated[list[ConversationMessage], Field(min_length=1, max_length=3)] | None = None
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
     #: vLLM's parameter: -1 truncates texts to the model's context. Without it, longer texts are rejected.
@@ -207,27 +207,46 @@ def embedding_job(
     entry: CatalogueEntry, wanted: EmbeddingRequest, *, stored: Mapping[str, str] = MappingProxyType({})
 ) -> JobRequest:
     """Return the job of an embedding request. `stored` as in `chat_job`."""
-    if wanted.messages is not None:
-        return JobRequest(model=entry.name, input=_embedded_part(entry, wanted.messages[0], stored))
-    texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input or []
     named: dict[str, Any] = {"prompt_name": wanted.prompt_name, "prompt": wanted.prompt}
+    if wanted.messages is not None:
+        value = _embedded(entry, wanted.messages, stored)
+        if "prompt" in value and (wanted.prompt or wanted.prompt_name):
+            raise _invalid("messages", "has an instruction, and so has the request")
+        named.update(value)
+    else:
+        named["texts"] = [wanted.input] if isinstance(wanted.input, str) else wanted.input or []
     if is_forwarded(entry):
         named["dimensions"] = wanted.dimensions
-    given = {name: value for name, value in named.items() if value is not None}
-    return JobRequest(model=entry.name, input={"texts": texts, **given})
+    return JobRequest(model=entry.name, input={name: value for name, value in named.items() if value is not None})
 
 
-def _embedded_part(entry: CatalogueEntry, message: ConversationMessage, stored: Mapping[str, str]) -> dict[str, Any]:
-    """Return the input of a job for the only part of a message."""
+def _embedded(
+    entry: CatalogueEntry, messages: Sequence[ConversationMessage], stored: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the input of a job for one vector: a message of the user, and the instruction before it.
+
+    An empty answer behind the message, which vLLM needs to begin one, changes nothing here.
+    """
     if Capability.IMAGE_EMBEDDING not in capabilities_of(entry):
         raise _invalid("messages", f"is not supported by {entry.name}, which embeds texts alone; send `input`")
-    content = message.content
-    if message.role != "user" or (not isinstance(content, str) and len(content) != 1):
+    together = "items" in entry.input_schema.get("properties", {})
+    *before, message = messages[:-1] if len(messages) > 1 and _is_empty_answer(messages[-1]) else messages
+    parts = _parts(entry, message.content, len(before), stored)
+    parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+    if message.role != "user" or (not together and (before or len(parts) > 1)):
         raise _invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
-    part = content if isinstance(content, str) else content[0]
-    if isinstance(part, str | TextContent):
-        return {"texts": [part if isinstance(part, str) else part.text]}
-    return {"images": [_image(entry, part, "/messages/0/content/0", stored)]}
+    if [one.role for one in before] not in ([], ["system"], ["developer"]):
+        raise _invalid("messages", "is one message of the user, perhaps after a system message")
+    prompt = {"prompt": _text(entry, before[0].content, 0)} if before else {}
+    if len(parts) > 1:
+        return {"items": [parts], **prompt}
+    return {"texts": [parts[0]["text"]], **prompt} if "text" in parts[0] else {"images": [parts[0]["image"]], **prompt}
+
+
+def _is_empty_answer(message: ConversationMessage) -> bool:
+    parts = [message.content] if isinstance(message.content, str) else message.content
+    texts = [part.text if isinstance(part, TextContent) else part for part in parts]
+    return message.role == "assistant" and not any(texts)
 
 
 def read_body(model: type[BodyT], body: Any, refused: Mapping[str, tuple[Any, ...]] = _REFUSED) -> BodyT:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,8 @@ from penstock.processors.geo.read.suspected_nodata import Mask, count_blocks, fi
 from penstock.processors.geo.tiling.plan import Box
 
 Numbers = npt.NDArray[np.float64]
+#: Opens the scene to read some boxes of it.
+Look = Callable[[Sequence[Box]], AbstractContextManager[SceneRows]]
 
 #: Side of a window in pixels.
 _WINDOW_PX = 64
@@ -26,15 +29,15 @@ _LEAST_PX = 1024
 _MOST_PX = 24_000
 
 
-def sample_numbers(rows: SceneRows, within: Box, *, dates: int, block_rows: int) -> Numbers:
+def sample_numbers(look: Look, within: Box, *, dates: int, block_rows: int) -> Numbers:
     """Return float64 (bands, pixels) of at most 24,000 valid pixels of a box, without suspected undeclared fill.
 
     At most 25 windows are read, or 144 if those hold almost no data. A box that is hardly larger is read whole.
     """
     side = next((side for height, side in _GRIDS if block_rows <= height), 1)
-    found = _read(rows, within, side, dates)
+    found = _read(look, within, side, dates)
     if found.shape[1] < _LEAST_PX and side > 1 and not _is_small(within, side):
-        found = _read(rows, within, _FINE_GRID, dates)
+        found = _read(look, within, _FINE_GRID, dates)
     return found[:, :: -(-found.shape[1] // _MOST_PX) or 1]
 
 
@@ -56,11 +59,13 @@ def _is_small(box: Box, side: int) -> bool:
     return max(box.height, box.width) <= side * _WINDOW_PX
 
 
-def _read(rows: SceneRows, within: Box, side: int, dates: int) -> Numbers:
-    found = [np.empty((rows.count, 0))]
-    for box in windows(within.height, within.width, side):
-        for _, numbers, valid in rows.look(box.moved(within.top, within.left)):
-            found.append(numbers[:, valid & ~_fill(numbers, valid, dates)].astype(np.float64))
+def _read(look: Look, within: Box, side: int, dates: int) -> Numbers:
+    boxes = [box.moved(within.top, within.left) for box in windows(within.height, within.width, side)]
+    with look(boxes) as rows:
+        found = [np.empty((rows.count, 0))]
+        for box in boxes:
+            for _, numbers, valid in rows.look(box):
+                found.append(numbers[:, valid & ~_fill(numbers, valid, dates)].astype(np.float64))
     return np.concatenate(found, axis=1)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 from penstock.errors import InvalidInput
@@ -12,7 +14,9 @@ from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.number_sample import Numbers, sample_numbers
 from penstock.processors.geo.read.plausibility import Training, Verdict, judge
 from penstock.processors.geo.read.radiometry import EIGHT_BIT, PICTURE, Radiometry
-from penstock.processors.geo.read.scene_rows import open_rows
+from penstock.processors.geo.read.row_stream import SceneRows
+from penstock.processors.geo.read.scene_rows import fill_files, open_rows
+from penstock.processors.geo.tiling.plan import Box
 from penstock.reports import Issue
 
 #: Encodings that a message names at most.
@@ -30,8 +34,7 @@ def check_radiometry(inputs: Inputs, options: SceneOptions) -> tuple[str, ...]:
     if options.reflectance is None and all(band.range is None for band in options.bands):
         return ()
     block_rows = max(band.file.scene.block_rows for band in inputs.bands)
-    with open_rows(inputs) as rows:
-        numbers = sample_numbers(rows, inputs.box, dates=options.dates, block_rows=block_rows)
+    numbers = sample_numbers(partial(_look, inputs), inputs.box, dates=options.dates, block_rows=block_rows)
     training = Training(tuple(options.bands), options.reflectance)
     notes: list[str] = []
     for date, (start, end) in enumerate(pairwise(range(0, len(inputs.bands) + 1, len(options.bands))), start=1):
@@ -40,6 +43,15 @@ def check_radiometry(inputs: Inputs, options: SceneOptions) -> tuple[str, ...]:
         eight_bit = any(band.file.scene.dtype in ("uint8", "int8") for band in inputs.bands[start:end])
         notes += [label + note for note in check_numbers(numbers[start:end], used, training, label, eight_bit)]
     return tuple(notes)
+
+
+@contextmanager
+def _look(inputs: Inputs, boxes: Sequence[Box]) -> Iterator[SceneRows]:
+    """Fetch boxes of the scene, and open it: opened before, GDAL might have read what was not there yet."""
+    for box in boxes:
+        fill_files(inputs, box)
+    with open_rows(inputs) as rows:
+        yield rows
 
 
 def check_numbers(

@@ -35,10 +35,10 @@ _COUNTED_ROWS = 256
 Datasets = Mapping[InputFile, Any]
 
 
-def fill_files(inputs: Inputs, box: Box, masks: Box | None = None) -> Inputs:
+def fill_files(inputs: Inputs, box: Box, masks: Box | None = None, *, later: bool = False) -> Inputs:
     """Fetch the pixels of a box of the scene, of those files that are partial, and of masks the box `masks`.
 
-    `masks` is `box` by default; `NOWHERE` fetches nothing.
+    `masks` is `box` by default; `NOWHERE` fetches nothing. `later`: see `Media.fill`.
     """
     any_partial, in_masks = False, box if masks is None else masks
     for date, member in ((each, member) for each in inputs.dates for member in each.members):
@@ -49,17 +49,17 @@ def fill_files(inputs: Inputs, box: Box, masks: Box | None = None) -> Inputs:
                 flags = [file.scene.mask_band] if file.scene.mask_band else []
                 bands = [member.bands[at].band.index for at in used] + flags
                 if box != NOWHERE:
-                    _fill(file.partial, _in_the_file(box, date, member, used[0]), bands)
+                    _fill(file.partial, _in_the_file(box, date, member, used[0]), bands, later=later)
         mask = member.mask
         if mask is not None and mask.file.partial is not None:
             any_partial = True
-            _fill(mask.file.partial, _in_the_mask(in_masks, date, member, mask), [1])
+            _fill(mask.file.partial, _in_the_mask(in_masks, date, member, mask), [1], later=later)
     return replace(inputs, filled=box, filled_masks=in_masks) if any_partial else inputs
 
 
-def _fill(file: PartialTiff, box: Box, bands: Sequence[int]) -> None:
+def _fill(file: PartialTiff, box: Box, bands: Sequence[int], *, later: bool) -> None:
     if box != NOWHERE:
-        file.fill(box, bands)
+        file.fill(box, bands, later=later)
 
 
 @contextmanager

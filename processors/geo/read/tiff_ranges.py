@@ -73,12 +73,12 @@ class PartialTiff:
     #: The page that GDAL opens, and its masks.
     directories: tuple[Directory, ...]
 
-    def fill(self, box: Box, bands: Sequence[int]) -> None:
-        """Fetch the blocks with the pixels of a box, of bands from 1; masks too."""
+    def fill(self, box: Box, bands: Sequence[int], *, later: bool = False) -> None:
+        """Fetch the blocks with the pixels of a box, of bands from 1; masks too. `later`: see `Media.fill`."""
         planes = sorted({band - 1 for band in bands})
         page, *masks = self.directories
         ranges = [*page.blocks(box, planes), *(found for mask in masks for found in mask.blocks(box, (0,)))]
-        self.media.fill(self.reference, ranges)
+        self.media.fill(self.reference, ranges, later=later)
 
 
 def open_partial(media: Media, reference: str) -> PartialTiff | None:

@@ -1,7 +1,8 @@
 """Checkpoint files of finished strips, so that a later attempt does not compute them again.
 
 gzip of   header     JSON line: file type, digest of the plan, index of the strip
-          pieces     each a JSON line (box; names, dtypes, bands of the rasters; suspected nodata) and the raster bytes
+          pieces     each a JSON line (box; names, dtypes, bands of the rasters; suspected nodata; counts of classes)
+                     and the raster bytes
           end        JSON line: SHA-256 of everything above
 
 A file that is damaged, truncated, or from another plan is ignored completely.
@@ -26,12 +27,13 @@ import numpy.typing as npt
 from penstock.processors.geo.read.suspected_nodata import Suspect, SuspectCounts
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.raster_set import RasterArrays
+from penstock.processors.geo.write.stats import Counts
 
 #: Version of the file format; part of the plan's digest.
-FORMAT = 3
+FORMAT = 4
 #: gzip level: class maps compress to a few percent, probabilities to a third; higher levels double the time.
 _LEVEL = 1
-_MAX_LINE_BYTES = 10_000
+_MAX_LINE_BYTES = 30_000
 _CHUNK_BYTES = 2**20
 _NAME = re.compile(r"(?P<digest>[0-9a-f]{32})/strip-(?P<index>[0-9]{5,})")
 _DTYPE = re.compile(r"[<>|][uif][1248]")
@@ -63,7 +65,7 @@ class StripWriter:
         self._hash = hashlib.sha256()
         self._line(_header(digest, index))
 
-    def write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts) -> None:
+    def write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts, counts: Counts) -> None:
         """Add a piece."""
         arrays = {name: np.ascontiguousarray(array) for name, array in rasters.items()}
         self._line(
@@ -71,6 +73,7 @@ class StripWriter:
                 "box": list(asdict(box).values()),
                 "rasters": {name: [array.dtype.str, array.shape[0]] for name, array in arrays.items()},
                 "fill": [[*suspect, pixels] for suspect, pixels in suspects.items()],
+                "counts": counts,
             }
         )
         for array in arrays.values():
@@ -102,7 +105,7 @@ def is_whole(path: Path, digest: str, index: int) -> bool:
         return False
 
 
-def read_strip(path: Path) -> Iterator[tuple[Box, RasterArrays, SuspectCounts]]:
+def read_strip(path: Path) -> Iterator[tuple[Box, RasterArrays, SuspectCounts, Counts]]:
     """Yield the pieces of a complete file, in the order of writing."""
     with gzip.GzipFile(path) as file:
         _line(file)
@@ -112,7 +115,7 @@ def read_strip(path: Path) -> Iterator[tuple[Box, RasterArrays, SuspectCounts]]:
                 {name: _array(file, *raster, box) for name, raster in rasters.items()},
                 {Suspect(date, number): pixels for date, number, pixels in line["fill"]},
             )
-            yield box, arrays, SuspectCounts(suspects)
+            yield box, arrays, SuspectCounts(suspects), line["counts"]
 
 
 def _is_whole(file: gzip.GzipFile, digest: str, index: int) -> bool:

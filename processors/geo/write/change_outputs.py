@@ -68,7 +68,7 @@ class ChangeOutputs:
         rasters.open("change", 1).label_classes(labels, f"change of {self.name}")
         for box, earlier, later in _strips(self.before, rasters.path("classes")):
             change = change_of(earlier, later, self.of, self.ignored)
-            counts.add(change, box)
+            counts.add(counts.of(change, box))
             pairs.add(earlier, later, box)
             rasters.write_one("change", change[None], box)
         rasters.close()

@@ -8,6 +8,7 @@ finish      scratch rasters -> COGs, polygons, preview, statistics, STAC item
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from penstock.processors.geo.write.cog import Dtype
 from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.stac import bands_fields
-from penstock.processors.geo.write.stats import ClassCounts
+from penstock.processors.geo.write.stats import ClassCounts, Counts
 from penstock.processors.reductions import STEPS
 
 #: Outputs that need the class raster.
@@ -79,6 +80,26 @@ def _steps(probabilities: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_])
     return np.where(valid, steps, NODATA).astype(np.uint8)
 
 
+def class_counts(scene: Scene) -> ClassCounts:
+    """Return the counts of a scene of which nothing is counted yet."""
+    return ClassCounts(pixel_area(scene.crs, scene.transform, scene.height, scene.width))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTally:
+    """Tally of the classes of a segmentation's pieces."""
+
+    counts: ClassCounts
+
+    def of(self, rasters: RasterArrays, box: Box) -> Counts:
+        """Return the counts of the arrays of `encode` for a box."""
+        return self.counts.of(rasters["classes"][0], box)
+
+    def add(self, counts: Counts) -> None:
+        """Add the counts of a piece."""
+        self.counts.add(counts)
+
+
 class ClassOutputs:
     """Writer of a segmentation's rasters and artifacts. A context manager."""
 
@@ -101,7 +122,7 @@ class ClassOutputs:
             "confidence": ("uint8", 1 / STEPS, ["probability of the class"]),
         }
         self._averaged: Final = {name: made for name, made in averaged.items() if name in self._wanted}
-        self.counts = ClassCounts(pixel_area(scene.crs, scene.transform, scene.height, scene.width))
+        self.counts = class_counts(scene)
 
     def __enter__(self) -> ClassOutputs:
         if _FROM_CLASSES & self._wanted or self._request.change is not None:
@@ -114,8 +135,7 @@ class ClassOutputs:
         self._rasters.__exit__(*error)
 
     def write(self, rasters: RasterArrays, box: Box) -> None:
-        """Write the arrays of `encode` for a box of the scene, and count its classes. Boxes do not overlap."""
-        self.counts.add(rasters["classes"][0], box)
+        """Write the arrays of `encode` for a box of the scene. Boxes do not overlap."""
         self._rasters.write(rasters, box)
 
     def close(self) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
+import numpy as np
 import numpy.typing as npt
 
 from penstock.processors.geo.options import NODATA, ClassLabel
@@ -26,6 +27,8 @@ COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
 BLOCK_PX = 512
 #: Threads that compress a COG. The tiles are computed by then: the job waits for nothing else.
 _THREADS = min(8, os.cpu_count() or 1)
+#: Bytes of a raster whose overviews are kept uncompressed until the COG has them: it takes a third of them on the disk.
+_PLAIN_BYTES = 512 * 2**20
 #: Columns from which one thread does it alone: several hold 1.2 kB more for each column.
 _WIDE_PX = 40_000
 
@@ -113,9 +116,11 @@ def write_cog(
 
     The threads compress blocks side by side; the file's bytes do not depend on their number.
     """
-    with without_georeference():
-        with rasterio.open(scratch) as dataset:
-            threads = 1 if dataset.width > _WIDE_PX else threads
+    with without_georeference(), rasterio.open(scratch) as dataset:
+        threads = 1 if dataset.width > _WIDE_PX else threads
+        size = dataset.width * dataset.height * sum(np.dtype(dtype).itemsize for dtype in dataset.dtypes)
+    plain = {"COG_TMP_COMPRESSION": "NONE"} if size <= _PLAIN_BYTES else {}
+    with without_georeference(), rasterio.Env(**plain):
         rasterio.shutil.copy(
             scratch,
             path,

@@ -14,21 +14,35 @@ from penstock.processors.geo.options import NODATA, ClassLabel
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.area import PixelArea
 
+#: Pixels and area of the classes in a piece of a scene: a row (id, pixels, m²) for each class that it has.
+Counts = Sequence[tuple[int, int, float]]
+
 
 @dataclass(slots=True)
 class ClassCounts:
-    """Running counts. Tiles are added in the plan's order, so that the sums are identical in every run."""
+    """Running counts. Pieces are added in the plan's order, so that the sums are identical in every run.
+
+    A piece is counted once, where it is made: its counts are saved with it.
+    """
 
     area: PixelArea | None
     pixels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(NODATA + 1, dtype=np.int64))
     m2: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(NODATA + 1))
 
-    def add(self, classes: npt.NDArray[np.uint8], box: Box) -> None:
-        """Count a tile's class ids; `NODATA` is not a class."""
+    def of(self, classes: npt.NDArray[np.uint8], box: Box) -> Counts:
+        """Return the counts of a box from its class ids, uint8 (rows, columns); `NODATA` is not a class."""
         ids = classes.ravel().astype(np.intp)  # once: `bincount` would convert them each time
-        self.pixels += np.bincount(ids, minlength=NODATA + 1)
+        pixels = np.bincount(ids, minlength=NODATA + 1)
+        m2 = np.zeros(NODATA + 1)
         if self.area is not None:
-            self.m2 += np.bincount(ids, weights=self.area.of(box).ravel(), minlength=NODATA + 1)
+            m2 += np.bincount(ids, weights=self.area.of(box).ravel(), minlength=NODATA + 1)
+        return [(int(each), int(pixels[each]), float(m2[each])) for each in np.flatnonzero(pixels)]
+
+    def add(self, counts: Counts) -> None:
+        """Add the counts of a piece."""
+        for each, pixels, m2 in counts:
+            self.pixels[each] += pixels
+            self.m2[each] += m2
 
     def to_json(self, labels: Sequence[ClassLabel], total: int) -> dict[str, Any]:
         """Return the counts of a scene of `total` pixels; pixels that were never counted are nodata."""

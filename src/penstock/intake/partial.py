@@ -105,6 +105,11 @@ class PartialFile:
     #: Ranges that are there, in order, without overlaps.
     there: list[Range] = field(default_factory=list)
 
+    def require_size(self) -> None:
+        """Raise `MediaTooLarge` for a file of which not all may be fetched."""
+        if self.size_bytes > self.limit_bytes:
+            raise MediaTooLarge.beyond(self.limit_bytes)
+
     def fill(self, ranges: Iterable[Range]) -> int:
         """Fetch the ranges that are missing, and return their bytes.
 

@@ -85,7 +85,11 @@ def run(kind: str, path: Path, folder: Path) -> None:
 def main(folder: Path, height: int, width: int, kind: str) -> None:
     """Measure one scene: `halo`, `hann`, `sparse`, `objects` or `vectors`."""
     path, valid, request = folder / "scene.tif", height * width, {}
-    model = small_buffers(overlap="hann", halo_px=0, strip_bytes=32 * 2**20) if kind == "hann" else small_buffers()
+    model = (
+        small_buffers(overlap="hann", halo_px=0, halo_exact=False, strip_bytes=32 * 2**20)
+        if kind == "hann"
+        else small_buffers()
+    )
     if kind == "sparse":
         valid, model = write_sparse(path, height, width), make_model(tile_px=768, halo_px=96, strip_bytes=16 * 2**20)
         request = {"outputs": ("classes", "stats")}

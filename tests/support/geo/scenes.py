@@ -39,7 +39,7 @@ class Files:
     def is_partial(self, _reference: str) -> bool:
         return False
 
-    def fill(self, reference: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:
         """Local files are whole."""
 
     def fetch(self, reference: str, *, by_range: bool = False) -> None:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 
 from penstock.errors import ModelUnavailable, OutOfMemory, PenstockError, first_line
 from penstock.models import Model
+from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
 from penstock.workers.engine.transformers.quantised import require_no_scales, stays_quantised, unpacked
@@ -156,7 +157,8 @@ def known_types() -> Known:
             Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
             Task.TEXT_CLASSIFICATION: _fit(Task.TEXT_CLASSIFICATION, "SEQUENCE_CLASSIFICATION"),
             Task.TEXT_EMBEDDING: frozenset(texts - images),
-            Task.TEXT_IMAGE_EMBEDDING: _ONE_SPACE,
+            Task.TEXT_IMAGE_EMBEDDING: (TOWERS | frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES))
+            - UNFIT[Task.TEXT_IMAGE_EMBEDDING].keys(),
             Task.TEXT_GENERATION: frozenset(
                 {
                     *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -244,7 +246,5 @@ _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "
 
 #: Tasks whose networks take tokens, or cast their inputs.
 _OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
-#: Model types with one network for texts and one for images, whose vectors lie in one space.
-_ONE_SPACE = frozenset({"altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "siglip", "siglip2"})
 #: Model types that compare images with texts by the product of their embeddings.
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})

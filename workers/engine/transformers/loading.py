@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
+from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encodings import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
@@ -22,6 +23,7 @@ from penstock.workers.engine.transformers.images import (
     only_size_of,
 )
 from penstock.workers.engine.transformers.language import check_language, load_language
+from penstock.workers.engine.transformers.messages import check_messages
 from penstock.workers.engine.transformers.passes import load_masker, load_word_detector
 from penstock.workers.engine.transformers.photos import (
     load_depth_estimator,
@@ -83,6 +85,8 @@ def check_transformers(model: Model) -> None:
             check_conversation(directory)
         if directory.task is Task.TEXT_EMBEDDING:
             pooling_of(directory)
+        if directory.task is Task.TEXT_IMAGE_EMBEDDING and directory.config["model_type"] not in TOWERS:
+            check_messages(directory)
         if directory.task is Task.TEXT_GENERATION:
             found = check_language(directory)
             if is_continuous(model) and not keeps_cache(found, read_config(model)):

@@ -88,8 +88,8 @@ def _pooled(mode: Mode, hidden: Tensor, mask: Tensor) -> Tensor:
             return hidden[rows, mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)]
 
 
-def pooling_of(directory: HubDirectory) -> Pooling:
-    """Return the pooling of `modules.json`, else of the options `pooling` ("mean") and `normalize` (true).
+def pooling_of(directory: HubDirectory, default: Mode = Mode.MEAN) -> Pooling:
+    """Return the pooling of `modules.json`, else of the options `pooling` and `normalize` (true).
 
     Raises `ModelUnavailable` for modules and settings that are not computed.
     """
@@ -97,7 +97,7 @@ def pooling_of(directory: HubDirectory) -> Pooling:
     if (directory.path / "modules.json").is_file():
         return _of_modules(directory.path)
     try:
-        mode = Mode(options.get("pooling", Mode.MEAN))
+        mode = Mode(options.get("pooling", default))
     except ValueError as error:
         raise ModelUnavailable(f"`options.pooling` is one of {', '.join(Mode)}") from error
     return Pooling((mode,), _Normalize() if options.get("normalize", True) is True else nn.Identity())

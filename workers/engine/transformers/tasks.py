@@ -73,7 +73,6 @@ _HEADS = (
 
 _TORCHVISION = "only torchvision prepares its images, and Penstock prepares them without it"
 _MULTIPLE = "it makes a vector for each token, and this task makes one for each text or image"
-_NO_FORM = "each embedder made of it has a prompt and a pooling of its own, which no file of its directory names"
 _MORE = "it reads more than the tokens of a text: boxes, tables, entities or characters"
 _SPEECH = "only Whisper's networks tell the times of what is said"
 #: Model types that people bring for a task, and that this runner cannot serve there -> the reason.
@@ -110,10 +109,7 @@ UNFIT: Mapping[Task, Mapping[str, str]] = MappingProxyType(
             ),
             "reformer": "it takes texts of certain lengths only",
         },
-        Task.TEXT_IMAGE_EMBEDDING: {
-            **dict.fromkeys(("colmodernvbert", "colpali", "colqwen2"), _MULTIPLE),
-            **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), _NO_FORM),
-        },
+        Task.TEXT_IMAGE_EMBEDDING: dict.fromkeys(("colmodernvbert", "colpali", "colqwen2"), _MULTIPLE),
     }
 )  # fmt: skip
 

@@ -13,11 +13,13 @@ import torch
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
+from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.remembering import remembering
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.general import network_inputs
+from penstock.workers.engine.transformers.messages import load_message_embedder
 from penstock.workers.engine.transformers.similarity import pooled
 
 #: Kinds of prompts -> the network's method.
@@ -77,7 +79,9 @@ class TowersRunner:
 
 
 def load_text_image_embedder(directory: HubDirectory) -> Runner:
-    """Load a network that embeds texts and images. Option: `normalize` (true)."""
+    """Load a network with two towers, or a chat network that embeds. Option: `normalize` (true)."""
+    if directory.config.get("model_type") not in TOWERS:
+        return load_message_embedder(directory)
     model = directory.model
     device = TorchDevice.of(model)
     network = directory.load("AutoModel")
