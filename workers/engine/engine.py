@@ -438,6 +438,7 @@ class BatchingEngine:
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)
+            self._wakes.pass_on()
 
     def _isolate(self, items: Sequence[Item], resident: Resident, error: BaseException, *, retry: bool) -> None:
         """Bisect a failed batch until the prompt that causes the error is alone, and end its run."""
@@ -450,6 +451,7 @@ class BatchingEngine:
         half = len(items) // 2
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=retry)
+            self._wakes.pass_on()
 
     def _lose(self, error: DeviceLost) -> None:
         with self._lock:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, nullcontext
 
 import pytest
 
-from penstock.errors import Canceled
+from penstock.errors import Canceled, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.models import Model
 from penstock.workers.engine import runs
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.fake import load_fake
+from penstock.workers.engine.fake import FakeState, load_fake
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.wakes import Bell, Wakes
-from tests.support.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers
+from tests.support.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers, values
 
 JOBS = 8
 
@@ -146,6 +146,39 @@ def test_a_job_that_is_busy_with_an_output_keeps_no_other_from_theirs(pool: Thre
             others = [pool.submit(_ready, engine, model, number) for number in range(JOBS)]
             assert [other.result(WAIT_S) for other in others] == [[number] for number in range(JOBS)]
             assert [output.data["x"].tolist() for output in busy] == [[2], [3]]
+
+
+@pytest.mark.usefixtures("no_polls")
+@pytest.mark.parametrize("error", [OutOfMemory, ProcessorFailed])
+def test_the_first_half_of_a_failed_batch_has_its_answer_before_the_second_half_is_done(
+    pool: ThreadPoolExecutor, error: type[PenstockError]
+) -> None:
+    begin, gate_ended, taken = threading.Event(), threading.Event(), threading.Event()
+
+    def step(states: Sequence[FakeState]) -> None:
+        batch = values(states)
+        if batch == [-1]:
+            assert begin.wait(WAIT_S)
+        elif len(batch) > 1:
+            assert gate_ended.wait(WAIT_S)  # no other job that wakes is left to wake the first half's
+            raise error("too many")
+        elif finished:
+            assert taken.wait(WAIT_S)
+        finished.extend(number for number in batch if number >= 0)
+
+    finished: list[float] = []
+    with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
+        model = a_model(max_batch=2, on_step=step)
+        gate = pool.submit(_ready, engine, model, -1)
+        sources = [Source([number]) for number in range(2)]
+        jobs = [Job(pool, engine, model, source) for source in sources]
+        assert all(source.drawn.wait(WAIT_S) for source in sources)
+        begin.set()
+        assert gate.result(WAIT_S) == [-1]
+        gate_ended.set()
+        assert wait([job.result for job in jobs], WAIT_S, return_when=FIRST_COMPLETED).done
+        taken.set()
+        assert [job.outputs() for job in jobs] == [[0], [1]]
 
 
 def _ready(engine: BatchingEngine, model: Model, number: float) -> list[float]:
