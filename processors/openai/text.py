@@ -15,7 +15,8 @@ from penstock.processors.exchange import Exchange
 from penstock.processors.limits import check_items
 from penstock.processors.openai.body import Medium, chat_body, check_media, parameters
 from penstock.processors.openai.kinds import kinds_of
-from penstock.processors.openai.options import options_of
+from penstock.processors.openai.options import EngineOptions, options_of
+from penstock.processors.openai.recordings import check_recordings
 from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for, taking
 from penstock.processors.outputs import OUTPUTS
 
@@ -44,6 +45,7 @@ class OpenAIChat:
     def __init__(self, model: Model) -> None:
         options = options_of(model)
         self._model, self._most = model, options.media
+        self._is_in_worker = isinstance(options, EngineOptions)
         self.request = request_for(taking(kinds_of(model, options)), options)
 
     def pre_process(self, request: ChatRequest, media: Media) -> Prepared[None]:
@@ -51,6 +53,8 @@ class OpenAIChat:
         body, files = chat_body(request, media.path)
         check_items(len(files), self._model.limits, "/input", "media")
         check_media(files, self._most)
+        if self._is_in_worker:
+            check_recordings(body, files, self._model.limits)
         return _prepared("chat/completions", body, request, files)
 
     def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002

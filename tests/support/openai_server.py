@@ -28,12 +28,17 @@ class Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Listener
     body: dict[str, Any]
+    #: True: it answers nothing more, as a connection that is being closed.
+    is_over = False
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class's name)
         pass
 
     def do_GET(self) -> None:
         fake = self.server.fake
+        if self.is_over:
+            self.close_connection = True
+            return
         if fake.key is not None and self.headers.get("authorization") != f"Bearer {fake.key}":
             self.answer(401, {"error": {"message": f"wrong key {self.headers.get('authorization')}"}})
             return

@@ -24,6 +24,8 @@ from tests.support.openai_server import Connection, FakeServer, echo
 ROOT = Path(__file__).parents[2]
 #: A prompt that is computed until the engine ends.
 LONG = "long"
+#: A prompt that fails: the answer is 500 and its connection is over, as after an error that vLLM did not expect.
+FAILS = "fails"
 #: Words of each server that was started, a line of JSON each.
 STARTED = "PENSTOCKS_DOUBLE_STARTED"
 
@@ -80,6 +82,10 @@ def _compute() -> None:
 
 
 def _answer(connection: Connection, dead: threading.Event) -> None:
+    if connection.path.endswith("/chat/completions") and connection.asked == FAILS:
+        connection.is_over = True
+        connection.answer(500, {"error": {"message": "Error in WAV file", "code": 500}})
+        return
     if connection.path.endswith("/embeddings") or connection.asked != LONG:
         echo(connection)
         return

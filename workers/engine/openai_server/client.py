@@ -53,11 +53,12 @@ class Server:
         return self.called or f"the server at {self.url}"
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Yield a client of the server."""
+    async def connected(self, *, keeps: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+        """Yield a client of the server; one that does not keep connections makes one for each request."""
         options = self.options
         timeout = httpx.Timeout(options.timeout_s, connect=options.connect_timeout_s, pool=None)
-        limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency)
+        kept = options.concurrency if keeps else 0
+        limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=kept)
         # Given a transport, the client ignores limits of its own.
         transport = httpx.AsyncHTTPTransport(uds=self.socket, limits=limits, trust_env=False)
         async with httpx.AsyncClient(timeout=timeout, transport=transport, **self._common()) as client:

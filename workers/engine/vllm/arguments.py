@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import wave
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +82,9 @@ def check_arguments(model: Model, options: EngineOptions, *, memory_share: float
     except Exception as error:
         raise ModelUnavailable(f"vLLM rejects model {model.name!r}: {error_line(error)}") from error
     if model.processor == "openai-chat":
-        check_kinds(model, kinds_of(model, options), taken)
+        check_kinds(model, kinds := kinds_of(model, options), taken)
+        if "audio" in (taken if kinds is None else kinds):
+            check_audio(model, config)
 
 
 def kinds_taken(config: Any) -> Collection[str]:
@@ -88,6 +93,29 @@ def kinds_taken(config: Any) -> Collection[str]:
         return ()
     limits = vllm("multimodal").MULTIMODAL_REGISTRY.get_processing_info(config).supported_mm_limits
     return [kind for kind, most in limits.items() if most != 0]
+
+
+def check_audio(model: Model, config: Any) -> None:
+    """Have vLLM read a second of silence; raise `ModelUnavailable` where a package for recordings is missing."""
+    try:
+        import_module("av")
+        sound = vllm("multimodal.media").AudioMediaIO().load_bytes(_silence())
+        vllm("multimodal").MULTIMODAL_REGISTRY.get_processing_info(config).parse_mm_data({"audio": [sound]})
+    except (ImportError, OSError) as error:
+        raise ModelUnavailable(
+            f"vLLM cannot read recordings for model {model.name!r} here ({error_line(error)}): `pip install "
+            f"'vllm[audio]'`, or set `options.media = {{ audio = 0 }}`"
+        ) from error
+
+
+def _silence() -> bytes:
+    with BytesIO() as file:
+        with wave.open(file, "wb") as sound:
+            sound.setnchannels(1)
+            sound.setsampwidth(2)
+            sound.setframerate(8000)
+            sound.writeframes(bytes(2 * 8000))
+        return file.getvalue()
 
 
 def check_kinds(model: Model, kinds: Collection[str] | None, taken: Collection[str]) -> None:

@@ -77,7 +77,9 @@ class Serving:
     process: asyncio.subprocess.Process
     server: Server
     client: httpx.AsyncClient
-    #: Closes the client and removes the folder.
+    #: Looks whether it is well. A server closes the connection of a request that it failed, which another would meet.
+    looking: httpx.AsyncClient
+    #: Closes the clients and removes the folder.
     stack: AsyncExitStack
     #: The latest lines that it wrote.
     lines: bytearray = field(default_factory=bytearray)
@@ -100,7 +102,7 @@ class Serving:
 
     async def is_well(self) -> bool:
         """Return True if it answers and its engine works. Does not wait for one that ends meanwhile."""
-        asking = asyncio.ensure_future(self.client.get("http://vllm/health", timeout=WELL_S))
+        asking = asyncio.ensure_future(self.looking.get("http://vllm/health", timeout=WELL_S))
         ending = asyncio.ensure_future(self.process.wait())
         try:
             await asyncio.wait([asking, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -208,6 +210,7 @@ class VllmServer:
             folder = Path(stack.enter_context(_folder()))
             server = Server("http://vllm/v1", self._options, None, socket=str(folder / "socket"), called="vLLM")
             client = await stack.enter_async_context(server.connected())
+            looking = await stack.enter_async_context(server.connected(keeps=False))
             # A pipe of our own: with one of asyncio, `wait()` would also wait for processes that hold it open.
             output, theirs = os.pipe()
             lines = stack.enter_context(os.fdopen(output, "rb", buffering=0))
@@ -217,7 +220,7 @@ class VllmServer:
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
                     start_new_session=True,
                 )  # fmt: skip
-            serving = Serving(process, server, client, stack.pop_all())
+            serving = Serving(process, server, client, looking, stack.pop_all())
         serving.reading = asyncio.get_running_loop().create_task(serving.read(lines))
         return serving
 

@@ -153,11 +153,12 @@ def test_a_job_that_is_busy_with_an_output_keeps_no_other_from_theirs(pool: Thre
 def test_the_first_half_of_a_failed_batch_has_its_answer_before_the_second_half_is_done(
     pool: ThreadPoolExecutor, error: type[PenstockError]
 ) -> None:
-    begin, gate_ended, taken = threading.Event(), threading.Event(), threading.Event()
+    begun, begin, gate_ended, taken = (threading.Event() for _ in range(4))
 
     def step(states: Sequence[FakeState]) -> None:
         batch = values(states)
         if batch == [-1]:
+            begun.set()
             assert begin.wait(WAIT_S)
         elif len(batch) > 1:
             assert gate_ended.wait(WAIT_S)  # no other job that wakes is left to wake the first half's
@@ -170,6 +171,7 @@ def test_the_first_half_of_a_failed_batch_has_its_answer_before_the_second_half_
     with closing(BatchingEngine(Runners.of({"fake": load_fake}))) as engine:
         model = a_model(max_batch=2, on_step=step)
         gate = pool.submit(_ready, engine, model, -1)
+        assert begun.wait(WAIT_S)
         sources = [Source([number]) for number in range(2)]
         jobs = [Job(pool, engine, model, source) for source in sources]
         assert all(source.drawn.wait(WAIT_S) for source in sources)

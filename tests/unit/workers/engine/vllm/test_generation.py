@@ -27,7 +27,7 @@ from penstock.workers.engine.vllm.generation import expected_bytes
 from penstock.workers.engine.vllm.served import environment, not_started, reason_in
 from tests.support.engine_jobs import never
 from tests.support.polling import wait_for
-from tests.support.vllm_command import LONG, vllm_command
+from tests.support.vllm_command import FAILS, LONG, vllm_command
 
 GIB = 2**30
 
@@ -211,6 +211,14 @@ def test_a_killed_process_fails_its_requests_and_the_next_one_starts_another(
     assert ask(engine, model, "one two")[-1].data["text"] == "one two"
     assert all(map(ended, before.values()))
     assert len(started.read_text().splitlines()) == 2
+
+
+def test_a_request_that_failed_ends_no_server_that_is_well(engine: BatchingEngine, source: Path, started: Path) -> None:
+    model = a_model(source, concurrency=1)
+    with pytest.raises(ModelServerFailed, match="vLLM answered 500: Error in WAV file"):
+        ask(engine, model, FAILS)
+    assert ask(engine, model, "one two")[-1].data["text"] == "one two"
+    assert len(started.read_text().splitlines()) == 1
 
 
 def test_a_server_that_does_not_start_is_told_in_its_words(engine: BatchingEngine, source: Path) -> None:
