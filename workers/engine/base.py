@@ -41,11 +41,14 @@ Step = Done | Continue
 def shapes_of(prompt: Prompt) -> Hashable:
     """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
     # The network gets floats: tiles of files of any type share a batch, however their scores are reduced.
-    named = [(name, value) for name, value in sorted(prompt.data.items()) if name not in BESIDE]
-    floats = has_numbers(prompt.data)
+    data = prompt.data
+    floats = has_numbers(data)
     return tuple(
-        (name, getattr(value, "shape", None), _FLOAT32 if floats and name == PIXELS else _kind(value))
-        for name, value in named
+        [
+            (name, getattr(value, "shape", None), _FLOAT32 if floats and name == PIXELS else _kind(value))
+            for name, value in (sorted(data.items()) if len(data) > 1 else data.items())
+            if name not in BESIDE
+        ]
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 #: Key of prompts that may share a batch: the model, and the runner's own key.
 Bucket = TypeVar("Bucket")
@@ -73,8 +73,7 @@ class Limit:
         return max(1, int(min(self.prompts, self.cost // max(1, cost))))
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """A chosen prompt: its queue, and its position in the queue."""
 
     queue: int
@@ -99,16 +98,12 @@ def compose(queues: Sequence[Queue[Bucket]], limit: Callable[[Bucket], Limit]) -
     bucket's limit. So a prompt waits for at most as many batches as there are queues plus older prompts in its own
     queue, however many prompts another job has, and no prompt waits that would have fitted.
     """
-    order = sorted(
-        (index for index, queue in enumerate(queues) if queue.waiting),
-        key=lambda index: (queues[index].turn, queues[index].left),
-    )
-    bucket = next((item.bucket for index in order for item in queues[index].waiting if _advances(item, limit)), None)
+    turns = sorted([(queue.turn, queue.left, index) for index, queue in enumerate(queues) if queue.waiting])
+    sources = [(index, queues[index].waiting) for _turn, _left, index in turns]
+    bucket = next((item.bucket for _, waiting in sources for item in waiting if _advances(item, limit)), None)
     if bucket is None:
         return None
-    allowed = limit(bucket)
-    sources = [(index, _matching(queues[index].waiting, bucket)) for index in order]
-    picks, full = _take_turns(sources, allowed)
+    picks, full = _take_turns(sources, bucket, limit(bucket))
     return Batch(bucket, tuple(picks), full)
 
 
@@ -117,33 +112,34 @@ def _advances(item: Waiting[Bucket], limit: Callable[[Bucket], Limit]) -> bool:
     return item.awake if item.begun else limit(item.bucket).begin > 0
 
 
-def _matching(waiting: Sequence[Waiting[Bucket]], bucket: Bucket) -> Iterator[tuple[int, Waiting[Bucket]]]:
-    """Yield the prompts of a bucket that are awake, with their positions."""
-    return ((position, item) for position, item in enumerate(waiting) if item.bucket == bucket and item.awake)
-
-
 def _take_turns(
-    sources: Sequence[tuple[int, Iterator[tuple[int, Waiting[Bucket]]]]], allowed: Limit
+    sources: Sequence[tuple[int, Sequence[Waiting[Bucket]]]], bucket: Bucket, allowed: Limit
 ) -> tuple[list[Pick], bool]:
-    """Take one prompt of each source per round up to the limit; return the picks, and True if the limit was reached.
+    """Take one prompt of the bucket that is awake from each queue per round up to the limit.
 
-    A source whose next prompt costs too much, or may not begin, is finished: later prompts must not overtake.
+    Return the picks, and True if the limit was reached. A queue whose next prompt costs too much, or may not begin, is
+    finished: later prompts must not overtake.
     """
     picks: list[Pick] = []
     cost, new, full = 0, 0, False
-    while sources:
+    # Every prompt of a batch passes here, at thousands per second: no generators.
+    turns = [(index, waiting, 0) for index, waiting in sources]
+    while turns:
         going = []
-        for index, source in sources:
+        for index, waiting, begin in turns:
             if len(picks) >= allowed.prompts:
                 return picks, True
-            if (found := next(source, None)) is None:
+            for position in range(begin, len(waiting)):
+                item = waiting[position]
+                if item.bucket == bucket and item.awake:
+                    break
+            else:
                 continue
-            position, item = found
             if (picks and cost + item.cost > allowed.cost) or (not item.begun and new >= allowed.begin):
                 full = True
                 continue
             picks.append(Pick(index, position))
             cost, new = cost + item.cost, new + (not item.begun)
-            going.append((index, source))
-        sources = going
+            going.append((index, waiting, position + 1))
+        turns = going
     return picks, full or len(picks) >= allowed.prompts or cost >= allowed.cost

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from traceback import format_exception
 from typing import assert_never
 
 import structlog
@@ -26,17 +24,18 @@ from penstock.workers.engine.base import Check, Continue, Done, OnBatch, OnDevic
 from penstock.workers.engine.batch_search import search
 from penstock.workers.engine.batching import Batch, Pick, compose
 from penstock.workers.engine.device_time import DeviceTime
+from penstock.workers.engine.feeder import Feeder
 from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Residency, Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
+from penstock.workers.engine.steps import charge, close_prompts, log_cause, take_step, translated
+from penstock.workers.engine.wakes import Bell, Wakes
 
 log = structlog.get_logger(__name__)
 
 #: Seconds that a device waits after a batch for prompts that are being drawn, to fill the next batch.
 COLLECT_S = 0.003
-#: Longest wait for a feeder thread to begin, in seconds.
-BEGIN_S = 1.0
 
 
 class BatchingEngine:
@@ -65,7 +64,8 @@ class BatchingEngine:
         self._residency = Residency(runners, max_models=max_models, budget_bytes=budget)
         self._ahead = Window(ahead_prompts, ahead_bytes)
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
+        self._work = Bell(self._lock)
+        self._wakes = Wakes()
         self._runs: list[Run] = []
         #: Number of batches so far.
         self._batches = 0
@@ -133,37 +133,21 @@ class BatchingEngine:
         check = self._guarded(check)
         with self._using(model, check) as resident:
             run = self._open(resident, inf if cost is None else cost, on_batch, on_device)
+            feeder = None if ready else Feeder(partial(self._feed, run, prompts), f"feed-{model.name}")
             try:
-                with self._feeding(run, prompts, ready=ready):
-                    yield from run.take(check)
+                if feeder is None:
+                    self._feed(run, prompts, ready=True)
+                else:
+                    feeder.start()
+                yield from run.take(check)
             except ProcessorFailed as error:
-                _log_cause(model, error)
+                log_cause(model, error)
                 raise
-
-    @contextmanager
-    def _feeding(self, run: Run, prompts: Iterator[Prompt], *, ready: bool) -> Iterator[None]:
-        """Draw a run's prompts, in a thread of their own unless they are `ready`; the run ends with the block."""
-        if ready:
-            try:
-                self._feed(run, prompts, threading.Event(), ready=True)
-                yield
             finally:
                 with self._lock:
                     self._remove(run)
-            return
-        begun = threading.Event()
-        name = f"feed-{run.resident.model.name}"
-        feeder = threading.Thread(target=self._feed, args=(run, prompts, begun), daemon=True, name=name)
-        try:
-            feeder.start()
-            yield
-        finally:
-            with self._lock:
-                self._remove(run)
-            # Ctrl-C may interrupt `start` although the feeder began: wait, so that nobody closes prompts in use.
-            begun.wait(BEGIN_S)
-            if feeder.is_alive():
-                feeder.join()
+                if feeder is not None:
+                    feeder.wait()
 
     def fill(self, model: Model, prompt: Prompt, *, check: Check) -> int:
         """Return how many copies of a prompt fit into a batch, by running them; see `Engine.fill`."""
@@ -217,7 +201,7 @@ class BatchingEngine:
             for run in self._runs:
                 run.end(Drained())
             self._runs.clear()
-            self._work.notify_all()
+            self._work.ring()
         self._scheduler.join(timeout_s)
         if self._scheduler.is_alive():
             log.error("engine.busy_at_close", timeout_s=timeout_s)
@@ -241,8 +225,11 @@ class BatchingEngine:
     @contextmanager
     def _using(self, model: Model, check: Check) -> Iterator[Resident]:
         try:
-            with self._residency.using(model, check) as resident:
+            resident = self._residency.acquire(model, check)
+            try:
                 yield resident
+            finally:
+                self._residency.release(resident)
         except DeviceLost as error:
             # Raised while loading or copying: the scheduler may not have failed yet.
             self._lose(error)
@@ -256,9 +243,8 @@ class BatchingEngine:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
         if resident.elsewhere is not None:
             resident.elsewhere.listen(self._wake)
-        ready, room = threading.Condition(self._lock), threading.Condition(self._lock)
         run = Run(
-            resident, Window(prompts, self._ahead.bytes), ready, room, left=cost, on_batch=on_batch,
+            resident, Window(prompts, self._ahead.bytes), self._lock, self._wakes, left=cost, on_batch=on_batch,
             on_device=on_device, listener=listener(),
         )  # fmt: skip
         with self._lock:
@@ -269,17 +255,16 @@ class BatchingEngine:
                 self._runs.append(run)
         return run
 
-    def _feed(self, run: Run, prompts: Iterator[Prompt], begun: threading.Event, *, ready: bool = False) -> None:
-        begun.set()
+    def _feed(self, run: Run, prompts: Iterator[Prompt], *, ready: bool = False) -> None:
         error = None
         try:
             self._draw(run, prompts, ready=ready)
         except BaseException as raised:
             if ready and not isinstance(raised, Exception):
                 raise  # Ctrl-C in the caller's own thread
-            error = _translated(raised, run.resident.model, "preparation")
+            error = translated(raised, run.resident.model, "preparation")
         finally:
-            _close(prompts)
+            close_prompts(prompts)
         with self._lock:
             if error:
                 self._remove(run, error)
@@ -291,11 +276,14 @@ class BatchingEngine:
             prompt = next(prompts, None)
             if prompt is None:
                 return
-            with listening(run.listener):
+            if ready or run.listener is None:  # the job's own thread is heard, and a feeder's is not
                 item = Item.of(run, prompt)
+            else:
+                with listening(run.listener):
+                    item = Item.of(run, prompt)
             with self._lock:
                 run.add(item)
-                self._work.notify_all()
+                self._work.ring()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
         """Submit prompts together, so that they share a batch; drop the outputs.
@@ -311,7 +299,7 @@ class BatchingEngine:
                 for item in items:
                     run.add(item)
                 run.no_more_prompts()
-                self._work.notify_all()
+                self._work.ring()
             for _ in run.take(check):
                 pass
             took_s = self._clock() - begun_s
@@ -329,7 +317,7 @@ class BatchingEngine:
 
     def _wake(self) -> None:
         with self._lock:
-            self._work.notify_all()
+            self._work.ring()
 
     # The scheduler's side
 
@@ -362,12 +350,16 @@ class BatchingEngine:
                 if batch is None:
                     # The device is idle: the next prompt goes at once.
                     collect_until = 0.0
-                    self._work.wait()
+                    self._work.wait(wakes=self._wakes)
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
-                    self._work.wait(left_s)
+                    self._work.wait(left_s, wakes=self._wakes)
                 else:
-                    return self._take_batch(batch)
-            return []
+                    items = self._take_batch(batch)
+                    break
+            else:
+                items = []
+        self._wakes.pass_on()
+        return items
 
     def _may_grow(self, batch: Batch[Bucket]) -> bool:
         """Return True if waiting could fill the batch; prompts between two steps never wait."""
@@ -399,28 +391,30 @@ class BatchingEngine:
             return
         no_room, begun_s = None, time.monotonic()
         try:
-            steps = _step(resident, items)
+            steps = take_step(resident, items)
         except DeviceLost as error:
             self._lose(error)
         except OutOfMemory as error:
-            _charge(items, time.monotonic() - begun_s)
+            charge(items, time.monotonic() - begun_s)
             no_room = error.detail
         except BaseException as error:
-            _charge(items, time.monotonic() - begun_s)
+            charge(items, time.monotonic() - begun_s)
             self._isolate(items, resident, error, retry=retry)
         else:
-            _charge(items, time.monotonic() - begun_s)
+            charge(items, time.monotonic() - begun_s)
             self._deliver(items, steps)
         if no_room is not None:
             # Outside the handler nothing refers to the error, whose frames hold the batch that did not fit.
             self._shrink(items, resident, no_room, retry=retry)
 
     def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
+        """Give the runs of a batch their answers. The first job's thread wakes when the next batch is composed."""
         with self._lock:
             self._batch_sizes[items[0].run.resident.model.name] = len(items)
-            progress = dict.fromkeys((item.run for item in items), 0.0)
+            progress: dict[Run, float] = {}
             for item, step in zip(items, steps, strict=True):
-                progress[item.run] += item.reach(1.0 if isinstance(step, Done) else step.done)
+                more = item.reach(1.0 if isinstance(step, Done) else step.done)
+                progress[item.run] = progress.get(item.run, 0.0) + more
             for run, prompts in progress.items():
                 run.report_batch(len(items), prompts)
             for item, step in zip(items, steps, strict=True):
@@ -444,11 +438,12 @@ class BatchingEngine:
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)
+            self._wakes.pass_on()
 
     def _isolate(self, items: Sequence[Item], resident: Resident, error: BaseException, *, retry: bool) -> None:
         """Bisect a failed batch until the prompt that causes the error is alone, and end its run."""
         if len(items) == 1:
-            ours = _translated(error, resident.model, "neural network")
+            ours = translated(error, resident.model, "neural network")
             with self._lock:
                 items[0].drop()
                 self._remove(items[0].run, ours)
@@ -456,6 +451,7 @@ class BatchingEngine:
         half = len(items) // 2
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=retry)
+            self._wakes.pass_on()
 
     def _lose(self, error: DeviceLost) -> None:
         with self._lock:
@@ -465,60 +461,6 @@ class BatchingEngine:
             for run in self._runs:
                 run.end(DeviceLost(error.detail))
             self._runs.clear()
-            self._work.notify_all()
+            self._work.ring()
+        self._wakes.pass_on()
         log.error("engine.device_lost", detail=error.detail)
-
-
-def _step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
-    runs = {item.run for item in items}
-    # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
-    with listening(items[0].run.listener if len(runs) == 1 else None):
-        steps = resident.runner.step([item.state for item in items])
-    if len(steps) != len(items) or not all(map(_well_formed, steps)):
-        raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
-    return steps
-
-
-def _charge(items: Sequence[Item], seconds: float) -> None:
-    """Share the time of a step out over the runs of its prompts, by the prompts' costs."""
-    costs = Counter[Run]()
-    for item in items:
-        costs[item.run] += max(1, item.cost)
-    for run, cost in costs.items():
-        if run.on_device is not None:
-            run.on_device(seconds * cost / costs.total())
-
-
-def _well_formed(step: object) -> bool:
-    match step:
-        case Done(output):
-            return isinstance(output, Output) and not output.partial
-        case Continue(_, partial):
-            return partial is None or (isinstance(partial, Output) and partial.partial)
-        case _:
-            return False
-
-
-def _translated(error: BaseException, model: Model, part: str) -> PenstockError:
-    if isinstance(error, PenstockError):
-        return error
-    failure = ProcessorFailed(f"the {part} of model {model.name!r} failed on this input ({type(error).__name__})")
-    failure.__cause__ = error
-    return failure
-
-
-def _log_cause(model: Model, failure: ProcessorFailed) -> None:
-    """Log the cause, which the caller does not see. Runs in the job's thread: the scheduler renders no tracebacks."""
-    if failure.__cause__ is not None:
-        text = "".join(format_exception(failure.__cause__))
-        log.error("engine.foreign_error", model=model.name, detail=failure.detail, traceback=text)
-
-
-def _close(prompts: Iterator[Prompt]) -> None:
-    """Close a generator, so that its files are closed before the job goes on."""
-    close: Callable[[], None] | None = getattr(prompts, "close", None)
-    try:
-        if close is not None:
-            close()
-    except Exception:
-        log.exception("engine.prompts_not_closed")

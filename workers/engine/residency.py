@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -75,14 +74,36 @@ class Residency:
         #: Bytes of each model when it was last loaded.
         self._known_bytes: dict[Key, int] = {}
 
-    @contextmanager
-    def using(self, model: Model, check: Check) -> Iterator[Resident]:
-        """Load the model unless it is loaded, and keep it loaded inside the block."""
-        resident = self._acquire(model, check)
-        try:
-            yield resident
-        finally:
-            self.release(resident)
+    def acquire(self, model: Model, check: Check) -> Resident:
+        """Load the model unless it is loaded, and add a user, which `release` removes."""
+        key = model.name, model.revision
+        check()
+        with self._changed:
+            if resident := self._used(key):
+                return resident
+        expected = self._expected_bytes(key, model)
+        while True:
+            check()
+            with self._changed:
+                if resident := self._used(key):
+                    return resident
+                size = self._known_bytes.get(key, expected)
+                self._refuse_if_too_large(model, size)
+                if key in self._loading or (idle := self._make_room(size)) is None:
+                    self._changed.wait(POLL_S)
+                    continue
+                self._loading[key] = size
+            for unused in idle:
+                _unload(unused)
+            if resident := self._load(key, model):
+                return resident
+
+    def _used(self, key: Key) -> Resident | None:
+        """Return a loaded model with one more user. The lock must be held."""
+        if resident := self._residents.get(key):
+            resident.users += 1
+            self._residents.move_to_end(key)
+        return resident
 
     def hold(self, resident: Resident) -> None:
         """Add a user to a model that has users."""
@@ -93,7 +114,8 @@ class Residency:
         """Remove a user from a model."""
         with self._changed:
             resident.users -= 1
-            self._changed.notify_all()
+            if not resident.users:  # only then it may make room for another model
+                self._changed.notify_all()
 
     def names(self) -> frozenset[str]:
         """Return the names of the loaded models."""
@@ -116,27 +138,6 @@ class Residency:
             self._residents.clear()
         for resident in residents:
             _unload(resident)
-
-    def _acquire(self, model: Model, check: Check) -> Resident:
-        key = model.name, model.revision
-        expected = self._expected_bytes(key, model)
-        while True:
-            check()
-            with self._changed:
-                if resident := self._residents.get(key):
-                    resident.users += 1
-                    self._residents.move_to_end(key)
-                    return resident
-                size = self._known_bytes.get(key, expected)
-                self._refuse_if_too_large(model, size)
-                if key in self._loading or (idle := self._make_room(size)) is None:
-                    self._changed.wait(POLL_S)
-                    continue
-                self._loading[key] = size
-            for unused in idle:
-                _unload(unused)
-            if resident := self._load(key, model):
-                return resident
 
     def _expected_bytes(self, key: Key, model: Model) -> int:
         """Return the bytes of a model when last loaded, else the estimate, which is at most the whole budget.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.listening import Listener
@@ -16,10 +16,10 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, OnBatch, OnDevice
 from penstock.workers.engine.batching import Limit, Turn
 from penstock.workers.engine.residency import POLL_S, Resident
+from penstock.workers.engine.wakes import Bell, Wakes
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """The key of prompts that may share a batch: the loaded model, and the runner's own key."""
 
     resident: Resident
@@ -67,8 +67,10 @@ class Item:
     @property
     def awake(self) -> bool:
         """False while another engine works on the prompt and has nothing new."""
+        if not self.begun:
+            return True
         elsewhere = self.bucket.resident.elsewhere
-        return elsewhere is None or not self.begun or elsewhere.awake(self.state)
+        return elsewhere is None or elsewhere.awake(self.state)
 
     def drop(self) -> None:
         """End the prompt's work in another engine. The lock must be held."""
@@ -81,24 +83,26 @@ class Item:
         return progress
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """The limit of a run's prompts that are waiting, on the device, or answered and not yet taken."""
 
     prompts: int
     bytes: int
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class Run:
-    """One call of `Engine.run`. Every field is guarded by the engine's lock, which both conditions share."""
+    """One call of `Engine.run`. Every field is guarded by the engine's lock, which both bells share."""
 
     resident: Resident
     window: Window
-    #: Notified when the job has an output, the end or an error to take.
-    ready: threading.Condition
-    #: Notified when a prompt may be drawn, or the run is over.
-    room: threading.Condition
+    lock: Lock
+    #: The jobs' threads that have an output to take.
+    wakes: Wakes
+    #: Rung when the job has an output, the end or an error to take.
+    ready: Bell = field(init=False)
+    #: Rung when a prompt may be drawn, or the run is over.
+    room: Bell = field(init=False)
     #: Admitted prompts that wait for a step, in order.
     waiting: list[Item] = field(default_factory=list)
     outputs: dict[int, Output] = field(default_factory=dict)
@@ -124,6 +128,9 @@ class Run:
     over_s: float = inf
     error: PenstockError | None = None
 
+    def __post_init__(self) -> None:
+        self.ready, self.room = Bell(self.lock), Bell(self.lock)
+
     @property
     def wants_prompts(self) -> bool:
         """True while the next prompt may be drawn."""
@@ -135,7 +142,7 @@ class Run:
 
     def wait_for_room(self) -> bool:
         """Wait until the next prompt may be drawn; return False once the run is over."""
-        with self.room:
+        with self.lock:
             while not self.over and not self.wants_prompts:
                 self.room.wait()
             return not self.over
@@ -151,13 +158,14 @@ class Run:
             item.drop()
 
     def answer(self, item: Item, output: Output) -> None:
-        """Store a prompt's output. The lock must be held."""
+        """Store a prompt's output; the job's thread is woken in its turn. The lock must be held."""
         if not self.over:
             self.held_bytes[item.index] = size_bytes(output.data)
             self.partials.pop(item.index, None)
             self.outputs[item.index] = output
             self.left -= item.cost
-            self.ready.notify_all()
+            if item.index == self.taken:
+                self.wakes.add(self.ready)
 
     def report_batch(self, prompts: int, progress: float) -> None:
         """Report a batch of so many prompts that advanced this run by `progress` prompts. The lock must be held."""
@@ -178,12 +186,13 @@ class Run:
             self.held_bytes[item.index] = item.bytes + size_bytes(partial.data)
             self.partials[item.index] = partial
             if item.index == self.taken:
-                self.ready.notify_all()
+                self.wakes.add(self.ready)
 
     def no_more_prompts(self) -> None:
         """Note that no more prompts will come. The lock must be held."""
         self.exhausted = True
-        self.ready.notify_all()
+        if self.taken == self.drawn:
+            self.ready.ring()
 
     def end(self, error: PenstockError | None = None) -> None:
         """End the run; only the first error is kept. The lock must be held."""
@@ -194,23 +203,29 @@ class Run:
             item.drop()
         # Runners free a state's memory when the state is deleted.
         self.waiting.clear()
-        self.ready.notify_all()
-        self.room.notify_all()
+        self.ready.ring()
+        self.room.ring()
 
     def take(self, check: Check) -> Iterator[Output]:
         """Yield outputs in the prompts' order, partial ones between; raise the run's error or the error of `check`."""
         while True:
             check()
-            with self.ready:
-                if self.error:
-                    raise self._hand_over(self.error)
-                if self.exhausted and self.taken == self.drawn:
-                    return
-                output = self._next()
-                if output is None:
-                    self.ready.wait(POLL_S)
-                    continue
-            yield output
+            waited = False
+            try:
+                with self.lock:
+                    if self.error:
+                        raise self._hand_over(self.error)
+                    if self.exhausted and self.taken == self.drawn:
+                        return
+                    output = self._next()
+                    if output is None:
+                        waited = True
+                        self.ready.wait(POLL_S)
+            finally:
+                if waited:
+                    self.wakes.pass_on()
+            if output is not None:
+                yield output
 
     def _hand_over(self, error: PenstockError) -> PenstockError:
         """Return the error and forget it: its frames hold states, which hold the run. The lock must be held."""
@@ -224,10 +239,13 @@ class Run:
             return self.partials.pop(self.taken, None)
         del self.held_bytes[self.taken]
         self.taken += 1
-        self.room.notify_all()
+        self.room.ring()
         return output
 
 
 def size_bytes(data: Any) -> int:
     """Return the bytes of a prompt's or an output's arrays."""
-    return sum(int(getattr(array, "nbytes", 0)) for array in data.values())
+    size = 0
+    for value in data.values():
+        size += getattr(value, "nbytes", 0)
+    return int(size)

@@ -20,6 +20,7 @@ from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
 from penstock.workers.engine.residency import Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Item, Run, Window
+from penstock.workers.engine.wakes import Wakes
 from tests.support.engine_jobs import WAIT_S, a_model, never, numbers, run_all
 
 
@@ -100,7 +101,7 @@ def test_partial_outputs_come_before_their_own_prompt_s_output_and_after_those_b
 def test_a_partial_output_counts_against_what_a_run_may_hold() -> None:
     lock = threading.Lock()
     resident = Resident(a_model(), FakeRunner(), load_s=0)
-    run = Run(resident, Window(8, 1000), threading.Condition(lock), threading.Condition(lock))
+    run = Run(resident, Window(8, 1000), lock, Wakes())
     (prompt,) = numbers([1])
     item = Item.of(run, prompt)
     with lock:
