@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from penstock.storage.redis import records
 from penstock.storage.redis.records import JobStore
 from tests.support.bare_store import LIMITS, claim, submit
 
@@ -93,6 +95,15 @@ def test_a_lane_that_an_older_release_emptied_goes(crowded: JobStore) -> None:
     crowded.client.zadd(NAMES, {"m/gone": 0})
     assert claim(crowded) == []
     assert crowded.client.zscore(NAMES, "m/gone") is None
+
+
+@pytest.mark.parametrize("look", [claim, lambda store: store.run(records.sweep())], ids=["claim", "sweep"])
+def test_names_of_an_empty_queue_go(store: JobStore, look: Callable[[JobStore], object]) -> None:
+    submit(store, "own", MANY)
+    claim(store)
+    store.client.zadd(NAMES, {"m/gone": 0})
+    look(store)
+    assert not store.client.exists(NAMES)
 
 
 def test_a_model_with_very_many_lanes_is_found_in_the_order_of_all(crowded: JobStore) -> None:

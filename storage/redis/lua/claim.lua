@@ -181,6 +181,7 @@ if #claims > 0 then
   local lane = redis.call('ZRANGE', qkey(queue, 'lanes'), 0, 0)[1]
   more = lane and call_for(queue, (split(lane))) == 1 or false
 else
+  forget_names(queue)
   redis.call('DEL', P .. 'bell:' .. args.slot)
   for _, each in ipairs(tonumber(args.listen_us) > 0 and args.listens or {}) do
     redis.call('ZADD', qkey(each, 'listening'), int(now + args.listen_us), args.slot)

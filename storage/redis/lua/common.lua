@@ -360,6 +360,11 @@ local function dequeue(job)
   end
 end
 
+-- Remove what older releases have left of a queue's index of names once nothing waits.
+local function forget_names(queue)
+  if redis.call('EXISTS', qkey(queue, 'lanes')) == 0 then redis.call('DEL', qkey(queue, 'names')) end
+end
+
 local function unlease(job)
   redis.call('ZREM', P .. 'leases', job.name)
   redis.call('ZREM', P .. 'deadlines', job.name)
