@@ -1,4 +1,4 @@
-"""Claims in a queue with many lanes (pairs of model and tenant): a worker finds those of its own models by their names."""
+"""Claims in a queue with many lanes (pairs of model and tenant): a worker finds its own models' by their names."""
 
 from __future__ import annotations
 
