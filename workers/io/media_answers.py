@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from penstock.errors import PenstockError, ProcessorFailed
+from penstock.errors import ProcessorFailed
 from penstock.workers.io.channel import Channel, Disconnected
 from penstock.workers.job_media import MediaRequests
 

@@ -80,9 +80,7 @@ class RasterSet:
         """Return the file of a closed raster."""
         return self._scratches[name].path
 
-    def add_cog(
-        self, name: str, overviews: Overviews, fields: Mapping[str, Any], *, block_px: int = BLOCK_PX
-    ) -> None:
+    def add_cog(self, name: str, overviews: Overviews, fields: Mapping[str, Any], *, block_px: int = BLOCK_PX) -> None:
         """Add a closed raster as the COG `<name>.tif`; `fields` are the fields of its STAC asset."""
         path = self.artifacts.sink.path(f"{name}.tif")
         write_cog(self.path(name), path, overviews=overviews, block_px=block_px)
