@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import ProcessorFailed
-from penstock.workers.io.channel import Channel, Disconnected
+from penstock.workers.io.channel import Channel, Disconnected, Message
 from penstock.workers.job_media import MediaRequests
 
 Range = tuple[int, int]
@@ -64,15 +64,18 @@ class MediaAnswers:
     def _answer(self) -> None:
         try:
             while True:
-                fill = fill_asked(self._requests, self._channel.receive().header)
-                if fill is None:
-                    raise ProcessorFailed("the processor's process sent an invalid message instead of a request")
-                self.fetching = True
-                fill()
-                self.fetching = False
-                self._channel.send("filled")
+                self._answer_one(self._channel.receive())
         except Disconnected:
             return
         except Exception as error:
             self._error = error
             self._channel.shut()  # nobody answers the process any more
+
+    def _answer_one(self, message: Message) -> None:
+        fill = fill_asked(self._requests, message.header)
+        if fill is None:
+            raise ProcessorFailed("the processor's process sent an invalid message instead of a request")
+        self.fetching = True
+        fill()
+        self.fetching = False
+        self._channel.send("filled")
