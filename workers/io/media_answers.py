@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,8 @@ class MediaAnswers:
         self._error: Exception | None = None
         #: True while the process may be waiting for bytes that come from elsewhere.
         self.fetching = False
-        self._thread = threading.Thread(target=self._answer, name="media", daemon=True)
+        # In this context, so that log lines of a fetch have the ids of the job.
+        self._thread = threading.Thread(target=copy_context().run, args=(self._answer,), name="media", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
