@@ -7,7 +7,7 @@
     model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
 
 vLLM reads the first layout, too. The parts on data and training are not read: the catalogue's record names the bands.
-A record with `options.terratorch`, the arguments of the network, needs no config.
+A record with `options.terratorch`, the arguments of the network, needs no config; its source may be the file of weights.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from torch import Tensor
 
 from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
-from penstock.workers.engine.sources import directory_of
-from penstock.workers.engine.terratorch.recipe import CONFIG, Recipe, Task, read_recipe, recipe_of
+from penstock.workers.engine.sources import directory_of, verify
+from penstock.workers.engine.terratorch.clay import Clay
+from penstock.workers.engine.terratorch.recipe import CONFIG, FACTORIES, Recipe, Task, read_recipe, recipe_of
 from penstock.workers.engine.transformers.directory import read_object
 
 SAFETENSORS = "model.safetensors"
@@ -66,7 +67,11 @@ class Checkpoint:
     @classmethod
     def of(cls, model: Model) -> Checkpoint:
         """Check a model's directory and record; raise `ModelUnavailable` for a missing file or a mismatch."""
-        path = directory_of(model)
+        path = Path(model.source)
+        if path.is_file():
+            verify(model)
+        else:
+            path = directory_of(model)
         recipe = _recipe(model, path)
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))
@@ -84,11 +89,15 @@ def _recipe(model: Model, path: Path) -> Recipe:
     """Return the recipe of the record or of the directory; raise `ModelUnavailable`."""
     given = model.options.get("terratorch")
     if not isinstance(given, Mapping) or not given:
+        if path.is_file():
+            raise ModelUnavailable("its source is one file: options.terratorch must have the arguments of the network")
         dates = model.options.get("dates", 1)
         return _find_recipe(path, dates if isinstance(dates, int) else 1)
     for task, (processor, _) in _SERVED.items():
         if model.processor == processor:
-            return recipe_of(given, task, file="options.terratorch")
+            args = {key: value for key, value in given.items() if key != "model_factory"}
+            factory = str(given.get("model_factory", FACTORIES[0]))
+            return recipe_of(args, task, factory=factory, file="options.terratorch")
     raise ModelUnavailable(f"options.terratorch is for {', '.join(name for name, _ in _SERVED.values())}")
 
 
@@ -141,12 +150,28 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
             raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
+    if recipe.clay is not None:
+        _check_clay(model, recipe.clay)
     tile = model.options.get("tile_px", recipe.side_px)
     if recipe.side_px and recipe.side_px != tile:
         raise ModelUnavailable(
             f"{recipe.backbone} takes tiles of {recipe.side_px} pixels, options.tile_px is {tile}: "
             "give backbone_img_size"
         )
+
+
+def _check_clay(model: Model, clay: Clay) -> None:
+    """Raise `ModelUnavailable` where bands would meet the wavelengths of others, or a tile is cut."""
+    bands = model.options.get("bands")
+    names = [band.get("name") if isinstance(band, Mapping) else None for band in bands or ()]
+    if names != clay.bands:
+        raise ModelUnavailable(
+            f"options.bands are {', '.join(map(str, names))}, and the wavelengths are of {', '.join(clay.bands)}: "
+            "give both the same names in one order"
+        )
+    tile = model.options.get("tile_px")
+    if isinstance(tile, int) and tile % clay.patch_size:
+        raise ModelUnavailable(f"options.tile_px is {tile}: Clay takes multiples of {clay.patch_size}")
 
 
 def _length(listed: Any) -> int:
@@ -156,6 +181,8 @@ def _length(listed: Any) -> int:
 
 def _find_weights(model: Model, path: Path) -> Path:
     """Return the file of weights: safetensors first, then torch's own format; of several files the one with a hash."""
+    if path.is_file():
+        return path
     if (path / SAFETENSORS).is_file():
         return path / SAFETENSORS
     found = sorted(file for pattern in _PICKLES for file in path.glob(pattern))
@@ -170,7 +197,7 @@ def _find_weights(model: Model, path: Path) -> Path:
 
 def _read(path: Path, device: str) -> Mapping[str, Any]:
     try:
-        if path.name == SAFETENSORS:
+        if path.suffix == ".safetensors":
             return dict(_shapes(path)) if device == "meta" else load_file(path, device=device)
         content = torch.load(path, map_location=device, weights_only=True)
     except SafetensorError as error:

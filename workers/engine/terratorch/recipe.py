@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from penstock.errors import ModelUnavailable
+from penstock.workers.engine.terratorch import clay
+from penstock.workers.engine.terratorch.clay import Clay
 
 Task = Literal["segmentation", "regression", "embedding_generation"]
 
@@ -22,7 +24,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 )
 #: File that describes a published network, unless a YAML file or the record does.
 CONFIG = "config.json"
-FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
+FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory", clay.FACTORY)
 
 #: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
 _PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -66,6 +68,8 @@ class Recipe:
     @property
     def bands(self) -> int | None:
         """The number of bands of each date, if it is known."""
+        if self.clay is not None:
+            return len(self.clay.bands)
         bands = self._of_backbone("bands") or self.args.get("bands")
         if isinstance(bands, list):
             return len(bands)
@@ -78,6 +82,11 @@ class Recipe:
         return next((count for name, count in _BANDS.items() if self.backbone.startswith(name)), None)
 
     @property
+    def clay(self) -> Clay | None:
+        """The arguments of Clay; None for any other network."""
+        return Clay.of(self.args, self.file) if self.factory == clay.FACTORY else None
+
+    @property
     def backbone(self) -> str:
         """The backbone's name."""
         return str(self.args.get("backbone"))
@@ -85,6 +94,8 @@ class Recipe:
     @property
     def parts(self) -> Iterator[tuple[str, str]]:
         """The parts that TerraTorch builds by name: the backbone, the decoder and the necks."""
+        if self.factory == clay.FACTORY:  # it ignores the name
+            return
         yield "backbone", self.backbone
         if isinstance(decoder := self.args.get("decoder"), str):
             yield "decoder", decoder
@@ -146,8 +157,6 @@ def read_recipe(config: Mapping[str, Any], file: str = CONFIG, *, dates: int = 1
     if name not in TASKS:
         raise ModelUnavailable(f"{file} names the task {name}; known tasks: {', '.join(TASKS)}")
     factory = str(settings.get("model_factory", FACTORIES[0]))
-    if factory not in FACTORIES:
-        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {', '.join(FACTORIES)}")
     layers = settings.get("layers") or [-1]
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], int):
         raise ModelUnavailable(f"{file} asks for the layers {layers}: embeddings are made of one layer")
@@ -158,6 +167,13 @@ def recipe_of(
     args: Mapping[str, Any], task: Task, *, factory: str = FACTORIES[0], file: str = CONFIG, layer: int = -1
 ) -> Recipe:
     """Return the recipe of a factory's arguments; raise `ModelUnavailable` where they name code or several inputs."""
+    if factory not in FACTORIES:
+        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {', '.join(FACTORIES)}")
+    if factory == clay.FACTORY:
+        Clay.of(args, file)
+        if task != "embedding_generation":
+            raise ModelUnavailable(f"{file} names the factory {factory}, of which embeddings alone are served")
+        return Recipe(task, factory, args, file)
     if not isinstance(args.get("backbone"), str):
         raise ModelUnavailable(f"{file} names no backbone")
     for key, value in args.items():
