@@ -202,7 +202,9 @@ class Model(Record):
         if self.weights_url is not None or not self.source.startswith(_HUB):
             return self.weights_url
         repository, file = on_hub(self.source)
-        kind = f"blob/{quote(self.revision, safe='')}/{quote(file)}" if file else f"tree/{quote(self.revision, safe='')}"
+        kind = (
+            f"blob/{quote(self.revision, safe='')}/{quote(file)}" if file else f"tree/{quote(self.revision, safe='')}"
+        )
         return f"https://huggingface.co/{repository}/{kind}"
 
 

@@ -197,7 +197,13 @@ def clay_args(*, gsd: float = 10.0, **sizes: int) -> dict[str, Any]:
     small = {"dim": 24, "depth": 2, "heads": 2, "dim_head": 8, "mlp_ratio": 2.0, "patch_size": 8}
     sensor = {"gsd": gsd, "bands": {"wavelength": CLAY_BANDS}}
     metadata = {"sentinel-2-l2a": sensor}
-    return {"model_factory": "Clay1_5ModelFactory", "platform": "sentinel-2-l2a", "metadata": metadata, **small, **sizes}
+    return {
+        "model_factory": "Clay1_5ModelFactory",
+        "platform": "sentinel-2-l2a",
+        "metadata": metadata,
+        **small,
+        **sizes,
+    }
 
 
 def clay_checkpoint(encoder: torch.nn.Module, file: Path) -> Path:

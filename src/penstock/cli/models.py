@@ -168,7 +168,10 @@ def add(
     if as_json:
         print_json(
             {
-                "model": record.name, "revision": record.revision, "catalogue": str(to), "files": dict(record.files),
+                "model": record.name,
+                "revision": record.revision,
+                "catalogue": str(to),
+                "files": dict(record.files),
                 "sha256": record.sha256,
             }  # fmt: skip
         )

@@ -4,7 +4,7 @@
                           "init_args": {"model_factory": "EncoderDecoderFactory", "model_args": {...}}}}}
                          or, for a backbone, {"architecture": "prithvi_eo_v2_300"}
     NAME.yaml            or the file that TerraTorch's command line was trained with: `model`, as above
-    model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
+    model.safetensors    or one file of torch's own (`.pt`, `.pth`, `.ckpt`), from which tensors alone are read
 
 vLLM reads the first layout, too. The parts on data and training are not read: the catalogue's record names the bands.
 A record with `options.terratorch`, the arguments of the network, needs no config; its source may be the file of weights.
@@ -19,15 +19,18 @@ from pickle import UnpicklingError
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.serialization import safe_globals
 
 from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
 from penstock.workers.engine.sources import directory_of, verify
+from penstock.workers.engine.terratorch import mmsegmentation
 from penstock.workers.engine.terratorch.clay import Clay
 from penstock.workers.engine.terratorch.recipe import CONFIG, FACTORIES, Recipe, Task, read_recipe, recipe_of
 from penstock.workers.engine.transformers.directory import read_object
@@ -36,7 +39,12 @@ SAFETENSORS = "model.safetensors"
 #: Configs of TerraTorch's command line.
 YAML = ("*.yaml", "*.yml")
 #: Files in torch's own format, which may hold other objects than tensors.
-_PICKLES = ("*.pt", "*.ckpt")
+_PICKLES = ("*.pt", "*.pth", "*.ckpt")
+#: Numbers of numpy, which MMSegmentation keeps beside the weights (a score): values, by their name in older files, too.
+_NUMBERS: Any = (
+    np.dtype, *{type(np.dtype(name)) for name in ("f4", "f8", "i4", "i8")},
+    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"), np._core.multiarray.scalar,
+)  # fmt: skip
 #: A vector of each patch, or one of the tile.
 POOLINGS = ("patches", "mean", "max", "min", "cls")
 #: Each task's processor, and the option with its channels.
@@ -82,7 +90,14 @@ class Checkpoint:
         On the device `meta` they have their shapes without numbers, which are not read. Position embeddings are left
         out: TerraTorch computes them from sizes.
         """
-        return dict(_of_network(_read(self.weights, device)))
+        weights = _read(self.weights, device)
+        if mmsegmentation.WEIGHT in weights and self.recipe.factory != mmsegmentation.FACTORY:
+            raise ModelUnavailable(
+                f"{self.weights.name} is of MMSegmentation, not of TerraTorch. For a fine-tune of Prithvi 1.0 give "
+                f'options.terratorch with model_factory = "{mmsegmentation.FACTORY}" and the sizes of its config, as '
+                "the ready record prithvi-crops has; other networks run as an exported program with the runner torch"
+            )
+        return dict(_of_network(weights))
 
 
 def _recipe(model: Model, path: Path) -> Recipe:
@@ -150,8 +165,8 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
             raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
-    if recipe.clay is not None:
-        _check_clay(model, recipe.clay)
+    if isinstance(recipe.own, Clay):
+        _check_clay(model, recipe.own)
     tile = model.options.get("tile_px", recipe.side_px)
     if recipe.side_px and recipe.side_px != tile:
         raise ModelUnavailable(
@@ -199,7 +214,8 @@ def _read(path: Path, device: str) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return dict(_shapes(path)) if device == "meta" else load_file(path, device=device)
-        content = torch.load(path, map_location=device, weights_only=True)
+        with safe_globals(_NUMBERS):
+            content = torch.load(path, map_location=device, weights_only=True)
     except SafetensorError as error:
         raise ModelUnavailable(f"{path.name} is damaged: {error}") from error
     except UnpicklingError as error:
@@ -236,4 +252,4 @@ def _of_network(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 def is_needed(name: str) -> bool:
     """Return True for a weight that inference needs: positions are computed, and auxiliary heads serve training."""
-    return "pos_embed" not in name and not name.startswith("aux_heads.")
+    return "pos_embed" not in name and not name.startswith(("aux_heads.", "auxiliary_head."))

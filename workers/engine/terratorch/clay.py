@@ -8,13 +8,10 @@ place are zeros, as for a fifth of the tiles of Clay's training and in TerraTorc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
-
-from penstock.errors import ModelUnavailable
 
 FACTORY = "Clay1_5ModelFactory"
 
@@ -50,18 +47,23 @@ class Clay(BaseModel):
     mlp_ratio: PositiveFloat
     patch_size: PositiveInt = 8
 
-    @classmethod
-    def of(cls, args: Mapping[str, Any], file: str) -> Clay:
-        """Return the arguments of a file or option; raise `ModelUnavailable` naming what is missing or wrong."""
-        try:
-            clay = cls.model_validate(dict(args))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ModelUnavailable(f"{file} is not of {FACTORY}: {where}: {first['msg']}") from error
-        if clay.platform not in clay.metadata:
-            raise ModelUnavailable(f"{file} has no metadata of the platform {clay.platform}")
-        return clay
+    @model_validator(mode="after")
+    def _check_platform(self) -> Clay:
+        if self.platform not in self.metadata:
+            raise ValueError(f"metadata has no platform {self.platform}")
+        return self
+
+    @property
+    def band_count(self) -> int:
+        """The number of bands."""
+        return len(self.bands)
+
+    def network(self) -> nn.Module:
+        """Build the network with random weights."""
+        from terratorch.models.embedding_output_model import EmbeddingOutputModel
+
+        network: nn.Module = EmbeddingOutputModel(ClayEncoder(self))
+        return network
 
     @property
     def sensor(self) -> _Sensor:

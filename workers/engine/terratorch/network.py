@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint, is_needed, pooling_of
-from penstock.workers.engine.terratorch.clay import ClayEncoder
 from penstock.workers.engine.terratorch.recipe import Recipe
 
 #: Beginnings of a backbone's names in published files, and in the network that TerraTorch builds of it.
@@ -82,10 +81,8 @@ def _new(recipe: Recipe, pooling: Any) -> nn.Module:
 
 
 def _built(recipe: Recipe) -> Any:
-    if recipe.clay is not None:
-        from terratorch.models.embedding_output_model import EmbeddingOutputModel
-
-        return EmbeddingOutputModel(ClayEncoder(recipe.clay)).eval()
+    if recipe.own is not None:
+        return recipe.own.network()
     factory = getattr(library(), recipe.factory)()
     return factory.build_model(task=recipe.task, **_without_fetching(recipe))
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from penstock.errors import ModelUnavailable
-from penstock.workers.engine.terratorch import clay
+from penstock.workers.engine.terratorch import clay, mmsegmentation
 from penstock.workers.engine.terratorch.clay import Clay
+from penstock.workers.engine.terratorch.mmsegmentation import Temporal
 
 Task = Literal["segmentation", "regression", "embedding_generation"]
 
@@ -24,7 +27,11 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 )
 #: File that describes a published network, unless a YAML file or the record does.
 CONFIG = "config.json"
-FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory", clay.FACTORY)
+FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
+#: Networks that are put together here, by the name of what makes them elsewhere: the task and the arguments.
+OWN: Mapping[str, tuple[Task, type[Clay] | type[Temporal]]] = MappingProxyType(
+    {clay.FACTORY: ("embedding_generation", Clay), mmsegmentation.FACTORY: ("segmentation", Temporal)}
+)
 
 #: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
 _PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -57,6 +64,8 @@ class Recipe:
     file: str = CONFIG
     #: Index of the backbone's layer that gives embeddings.
     layer: int = -1
+    #: The network, if it is put together here.
+    own: Clay | Temporal | None = None
 
     @property
     def channels(self) -> int | None:
@@ -68,8 +77,8 @@ class Recipe:
     @property
     def bands(self) -> int | None:
         """The number of bands of each date, if it is known."""
-        if self.clay is not None:
-            return len(self.clay.bands)
+        if self.own is not None:
+            return self.own.band_count
         bands = self._of_backbone("bands") or self.args.get("bands")
         if isinstance(bands, list):
             return len(bands)
@@ -82,11 +91,6 @@ class Recipe:
         return next((count for name, count in _BANDS.items() if self.backbone.startswith(name)), None)
 
     @property
-    def clay(self) -> Clay | None:
-        """The arguments of Clay; None for any other network."""
-        return Clay.of(self.args, self.file) if self.factory == clay.FACTORY else None
-
-    @property
     def backbone(self) -> str:
         """The backbone's name."""
         return str(self.args.get("backbone"))
@@ -94,7 +98,7 @@ class Recipe:
     @property
     def parts(self) -> Iterator[tuple[str, str]]:
         """The parts that TerraTorch builds by name: the backbone, the decoder and the necks."""
-        if self.factory == clay.FACTORY:  # it ignores the name
+        if self.own is not None:
             return
         yield "backbone", self.backbone
         if isinstance(decoder := self.args.get("decoder"), str):
@@ -167,13 +171,11 @@ def recipe_of(
     args: Mapping[str, Any], task: Task, *, factory: str = FACTORIES[0], file: str = CONFIG, layer: int = -1
 ) -> Recipe:
     """Return the recipe of a factory's arguments; raise `ModelUnavailable` where they name code or several inputs."""
+    if factory in OWN:
+        return _own_recipe(args, task, factory, file)
     if factory not in FACTORIES:
-        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {', '.join(FACTORIES)}")
-    if factory == clay.FACTORY:
-        Clay.of(args, file)
-        if task != "embedding_generation":
-            raise ModelUnavailable(f"{file} names the factory {factory}, of which embeddings alone are served")
-        return Recipe(task, factory, args, file)
+        known = ", ".join([*FACTORIES, *OWN])
+        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {known}")
     if not isinstance(args.get("backbone"), str):
         raise ModelUnavailable(f"{file} names no backbone")
     for key, value in args.items():
@@ -188,6 +190,20 @@ def recipe_of(
             f"one of {', '.join(_MODALITIES)}"
         )
     return recipe
+
+
+def _own_recipe(args: Mapping[str, Any], task: Task, factory: str, file: str) -> Recipe:
+    served, form = OWN[factory]
+    if task != served:
+        raise ModelUnavailable(f"{file} names the factory {factory}, which is served for the task {served} alone")
+    try:
+        return Recipe(task, factory, args, file, own=form.model_validate(dict(args)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ModelUnavailable(
+            f"{file} is not of {factory}: {': '.join(filter(None, (where, first['msg'])))}"
+        ) from error
 
 
 def _check_decoder(args: Mapping[str, Any], file: str) -> None:

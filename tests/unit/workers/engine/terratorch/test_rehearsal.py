@@ -72,7 +72,9 @@ def test_a_process_that_takes_too_long_is_killed_with_all_that_it_started(rehear
     assert ask(rehearsal, "a") not in {None, first}, "the next record has a process of its own"
 
 
-@pytest.mark.parametrize(("way", "sentence"), [("die", "ended with 1: no network for you"), ("close", "ended with -15")])
+@pytest.mark.parametrize(
+    ("way", "sentence"), [("die", "ended with 1: no network for you"), ("close", "ended with -15")]
+)
 def test_a_process_that_dies_is_a_problem_of_its_record_alone(way: str, sentence: str, rehearsal: Rehearsal) -> None:
     first = ask(rehearsal, "a")
     said = ask(rehearsal, way)
