@@ -1,4 +1,4 @@
-"""Fine-tunes of Prithvi 1.0 in the layout of MMSegmentation: the numbers of the published network, from its file alone."""
+"""Fine-tunes of Prithvi 1.0 in the layout of MMSegmentation: the numbers of the published network, from its file."""
 
 from __future__ import annotations
 
@@ -183,6 +183,6 @@ class _Code:
 
 def test_a_checkpoint_with_code_is_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.save({"meta": {"hook": _Code()}, "state_dict": weights(3)}, tmp_path / "crops.pth", pickle_module=pickle)
-    with pytest.raises(ModelUnavailable, match="crops.pth holds more than tensors, or is damaged"):
+    with pytest.raises(ModelUnavailable, match=r"crops\.pth holds more than tensors, or is damaged"):
         outline(Checkpoint.of(crops(tmp_path / "crops.pth")))
     assert "code of a checkpoint ran" not in capfd.readouterr().out

@@ -173,7 +173,7 @@ def add(
                 "catalogue": str(to),
                 "files": dict(record.files),
                 "sha256": record.sha256,
-            }  # fmt: skip
+            }
         )
     else:
         out.print(f"{record.name}  revision {record.revision}  added to {to}")

@@ -7,7 +7,7 @@
     model.safetensors    or one file of torch's own (`.pt`, `.pth`, `.ckpt`), from which tensors alone are read
 
 vLLM reads the first layout, too. The parts on data and training are not read: the catalogue's record names the bands.
-A record with `options.terratorch`, the arguments of the network, needs no config; its source may be the file of weights.
+A record with `options.terratorch`, the arguments of the network, needs no config, and its source may be one file.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ SAFETENSORS = "model.safetensors"
 YAML = ("*.yaml", "*.yml")
 #: Files in torch's own format, which may hold other objects than tensors.
 _PICKLES = ("*.pt", "*.pth", "*.ckpt")
+#: Function that makes a number of its type and bytes.
+_SCALAR: Any = np.float64(0).__reduce__()[0]
 #: Numbers of numpy, which MMSegmentation keeps beside the weights (a score): values, by their name in older files, too.
 _NUMBERS: Any = (
     np.dtype, *{type(np.dtype(name)) for name in ("f4", "f8", "i4", "i8")},
-    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"), np._core.multiarray.scalar,
+    (_SCALAR, "numpy.core.multiarray.scalar"), _SCALAR,
 )  # fmt: skip
 #: A vector of each patch, or one of the tile.
 POOLINGS = ("patches", "mean", "max", "min", "cls")

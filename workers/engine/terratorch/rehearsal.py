@@ -82,7 +82,7 @@ class _Running:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._connection, theirs = Pipe()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (`end` closes it)
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()],

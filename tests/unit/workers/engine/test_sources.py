@@ -251,7 +251,7 @@ class TestTheHub:
 
     def test_one_file_of_a_folder_is_fetched_alone_and_once(self, tmp_path: Path) -> None:
         model = a_model("hf://org/tiny/v1.5/two words.ckpt", revision="v1", runner="terratorch", sha256=PIN)
-        with pytest.raises(ModelUnavailable, match="was not fetched from hf://org/tiny/v1.5/two words.ckpt yet"):
+        with pytest.raises(ModelUnavailable, match=r"was not fetched from hf://org/tiny/v1\.5/two words\.ckpt yet"):
             localise(model, cache=tmp_path, fetch=False)
         with a_hub("org/tiny", {**REPOSITORY, "v1.5/two words.ckpt": WEIGHTS, "v1/two words.ckpt": b"older"}) as hub:
             path = Path(localise(model, cache=tmp_path, hub=hub).source)
