@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import penstock
+from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.registry import Registry
@@ -187,6 +188,16 @@ def test_clay_runs_by_the_names_of_its_own_training(engine: BatchingEngine, tmp_
     with torch.inference_mode():
         expected = own(normalised(path))[-1][0, 1:].mean(0).numpy()
     np.testing.assert_allclose(found[:, 0, 0], expected, **NOISE)
+    # The same file by the arguments of Clay 1.5, which is the same network in other sizes, and knows the pixel's size.
+    sizes = {"dim": 768, "depth": 12, "heads": 12, "dim_head": 64, "mlp_ratio": 4.0}
+    newer = as_clay(folder / "clay-v1-base.ckpt", {**clay_args(gsd=1.0), **sizes}, pooling="mean")
+    newer = newer.model_copy(update={"name": "newer", "options": {**newer.options, "bands": model.options["bands"]}})
+    with pytest.raises(ModelUnavailable, match="give both the same names in one order"):
+        Checkpoint.of(newer)
+    named = [{**band, "name": name} for band, name in zip(model.options["bands"], CLAY_BANDS, strict=True)]
+    newer = newer.model_copy(update={"options": {**newer.options, "bands": named}})
+    request = {"scene": f"media://{path}", "bands": [1, 2, 3, 4, 5, 6]}
+    np.testing.assert_allclose(embed(engine, newer, request, tmp_path)[:, 0, 0], expected, **NOISE)
 
 
 CLAY_BANDS = {"blue": 0.493, "green": 0.56, "red": 0.665, "nir": 0.842, "swir16": 1.61, "swir22": 2.19}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import closing
@@ -122,7 +124,16 @@ def checkpoint(file: Path, state: Mapping[str, Tensor]) -> Path:
     facts = {"mmseg_version": "0.30.0", "config": "num_frames = 3\n", "CLASSES": [str(i) for i in range(1, 14)],
              "PALETTE": None, "epoch": 80, "hook_msgs": {"best_score": np.float64(0.4269)}}  # fmt: skip
     optimizer = {"state": {0: {"step": 3, "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1.5e-5, "params": [0]}]}
-    torch.save({"meta": facts, "state_dict": OrderedDict(state), "optimizer": optimizer}, file)
+    buffer = io.BytesIO()
+    torch.save({"meta": facts, "state_dict": OrderedDict(state), "optimizer": optimizer}, buffer)
+    # The published file was written with a numpy before 2.
+    with zipfile.ZipFile(buffer) as new, zipfile.ZipFile(file, "w") as old:
+        for name in new.namelist():
+            content = new.read(name)
+            if name.endswith("/data.pkl"):
+                assert b"numpy._core.multiarray\nscalar" in content
+                content = content.replace(b"numpy._core.multiarray\nscalar", b"numpy.core.multiarray\nscalar")
+            old.writestr(name, content)
     return file
 
 

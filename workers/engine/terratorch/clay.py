@@ -77,7 +77,7 @@ class Clay(BaseModel):
 
 
 class ClayEncoder(nn.Module):
-    """Clay's encoder: of tiles (batch, bands, H, W) a list of one tensor (batch, 1 + patches, dim), class token first."""
+    """Clay's encoder, from (batch, bands, H, W) to a list of one (batch, 1 + patches, dim), class token first."""
 
     def __init__(self, clay: Clay) -> None:
         """Build the network with random weights."""
