@@ -52,6 +52,7 @@ max_model_len = 2048
 enforce_eager = true
 gpu_memory_utilization = 0.1
 limit_mm_per_prompt = {{ image = 2, audio = 2 }}
+enable_mm_embeds = true
 
 [models.qwen]
 title = "Qwen2-VL, which takes no audio"
@@ -82,19 +83,21 @@ CHATS: Sequence[Sequence[str]] = (
     ["video.mp4", "tone.wav", "red.png", "stereo.flac"],
 )
 #: The part of a message for each kind of file, and the name of the file in it.
-PARTS = {".png": ("image_url", "url"), ".mp4": ("video_url", "url")}
+PARTS = {
+    ".png": ("image_url", "url"), ".mp4": ("video_url", "url"), ".safetensors": ("image_embeds", "data"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a Qwen2.5-Omni with random weights; media lie beside it."""
-    folder = made("tiny_qwen_omni.py", tmp_path_factory.mktemp("omni"))
-    Image.new("RGB", (40, 32), (255, 0, 0)).save(folder.parent / "red.png")
-    Image.linear_gradient("L").convert("RGB").save(folder.parent / "ramp.png")
-    write_video(folder.parent / "video.mp4")
+    parent = tmp_path_factory.mktemp("omni")
+    Image.new("RGB", (40, 32), (255, 0, 0)).save(parent / "red.png")
+    Image.linear_gradient("L").convert("RGB").save(parent / "ramp.png")
+    write_video(parent / "video.mp4")
     for name, (codec, seconds, rate_hz, pitch_hz, layout) in SOUNDS.items():
-        encode(folder.parent / name, codec, a_tone(seconds, rate_hz, pitch_hz), rate_hz, layout)
-    return folder
+        encode(parent / name, codec, a_tone(seconds, rate_hz, pitch_hz), rate_hz, layout)
+    return made("tiny_qwen_omni.py", parent, parent / "red.png", parent / "ramp.png")
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +106,10 @@ def deaf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made("tiny_qwen2_vl.py", tmp_path_factory.mktemp("qwen"))
 
 
-def made(script: str, parent: Path) -> Path:
+def made(script: str, parent: Path, *more: Path) -> Path:
     (folder := parent / "tiny").mkdir()
     env = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, Path(__file__).with_name(script), folder], check=True, env=env)
+    subprocess.run([sys.executable, Path(__file__).with_name(script), folder, *more], check=True, env=env)
     return folder
 
 
@@ -177,6 +180,24 @@ def test_a_recording_alone_is_a_message_in_every_format(engine: Engine, tiny: Pa
         result = engine.run("omni", input={**chat, "messages": [{**message, "content": message["content"][:1]}]})
         assert result.data is not None
         assert result.data["usage"]["completion_tokens"] == TOKENS
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("names", [["red"], ["ramp"], ["red", "ramp"], ["ramp", "red"]])
+def test_embeddings_of_images_have_the_tokens_of_the_images(
+    engine: Engine, own: list[dict[str, Any]], tiny: Path, names: list[str]
+) -> None:
+    result = engine.run("omni", input=asked(tiny, [f"{name}.safetensors" for name in names]))
+    expected = own[CHATS.index([f"{name}.png" for name in names])]
+    assert result.data is not None
+    assert token_ids(result.data) == expected["tokens"]
+    assert result.data["usage"]["prompt_tokens"] == expected["prompt_tokens"]
+
+
+@pytest.mark.fast
+def test_embeddings_beside_images_are_refused_by_vllm(engine: Engine, tiny: Path) -> None:
+    with pytest.raises(InvalidInput, match="Mixing raw image and embedding inputs is not allowed"):
+        engine.run("omni", input=asked(tiny, ["red.png", "ramp.safetensors"]))
 
 
 @pytest.mark.fast
