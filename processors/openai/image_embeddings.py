@@ -24,8 +24,8 @@ from penstock.processors.openai.options import EngineOptions, RequestOptions
 
 #: The part of a message, and the arrays of its file by the library's names.
 PART, VALUES, GRID = "image_embeds", "image_embeds", "image_grid_thw"
-#: Values of `model_type` whose embeddings vLLM takes with the grid of their patches.
-_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni")
+#: Values of `model_type` that were tried. vLLM 0.32 takes those of a Qwen2.5-Omni, too, and its engine dies of them.
+_TYPES = ("qwen2_vl",)
 #: vLLM's engine argument without which it takes none.
 _SWITCH = "enable_mm_embeds"
 #: The largest side of a grid, in patches.
@@ -49,7 +49,6 @@ class ImageEmbeddings:
             isinstance(options, EngineOptions) and options.engine.get(_SWITCH) is True
         ):
             return None
-        config = config.get("thinker_config", config)
         width = config.get("text_config", config).get("hidden_size")
         merge = config.get("vision_config", {}).get("spatial_merge_size", 2)
         return cls(width, merge) if isinstance(width, int) and isinstance(merge, int) else None

@@ -1,14 +1,12 @@
-"""A tiny Qwen2.5-Omni with random weights that takes images, videos and audio.
+"""A tiny Qwen2.5-Omni with random weights that takes images, videos and audio: `python tiny_qwen_omni.py FOLDER`.
 
-`python tiny_qwen_omni.py FOLDER [IMAGE ...]` writes its thinker alone, which is what vLLM serves: it answers with texts.
-Beside each image, its embeddings are written as `IMAGE.safetensors`. Runs in an environment that has transformers and
+Its thinker alone, which is what vLLM serves: it answers with texts. Runs in an environment that has transformers and
 torch, with the repository on the path.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 #: vLLM's attention on a CPU has no smaller heads.
@@ -42,11 +40,10 @@ _AUDIO = {
 }  # fmt: skip
 
 
-def write(folder: Path, images: Sequence[Path]) -> None:
-    """Write the model's directory with its processors, as vLLM loads them, and the embeddings of images."""
+def write(folder: Path) -> None:
+    """Write the model's directory with its processors, as vLLM loads them."""
     import torch
     import transformers
-    from PIL import Image
     from safetensors.torch import save_file
 
     from tests.support.multimodal import write_json_files, write_texts
@@ -78,14 +75,7 @@ def write(folder: Path, images: Sequence[Path]) -> None:
             "video_preprocessor_config.json": {"video_processor_type": "Qwen2VLVideoProcessor", **sizes},
         },
     )  # fmt: skip
-    made = transformers.AutoImageProcessor.from_pretrained(folder)
-    for path in images:
-        inputs = made(Image.open(path).convert("RGB"), return_tensors="pt")
-        with torch.no_grad():
-            embeddings = network.visual.eval()(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"]).pooler_output
-        arrays = {"image_embeds": embeddings.contiguous(), "image_grid_thw": inputs["image_grid_thw"]}
-        save_file(arrays, path.with_suffix(".safetensors"))
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]])
+    write(Path(sys.argv[1]))
