@@ -59,7 +59,15 @@ runner = "vllm"
 processor = "openai-chat"
 source = "{qwen}"
 revision = "1"
-options = {{ engine = {{ max_model_len = 1024 }} }}
+
+[models.qwen.options]
+pass = ["ignore_eos", "return_tokens_as_token_ids"]
+
+[models.qwen.options.engine]
+max_model_len = 1024
+enforce_eager = true
+gpu_memory_utilization = 0.1
+enable_mm_embeds = true
 """
 #: Sounds by the names of their files, for both of vLLM's decoders: codec, seconds, samples a second, pitch, channels.
 SOUNDS = {
@@ -82,31 +90,34 @@ CHATS: Sequence[Sequence[str]] = (
     ["video.mp4", "tone.wav", "red.png", "stereo.flac"],
 )
 #: The part of a message for each kind of file, and the name of the file in it.
-PARTS = {".png": ("image_url", "url"), ".mp4": ("video_url", "url")}
+PARTS = {
+    ".png": ("image_url", "url"), ".mp4": ("video_url", "url"), ".safetensors": ("image_embeds", "data"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a Qwen2.5-Omni with random weights; media lie beside it."""
-    folder = made("tiny_qwen_omni.py", tmp_path_factory.mktemp("omni"))
-    Image.new("RGB", (40, 32), (255, 0, 0)).save(folder.parent / "red.png")
-    Image.linear_gradient("L").convert("RGB").save(folder.parent / "ramp.png")
-    write_video(folder.parent / "video.mp4")
+    parent = tmp_path_factory.mktemp("omni")
+    Image.new("RGB", (40, 32), (255, 0, 0)).save(parent / "red.png")
+    Image.linear_gradient("L").convert("RGB").save(parent / "ramp.png")
+    write_video(parent / "video.mp4")
     for name, (codec, seconds, rate_hz, pitch_hz, layout) in SOUNDS.items():
-        encode(folder.parent / name, codec, a_tone(seconds, rate_hz, pitch_hz), rate_hz, layout)
-    return folder
+        encode(parent / name, codec, a_tone(seconds, rate_hz, pitch_hz), rate_hz, layout)
+    return made("tiny_qwen_omni.py", parent)
 
 
 @pytest.fixture(scope="module")
-def deaf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a Qwen2-VL, which takes images and videos."""
-    return made("tiny_qwen2_vl.py", tmp_path_factory.mktemp("qwen"))
+def deaf(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a Qwen2-VL, which takes images and videos; embeddings of images lie beside these."""
+    images = [tiny.parent / name for name in ("red.png", "ramp.png")]
+    return made("tiny_qwen2_vl.py", tmp_path_factory.mktemp("qwen"), *images)
 
 
-def made(script: str, parent: Path) -> Path:
+def made(script: str, parent: Path, *more: Path) -> Path:
     (folder := parent / "tiny").mkdir()
     env = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, Path(__file__).with_name(script), folder], check=True, env=env)
+    subprocess.run([sys.executable, Path(__file__).with_name(script), folder, *more], check=True, env=env)
     return folder
 
 
@@ -212,6 +223,21 @@ def test_recordings_that_none_can_read_are_refused_and_the_next_is_answered(
 def test_a_recording_for_a_model_that_takes_none_is_refused_before_vllm_starts(engine: Engine, tiny: Path) -> None:
     with pytest.raises(InvalidInput, match="expected tags: 'text', 'image_url', 'video_url'"):
         engine.run("qwen", input={"messages": asked(tiny, ["tone.wav"])["messages"]})
+
+
+def test_embeddings_of_images_have_the_tokens_of_the_images(engine: Engine, tiny: Path) -> None:
+    tokens = []
+    for names in (["red"], ["ramp"], ["red", "ramp"], ["ramp", "red"]):
+        images = engine.run("qwen", input=asked(tiny, [f"{name}.png" for name in names]))
+        result = engine.run("qwen", input=asked(tiny, [f"{name}.safetensors" for name in names]))
+        assert images.data is not None
+        assert result.data is not None
+        assert token_ids(result.data) == token_ids(images.data), names
+        assert result.data["usage"] == images.data["usage"]
+        tokens.append(token_ids(result.data))
+    assert len(set(map(tuple, tokens))) == len(tokens), "embeddings that change nothing prove nothing"
+    with pytest.raises(InvalidInput, match="Mixing raw image and embedding inputs is not allowed"):
+        engine.run("qwen", input=asked(tiny, ["red.png", "ramp.safetensors"]))
 
 
 @pytest.mark.filterwarnings("ignore")
