@@ -22,7 +22,7 @@ from penstock.local.library import Engine
 from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from tests.support.recordings import a_tone, encode
-from tests.vllm.conftest import ENVIRONMENT, own_answers, token_ids
+from tests.vllm.conftest import ENVIRONMENT, own_answers, own_json, token_ids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -68,6 +68,7 @@ max_model_len = 1024
 enforce_eager = true
 gpu_memory_utilization = 0.1
 enable_mm_embeds = true
+limit_mm_per_prompt = {{ image = 2 }}
 """
 #: Sounds by the names of their files, for both of vLLM's decoders: codec, seconds, samples a second, pitch, channels.
 SOUNDS = {
@@ -89,6 +90,13 @@ CHATS: Sequence[Sequence[str]] = (
     ["high.mp3", "tone.wav"],
     ["video.mp4", "tone.wav", "red.png", "stereo.flac"],
 )
+#: Chats with embeddings of images, and the mark of an image in the template of the Qwen2-VL.
+EMBEDDED: Sequence[Sequence[str]] = (["red"], ["ramp"], ["red", "ramp"], ["ramp", "red"])
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+QWEN = {
+    "max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.1, "enable_mm_embeds": True,
+    "limit_mm_per_prompt": {"image": 2},
+}  # fmt: skip
 #: The part of a message for each kind of file, and the name of the file in it.
 PARTS = {
     ".png": ("image_url", "url"), ".mp4": ("video_url", "url"), ".safetensors": ("image_embeds", "data"),
@@ -139,7 +147,21 @@ def own(tiny: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def engine(tiny: Path, deaf: Path, own: object) -> Iterator[Engine]:  # noqa: ARG001  (one engine at a time)
+def own_embeds(tiny: Path, deaf: Path, own: object) -> list[dict[str, Any]]:  # noqa: ARG001  (one engine at a time)
+    """Return vLLM's own answers to chats with embeddings of images, whose files hold those of the library."""
+    prompts = [
+        (IMAGE * len(names) + QUESTION, [str(tiny.parent / f"{name}.safetensors") for name in names])
+        for names in EMBEDDED
+    ]
+    engine = {"model": str(deaf), "dtype": "float32", **QWEN}
+    found: list[dict[str, Any]] = own_json(
+        "own_embeds.py", deaf.parent, {"engine": engine, "tokens": TOKENS, "prompts": prompts}
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Path, deaf: Path, own_embeds: object) -> Iterator[Engine]:  # noqa: ARG001  (one engine at a time)
     (catalogue := tiny.parent / "models.toml").write_text(RECORDS.format(omni=tiny, qwen=deaf))
     with Engine(catalogue=[catalogue]) as engine:
         yield engine
@@ -225,17 +247,15 @@ def test_a_recording_for_a_model_that_takes_none_is_refused_before_vllm_starts(e
         engine.run("qwen", input={"messages": asked(tiny, ["tone.wav"])["messages"]})
 
 
-def test_embeddings_of_images_have_the_tokens_of_the_images(engine: Engine, tiny: Path) -> None:
-    tokens = []
-    for names in (["red"], ["ramp"], ["red", "ramp"], ["ramp", "red"]):
-        images = engine.run("qwen", input=asked(tiny, [f"{name}.png" for name in names]))
+def test_tokens_about_embeddings_of_images_equal_vllms_own_about_the_same_embeddings(
+    engine: Engine, own_embeds: list[dict[str, Any]], tiny: Path
+) -> None:
+    for names, expected in zip(EMBEDDED, own_embeds, strict=True):
         result = engine.run("qwen", input=asked(tiny, [f"{name}.safetensors" for name in names]))
-        assert images.data is not None
         assert result.data is not None
-        assert token_ids(result.data) == token_ids(images.data), names
-        assert result.data["usage"] == images.data["usage"]
-        tokens.append(token_ids(result.data))
-    assert len(set(map(tuple, tokens))) == len(tokens), "embeddings that change nothing prove nothing"
+        assert token_ids(result.data) == expected["tokens"], names
+        assert result.data["usage"]["prompt_tokens"] == expected["prompt_tokens"]
+    assert len({tuple(answer["tokens"]) for answer in own_embeds}) == len(own_embeds), "they change nothing"
     with pytest.raises(InvalidInput, match="Mixing raw image and embedding inputs is not allowed"):
         engine.run("qwen", input=asked(tiny, ["red.png", "ramp.safetensors"]))
 
