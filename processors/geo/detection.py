@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +17,9 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputS
 from penstock.processors.directory import read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.geo.mapping import Context, SceneRunner, scene_exchange
-from penstock.processors.geo.options import DetectionOptions, read_options
+from penstock.processors.geo.options import DetectionOptions, ObjectOptions, read_options
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
-from penstock.processors.geo.request import DetectionRequest
+from penstock.processors.geo.request import DetectionRequest, ObjectRequest
 from penstock.processors.geo.scene_writer import Piece, TilePieces
 from penstock.processors.geo.tiling.boxes import COLUMNS, on_scene
 from penstock.processors.geo.tiling.plan import Box
@@ -29,8 +31,12 @@ from penstock.processors.geo.write.vector import GEOJSON_TYPE
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.queries import check_kind, corners, decode
 
-_Context = Context[DetectionRequest]
-_Numbers = npt.NDArray[np.float64]
+RequestT = TypeVar("RequestT", bound=ObjectRequest)
+Numbers = npt.NDArray[np.float64]
+#: Labels, scores and boxes (left, top, right, bottom in pixels of the window), of the objects above the threshold.
+Found = tuple[npt.NDArray[np.int64], Numbers, Numbers]
+#: Function from a tile's output and its window.
+Find = Callable[[Mapping[str, Any], Box], Found]
 
 #: The values that are read of each kind of network's outputs.
 _OUTPUTS: Mapping[str, Mapping[str, str]] = {
@@ -40,14 +46,15 @@ _OUTPUTS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class _Runner(SceneRunner):
+class ObjectRunner(SceneRunner):
+    """Tiles of scenes that keep which pixels are data."""
+
     keeps_valid = True
 
 
-class RasterDetection:
-    """Detection of objects in scenes of any size in overlapping tiles; memory does not grow with the scene."""
+class SceneDetector(ABC, Generic[RequestT]):
+    """A processor of objects in scenes of any size in overlapping tiles; memory does not grow with the scene."""
 
-    request = DetectionRequest
     outputs = (
         OutputSpec(
             "objects",
@@ -57,13 +64,76 @@ class RasterDetection:
         RASTER_OUTPUTS.spec("preview", "preview.png: the scene with its boxes, at most 1024 px", kind="png"),
         RASTER_OUTPUTS.spec("stats", "stats.json: objects of each class, and the inputs used", kind="json"),
     )
+
+    def __init__(self, model: Model, options: ObjectOptions, runner: ObjectRunner) -> None:
+        self._model, self._border_px, self._runner = model, options.border_px, runner
+
+    @abstractmethod
+    def _names(self, request: RequestT) -> Mapping[int, str]:
+        """Return the names of the classes by id."""
+
+    @abstractmethod
+    def _facts(self, request: RequestT) -> Mapping[str, Any]:
+        """Return the JSON values that the boxes of a tile depend on."""
+
+    @abstractmethod
+    def _finder(self, request: RequestT) -> Find:
+        """Return the function that decodes the outputs of a job."""
+
+    def pre_process(self, request: RequestT, media: Media) -> Prepared[Context[RequestT]]:
+        """Plan a scene and return its prompts; see `SceneRunner.prepare`."""
+        return self._prepared(request, media)
+
+    def pre_process_part(self, request: RequestT, media: Media, first: int, last: int) -> Prepared[Context[RequestT]]:
+        """Return the prompts of some strips of a scene; see `PartProcessor`."""
+        return self._prepared(request, media, range(first, last + 1))
+
+    def post_process(self, outputs: Iterator[Output], context: Context[RequestT], sink: ArtifactSink) -> Result:
+        """Write the requested artifacts and return the statistics."""
+        pieces = self._pieces(outputs, context)
+        if context.part is not None:
+            return self._runner.write_part(pieces, context, sink)
+        names = self._names(context.request)
+        results = ObjectOutputs(self._model, context.inputs, names, context.request, sink)
+        written = self._runner.write(pieces, context, results, sink)
+        return Result(data=results.finish(context.provenance(written)))
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:
+        """Return a scene of noise; see `SceneRunner.dummy`."""
+        return self._runner.dummy(limits, folder)
+
+    def _prepared(self, request: RequestT, media: Media, part: range | None = None) -> Prepared[Context[RequestT]]:
+        # The preview reads the scene again, as a quicklook does.
+        outputs = (*request.outputs, *(("quicklook",) if "preview" in request.outputs else ()))
+        prepared = self._runner.prepare(request, outputs, media, part, facts=self._facts(request))
+        check_placement(request, prepared.context.inputs)
+        return prepared
+
+    def _pieces(self, outputs: Iterator[Output], context: Context[RequestT]) -> Iterator[TilePieces]:
+        whole, find = Box(0, 0, context.plan.height, context.plan.width), self._finder(context.request)
+        for sent, output in with_tiles(final_outputs(outputs), context.pending):
+            yield TilePieces(sent.strip, sent.last, self._of_tile(sent, find(output.data, sent.tile.window), whole))
+
+    def _of_tile(self, sent: SentTile, found: Found, whole: Box) -> Iterator[Piece]:
+        suspects = SuspectCounts()
+        for final in sent.final:
+            add_suspects(suspects, final.suspects)
+        labels, scores, boxes = found
+        assert sent.valid is not None  # noqa: S101  (the runner keeps it)
+        table = on_scene(boxes, labels, scores, sent.tile.window, whole, sent.valid, self._border_px)
+        yield Piece(Box(0, 0, len(table), COLUMNS), {BOXES: table[None]}, suspects)
+
+
+class RasterDetection(SceneDetector[DetectionRequest]):
+    """Detection of objects of the network's own classes."""
+
+    request = DetectionRequest
     #: The output that all kinds of networks have; a model's own exchange has more.
     exchanges: tuple[Exchange, ...] = (
         scene_exchange("boxes").model_copy(update={"output": {"boxes": "array (_, 4)"}}),
     )
 
     def __init__(self, model: Model) -> None:
-        self._model = model
         self._options = read_options(model, DetectionOptions)
         self._labels = read_labels(model)
         self._detector = self._options.detector or ("queries" if model.runner == "transformers" else "boxes")
@@ -73,54 +143,18 @@ class RasterDetection:
         if self._detector == "queries":
             self._kind = read_preprocessor(model).kind
             check_kind(model, self._kind)
-        self._runner = _Runner(model, self._options)
+        super().__init__(model, self._options, ObjectRunner(model, self._options))
 
-    def pre_process(self, request: DetectionRequest, media: Media) -> Prepared[_Context]:
-        """Plan a scene and return its prompts; see `SceneRunner.prepare`."""
-        return self._prepared(request, media)
+    def _names(self, request: DetectionRequest) -> Mapping[int, str]:  # noqa: ARG002  (they are the model's)
+        return self._labels
 
-    def pre_process_part(self, request: DetectionRequest, media: Media, first: int, last: int) -> Prepared[_Context]:
-        """Return the prompts of some strips of a scene; see `PartProcessor`."""
-        return self._prepared(request, media, range(first, last + 1))
+    def _facts(self, request: DetectionRequest) -> Mapping[str, Any]:
+        return {"threshold": request.threshold}
 
-    def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
-        """Write the requested artifacts and return the statistics."""
-        pieces = self._pieces(outputs, context)
-        if context.part is not None:
-            return self._runner.write_part(pieces, context, sink)
-        results = ObjectOutputs(self._model, context.inputs, self._labels, context.request, sink)
-        written = self._runner.write(pieces, context, results, sink)
-        return Result(data=results.finish(context.provenance(written)))
+    def _finder(self, request: DetectionRequest) -> Find:
+        return partial(self._found, request.threshold)
 
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a scene of noise; see `SceneRunner.dummy`."""
-        return self._runner.dummy(limits, folder)
-
-    def _prepared(self, request: DetectionRequest, media: Media, part: range | None = None) -> Prepared[_Context]:
-        # The preview reads the scene again, as a quicklook does.
-        outputs = (*request.outputs, *(("quicklook",) if "preview" in request.outputs else ()))
-        prepared = self._runner.prepare(request, outputs, media, part, facts={"threshold": request.threshold})
-        check_placement(request, prepared.context.inputs)
-        return prepared
-
-    def _pieces(self, outputs: Iterator[Output], context: _Context) -> Iterator[TilePieces]:
-        whole = Box(0, 0, context.plan.height, context.plan.width)
-        for sent, output in with_tiles(final_outputs(outputs), context.pending):
-            yield TilePieces(sent.strip, sent.last, self._of_tile(sent, output, whole, context.request.threshold))
-
-    def _of_tile(self, sent: SentTile, output: Output, whole: Box, threshold: float) -> Iterator[Piece]:
-        window, suspects = sent.tile.window, SuspectCounts()
-        for final in sent.final:
-            add_suspects(suspects, final.suspects)
-        labels, scores, boxes = self._found(output.data, threshold, window)
-        assert sent.valid is not None  # noqa: S101  (the runner keeps it)
-        table = on_scene(boxes, labels, scores, window, whole, sent.valid, self._options.border_px)
-        yield Piece(Box(0, 0, len(table), COLUMNS), {BOXES: table[None]}, suspects)
-
-    def _found(
-        self, data: Mapping[str, Any], threshold: float, window: Box
-    ) -> tuple[npt.NDArray[np.int64], _Numbers, _Numbers]:
-        """Return labels, scores and boxes (left, top, right, bottom in pixels of the window) above the threshold."""
+    def _found(self, threshold: float, data: Mapping[str, Any], window: Box) -> Found:
         sides = np.array([window.width, window.height] * 2)
         lacking = ", ".join(name for name in _OUTPUTS[self._detector] if name not in data)
         if lacking:

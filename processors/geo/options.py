@@ -214,24 +214,14 @@ class RegressionOptions(MapOptions):
     quantities: tuple[Quantity, ...] = Field(min_length=1)
 
 
-class DetectionOptions(SceneOptions):
-    """Options of a model that finds objects. `tile_px` is the side of the network's input."""
+class ObjectOptions(SceneOptions):
+    """Options of tiles in which objects are found."""
 
     #: Overlap of tiles in pixels: more than the side of the largest object and twice `border_px`. Default: a quarter of
     #: a tile.
     overlap_px: int | None = Field(default=None, ge=0)
     #: A box whose edge is this near to a tile's border inside the scene may be cut, and is dropped.
     border_px: float = Field(default=2, ge=0)
-    #: The network's outputs. `boxes`: `boxes` (n, 4), `scores` (n), `labels` (n); `scores`: `boxes` (n, 4), `scores`
-    #: (n, classes); `queries`: those of transformers' detectors. Default: `queries` for the runner `transformers`.
-    detector: Literal["boxes", "scores", "queries"] | None = None
-    #: Order of a box's numbers, and their unit; not for `queries`.
-    box_format: Literal["xyxy", "cxcywh"] = "xyxy"
-    box_unit: Literal["pixels", "shares"] = "pixels"
-    #: Names of the classes by id, from 0; default: those in `config.json`.
-    labels: tuple[str, ...] | None = None
-    #: The fields of `preprocessor_config.json`, of which only the kind is used; for `queries`.
-    preprocessor: Mapping[str, Any] | None = None
 
     @property
     def tiling(self) -> Tiling:
@@ -243,6 +233,33 @@ class DetectionOptions(SceneOptions):
     def _tiles_advance(self) -> Self:
         if (self.tiling.overlap_px or 0) + 2 * self.border_px >= self.tile_px:
             raise ValueError("overlap_px plus twice border_px must be less than tile_px")
+        return self
+
+
+class DetectionOptions(ObjectOptions):
+    """Options of a model that finds objects. `tile_px` is the side of the network's input."""
+
+    #: The network's outputs. `boxes`: `boxes` (n, 4), `scores` (n), `labels` (n); `scores`: `boxes` (n, 4), `scores`
+    #: (n, classes); `queries`: those of transformers' detectors. Default: `queries` for the runner `transformers`.
+    detector: Literal["boxes", "scores", "queries"] | None = None
+    #: Order of a box's numbers, and their unit; not for `queries`.
+    box_format: Literal["xyxy", "cxcywh"] = "xyxy"
+    box_unit: Literal["pixels", "shares"] = "pixels"
+    #: Names of the classes by id, from 0; default: those in `config.json`.
+    labels: tuple[str, ...] | None = None
+    #: The fields of `preprocessor_config.json`, of which only the kind is used; for `queries`.
+    preprocessor: Mapping[str, Any] | None = None
+
+
+class WordDetectionOptions(ObjectOptions):
+    """Options of a model that finds objects by words. The model's own processor resizes each tile."""
+
+    @model_validator(mode="after")
+    def _shows_three_bands(self) -> Self:
+        if len(self.bands) * self.dates != 3:
+            raise ValueError("bands must be three of one date: they are shown as red, green and blue")
+        if self.coordinates != CoordinateOptions():
+            raise ValueError("coordinates are not for models that find objects by words")
         return self
 
 

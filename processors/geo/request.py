@@ -221,8 +221,8 @@ class RegressionRequest(SceneRequest):
     )
 
 
-class DetectionRequest(SceneRequest):
-    """A scene in which objects are searched."""
+class ObjectRequest(SceneRequest):
+    """A scene in which objects are searched, however they are described."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -230,7 +230,6 @@ class DetectionRequest(SceneRequest):
         json_schema_extra=_SCENE_SCHEMA | {"title": "Objects in a scene"},
     )
 
-    threshold: float = Field(default=0.5, ge=0, le=1, description="Objects need a score above this.")
     iou: float = Field(
         default=0.5,
         gt=0,
@@ -256,6 +255,12 @@ class DetectionRequest(SceneRequest):
             "PNG of the scene with boxes, at most 1024 px; stats: the number of objects of each class as JSON."
         ),
     )
+
+
+class DetectionRequest(ObjectRequest):
+    """A scene in which objects are searched."""
+
+    threshold: float = Field(default=0.5, ge=0, le=1, description="Objects need a score above this.")
 
 
 class EmbeddingRequest(SceneRequest):

@@ -27,7 +27,8 @@ from penstock.processors.vision.prompts import write_dummy
 from penstock.reports import Issue
 
 _DECODE = "post_process_grounded_object_detection"
-_IDS = INPUTS_NAME.format("input_ids")
+#: Name of the tokens of the words in a prompt.
+IDS = INPUTS_NAME.format("input_ids")
 _ANSWER = {"logits": "array (queries, words)", "pred_boxes": "array (queries, 4)"}
 
 
@@ -46,7 +47,7 @@ class WordDetector:
         with rejecting("labels"):
             made = self.processor(images=Image.fromarray(image), text=[list(labels)], return_tensors="pt")
         arrays = {INPUTS_NAME.format(name): as_array(value) for name, value in made.items()}
-        self._check(arrays[_IDS].shape[1], "the labels have")
+        self._check(arrays[IDS].shape[1], "the labels have")
         height, width = made["pixel_values"].shape[-2:]
         return Prompt({**arrays, OUTPUTS_NAME: list(_ANSWER)}, cost=height * width)
 
@@ -132,7 +133,7 @@ class ZeroShotObjectDetection:
         image: ImageArray = INPUTS.read("image", media.path(request.image), self._model.limits)
         prompt = self._detector.prompt(image, request.labels)
         kept = image if "annotated" in request.outputs else None
-        context = Context(request, prompt.data[_IDS], (image.shape[0], image.shape[1]), kept)
+        context = Context(request, prompt.data[IDS], (image.shape[0], image.shape[1]), kept)
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:

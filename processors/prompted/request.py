@@ -9,6 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from penstock.models import MediaReference
 from penstock.processors.geo.area_request import AnyCrs, PolygonGeometry, Position
+from penstock.processors.geo.request import ObjectRequest
 from penstock.processors.geo.schema_marks import without_default
 from penstock.processors.vision.request import BoxOutput, SingleImageRequest
 
@@ -22,8 +23,8 @@ MaskOutput = Literal["mask", "overlay", "masks", "objects"]
 SceneMaskOutput = Literal["mask", "polygons"]
 
 
-class WordDetectionRequest(SingleImageRequest):
-    """An image and words for the objects to find in it."""
+class Words(BaseModel):
+    """Words for the objects to find."""
 
     labels: list[Phrase] = Field(
         min_length=1, max_length=1000, description="The objects to find, such as `a red car`; without full stops."
@@ -41,11 +42,20 @@ class WordDetectionRequest(SingleImageRequest):
         le=1,
         description="Grounding DINO only: an object's label has the words of the labels that score above this.",
     )
+
+
+class WordDetectionRequest(Words, SingleImageRequest):
+    """An image and words for the objects to find in it."""
+
     outputs: tuple[BoxOutput, ...] = Field(
         default=("boxes", "annotated"),
         min_length=1,
         description="boxes: boxes.json, a copy of the result; annotated: annotated.png, the image with boxes.",
     )
+
+
+class SceneWordsRequest(Words, ObjectRequest):
+    """A scene and words for the objects to find in it."""
 
 
 class PointedObject(BaseModel):

@@ -89,6 +89,7 @@ def test_every_installed_processor_has_a_light_request() -> None:
         "raster-mask-generation",
         "raster-regression",
         "raster-segmentation",
+        "raster-zero-shot-detection",
         "speech-recognition",
         "tabular",
         "tensor",

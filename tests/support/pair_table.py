@@ -28,6 +28,7 @@ TABLE: Mapping[str, frozenset[str]] = {
         "raster-mask-generation": "transformers",
         "raster-regression": "onnx terratorch torch",
         "raster-segmentation": "fake lightgbm onnx terratorch torch transformers",
+        "raster-zero-shot-detection": "transformers",
         "speech-recognition": "transformers",
         "tabular": "fake lightgbm onnx torch",
         "tensor": "fake lightgbm onnx terratorch torch transformers vllm",

@@ -290,6 +290,7 @@ _DIRECTORIES: Mapping[str, Callable[[Path], Any]] = {
     "raster-embedding": a_vit_backbone,
     "raster-mask-generation": MASKERS["sam"],
     "raster-segmentation": partial(a_segformer, num_labels=3),
+    "raster-zero-shot-detection": DETECTORS["owlvit"],
     "speech-recognition": a_whisper,
     "tensor": a_vit,
     "text-classification": lambda folder: (words_directory(folder), a_bert_classifier(folder, labels=3)),
@@ -311,7 +312,7 @@ def _transformers(processor: str, folder: Path) -> Model:
     options: dict[str, Any] = {}
     if processor == "raster-segmentation":
         options = {**_TILES, "classes": _CLASSES}
-    elif processor in ("raster-detection", "raster-embedding"):
+    elif processor in ("raster-detection", "raster-embedding", "raster-zero-shot-detection"):
         options = {"bands": _BANDS, "tile_px": 32}
     elif processor == "tensor":
         options = {"task": "image-classification", "inputs": {"pixels": {"shape": [3, 32, 32]}}}

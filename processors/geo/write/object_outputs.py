@@ -18,7 +18,7 @@ from penstock.models import Model
 from penstock.processors.base import ArtifactSink
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.provenance import Provenance
-from penstock.processors.geo.request import DetectionRequest
+from penstock.processors.geo.request import ObjectRequest
 from penstock.processors.geo.tiling.boxes import (
     BOTTOM,
     LABEL,
@@ -51,7 +51,7 @@ _LONLAT = ("WGS84", "EPSG:4326", "OGC:CRS84")
 _EMPTY = (40, 40, 40, 255)
 
 
-def check_placement(request: DetectionRequest, inputs: Inputs) -> None:
+def check_placement(request: ObjectRequest, inputs: Inputs) -> None:
     """Raise `InvalidInput` for a request whose `crs` cannot be that of objects in this scene."""
     if request.crs != "scene" and request.crs.upper() not in _LONLAT and inputs.scene.crs is not None:
         check_crs(inputs.scene.crs, request.crs)
@@ -61,7 +61,7 @@ class ObjectOutputs:
     """Writer of a detection's artifacts. `request.outputs` are some of `objects`, `preview` and `stats`."""
 
     def __init__(
-        self, model: Model, inputs: Inputs, labels: Mapping[int, str], request: DetectionRequest, sink: ArtifactSink
+        self, model: Model, inputs: Inputs, labels: Mapping[int, str], request: ObjectRequest, sink: ArtifactSink
     ) -> None:
         self._inputs, self._labels, self._request = inputs, labels, request
         self._files = RasterSet(model, inputs.grid, inputs.radiometry, sink, described=False)
@@ -73,10 +73,7 @@ class ObjectOutputs:
         self._tables.append(rasters[BOXES][0])
         self._count += len(self._tables[-1])
         if self._count > _MOST:
-            raise InvalidInput(
-                f"The network finds more than {_MOST:,} boxes with scores above {self._request.threshold}: give a "
-                "higher `threshold`, or an `area`."
-            )
+            raise InvalidInput(f"The network finds more than {_MOST:,} boxes: give a higher `threshold`, or an `area`.")
 
     def finish(self, provenance: Provenance) -> dict[str, Any]:
         """Create all wanted artifacts after the last `write`, and return the statistics."""

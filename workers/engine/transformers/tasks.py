@@ -124,6 +124,7 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
         "raster-embedding": Task.IMAGE_EMBEDDING,
         "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-mask-generation": Task.MASK_GENERATION,
+        "raster-zero-shot-detection": Task.ZERO_SHOT_OBJECT_DETECTION,
         "image-embedding": Task.IMAGE_EMBEDDING,
         "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
         "instance-segmentation": Task.INSTANCE_SEGMENTATION,
