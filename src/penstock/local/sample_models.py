@@ -77,6 +77,15 @@ _BANDS = """bands = [
 ]
 default_radiometry = [{ dtypes = ["uint16"], scale = 1e-4, nodata = 0.0 }]
 """
+#: Three bands as colours: reflectance from 0 to 0.3 is black to white for OWL-ViT's processor.
+_SHOWN = """bands = [
+    { name = "red", mean = 0.1444, std = 0.0806 },
+    { name = "green", mean = 0.1373, std = 0.0784 },
+    { name = "blue", mean = 0.1225, std = 0.0827 },
+]
+default_radiometry = [{ dtypes = ["uint16"], scale = 1e-4, nodata = 0.0 }]
+tile_px = 64
+"""
 _CLASSES = """classes = [{ id = 0, name = "one", colour = "#8c9a4b" }, { id = 1, name = "two", colour = "#2166ac" }]
 tile_px = 64
 overlap = "hann"
@@ -123,6 +132,7 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         ),
         "raster-regression": _onnx(graphs.scene, "scene.tif", _BANDS + _QUANTITY),
         "raster-segmentation": _hub(networks.segformer(6, {0: "one", 1: "two"}), "scene.tif", _BANDS + _CLASSES),
+        "raster-zero-shot-detection": _hub(networks.word_detection, "scene.tif --param labels=cat,dog", _SHOWN),
         "speech-recognition": _hub(networks.speech_recognition, "speech.wav"),
         "tabular": _onnx(graphs.table, "plots.csv", _COLUMNS),
         "tensor": _onnx(graphs.rows, "rows.npy", _ROWS),
