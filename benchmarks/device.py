@@ -1,4 +1,4 @@
-"""The pipeline beside min(device alone, decoding on all cores): `python -m benchmarks.device [tiles] [pictures] [--speeds N ...]`.
+"""The pipeline beside min(device alone, decoding on all cores): `python -m benchmarks.device [tiles] [pictures]`.
 
 The device is simulated: a step sleeps for as long as its prompts take, so that the device leaves the processor free.
 Tiles are those of scenes of six bands of uint16, classes only, as many scenes at a time as there are cores, read and
