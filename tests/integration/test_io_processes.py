@@ -185,7 +185,7 @@ def fill(number: int) -> dict[str, Any]:
 
 
 def test_outputs_that_are_ready_come_in_order_and_an_error_does_not_overtake_them(pool: IOPool, work: Work) -> None:
-    """What they made is saved, so that another attempt goes on behind them."""
+    """Save what they made, so that another attempt goes on behind them."""
     saved = {}
 
     class Kept(NoCheckpoints):
