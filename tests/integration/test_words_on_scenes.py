@@ -17,6 +17,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from penstock.errors import ConfigError, InvalidInput, ModelUnavailable
+from penstock.intake.media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.geo.tiling.boxes import joined, on_scene, put_together
 from penstock.processors.geo.tiling.plan import Box
@@ -25,7 +26,10 @@ from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
+from penstock.workers.io.forks import ForkOptions
+from penstock.workers.io.pool import IOPool
 from penstock.workers.pairs import checked_entry
+from penstock.workers.processing import Work
 from tests.support.geo.scenes import Files, Folder, write_scene
 from tests.support.hub import a_model
 from tests.support.prompted import DETECTORS
@@ -174,6 +178,26 @@ def test_the_processor_keeps_the_contract(
     done = run(model, engine, {"media://a": tmp_path / "a.tif", "media://b": tmp_path / "b.tif"})
     assert set(done.artifacts) == {"objects.geojson", "preview.png", "stats.json"}
     assert done.saved
+
+
+def test_a_job_goes_through_an_io_process(
+    directories: Callable[[str], Path], engine: BatchingEngine, tmp_path: Path
+) -> None:
+    """The library prepares and decodes in a fork, beside GDAL."""
+    model, scene = words_model(directories("grounding-dino"), max_batch=4), tmp_path / "scene.tif"
+    a_scene(scene, 5)
+    request = {"scene": "media://a", "labels": LABELS, "bands": [1, 2, 3]}
+    work = Work(model, request, {"media://a": LocalMedia(scene)}, tmp_path / "artifacts", tenant="one")
+    with (
+        closing(IOPool(1, ForkOptions(4096 * 2**20))) as pool,
+        pool.open(work, check=lambda: None, say=lambda _: None) as session,
+    ):
+        done = session.finish(engine.run(model, session.prompts, check=lambda: None))
+    _, here = detect(model, engine, scene, tmp_path / "out")
+    assert done.result.data is not None
+    assert done.result.data["objects"] == here["objects"]
+    assert here["objects"]["count"] > 2
+    assert set(done.files) == {"objects.geojson", "preview.png", "stats.json"}
 
 
 def test_other_words_and_thresholds_use_no_saved_strips(directories: Callable[[str], Path], tmp_path: Path) -> None:

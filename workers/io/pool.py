@@ -195,8 +195,9 @@ class IOPool:
 
     def _acquire(self, work: Work, limits: WaitLimits) -> IOProcess:
         room = work.room or work.folder.resolve()
-        media = frozenset(file.path.resolve() for file in work.media.values())
-        reads = frozenset(path for path in media if not path.is_relative_to(room))
+        # A file in the room needs no permission of its own, and a link that lies there shall not get one.
+        others = [file.path for file in work.media.values() if not file.path.is_relative_to(room)]
+        reads = frozenset(path for path in map(Path.resolve, others) if not path.is_relative_to(room))
         serves = work.tenant, self._key(work.model)
         while (process := self._next(serves, room, reads, limits.check)) is not None:
             if process.alive:
