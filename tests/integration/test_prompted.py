@@ -239,8 +239,7 @@ def test_a_box_tells_the_pixels_of_its_mask(directories: Callable[[str], Path], 
 @pytest.mark.parametrize(
     ("model_type", "processor"),
     [("omdet-turbo", "zero-shot-object-detection"), ("sam2", "mask-generation"), ("edgetam", "mask-generation"),
-     ("sam3_tracker", "mask-generation"), ("sam2", "raster-mask-generation"),
-     ("omdet-turbo", "raster-zero-shot-detection")],
+     ("sam3_tracker", "mask-generation"), ("sam2", "raster-mask-generation")],
 )  # fmt: skip
 def test_a_type_that_needs_torchvision_is_refused_when_it_is_checked(
     model_type: str, processor: str, tmp_path: Path

@@ -263,6 +263,12 @@ def test_what_cannot_run_is_refused_when_it_is_checked(directories: Callable[[st
     assert "transformers" in (checked_entry(registry, runners, other).problem or "")
     with pytest.raises(ModelUnavailable, match="does not fit model_type 'detr'"):
         runners.check(other)
+    turbo = tmp_path / "turbo"
+    turbo.mkdir()
+    (turbo / "config.json").write_text('{"model_type": "omdet-turbo"}')
+    (turbo / "model.safetensors").touch()
+    with pytest.raises(ModelUnavailable, match="does not fit model_type 'omdet-turbo'"):
+        runners.check(other.model_copy(update={"source": str(turbo)}))
     four = [{"name": name, "mean": 0.0, "std": 1.0} for name in "abcd"]
     with pytest.raises(ConfigError, match="bands must be three of one date"):
         RasterZeroShotDetection(words_model(directories("owlvit"), bands=four))
