@@ -41,7 +41,7 @@ COPIED = ("request.json", "outcome.json")
 
 
 def copy_jobs(folder: Path, count: int) -> None:
-    """Copy requests and outcomes of the ended jobs in a folder until there are so many jobs, each a millisecond older."""
+    """Copy requests and outcomes of ended jobs until a folder has so many, each a millisecond older than the last."""
     made = [job for job in (folder / JOBS).iterdir() if (job / "outcome.json").exists()]
     texts = [(job.name, [(name, (job / name).read_text()) for name in COPIED]) for job in made]
     for number, (old, files) in zip(range(count - len(made)), cycle(texts), strict=False):
