@@ -69,7 +69,7 @@ def stac_item(model: Model, scene: Scene, provenance: Provenance, artifacts: Seq
             "title": model.title,
             **_projection(scene),
             "processing:software": {"penstock": penstock.__version__},
-            "processing:lineage": f"{model.name} {model.revision} applied to {len(provenance.sources)} file(s)",
+            "processing:lineage": _lineage(model, provenance),
         },
     )
     for artifact in artifacts:
@@ -149,6 +149,21 @@ def _field_names(item: Mapping[str, Any]) -> Iterator[str]:
         yield from asset
         for band in asset.get("bands", ()):
             yield from band
+
+
+def _lineage(model: Model, provenance: Provenance) -> str:
+    """Return how the results were made, as a sentence without a full stop."""
+    used, count = provenance.used, len(provenance.sources)
+    earlier = used.get("before", {})
+    mosaics = [mosaic for mosaic in (*used.get("mosaics", ()), *earlier.get("mosaics", ())) if mosaic is not None]
+    return ", ".join(
+        (
+            f"{model.name} {model.revision} applied to {count} {'file' if count == 1 else 'files'}",
+            *(f"a mosaic of {len(mosaic['scenes'])} scenes" for mosaic in mosaics),
+            *(["cut to an area"] if "area" in used else []),
+            *(["with the change since an earlier scene"] if earlier else []),
+        )
+    )
 
 
 def _text(time: datetime) -> str:

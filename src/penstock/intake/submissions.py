@@ -158,6 +158,8 @@ def _issues(error: ValidationError) -> Iterator[Issue]:
             yield Issue(place, f"has {len(value)} {_SIZES[word]}; at most {schema[word]} are allowed")
         case "pattern":
             yield Issue(place, _other_form(schema, value))
+        case "not" if "contains" in schema["not"] and "description" in schema:
+            yield Issue(place, schema["description"])
         case "not" if list(schema["not"]) == ["required"]:
             yield Issue(place, _several([{"required": [name]} for name in schema["not"]["required"]], value))
         case "anyOf" | "oneOf":
