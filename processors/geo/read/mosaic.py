@@ -30,7 +30,8 @@ _TOLERANCE_PX: Final = 0.01
 _MOST_EMPTY: Final = 100
 #: Pixels of the scenes for each pixel of a stated grid, at most, and the reverse. Beyond, the resolution is taken to be
 #: in a wrong unit: metres for degrees are a factor of 1e10.
-_COARSEST: Final, _FINEST: Final = 10_000, _MOST_EMPTY
+_COARSEST: Final = 10_000
+_FINEST: Final = _MOST_EMPTY
 _SAME: Final = Factor(1, 1)
 
 
@@ -251,7 +252,7 @@ def _on_stated_grid(
     if not math.isfinite(transform.c * transform.f) or height * width <= 0:
         raise _wrong("The scenes have no place on the stated grid.", "/grid")
     own = sum(scene.height * scene.width for scene in scenes)
-    if covered * _COARSEST < own or min(covered, height * width) > _FINEST * own:
+    if covered * _COARSEST < own or min(sum(box.height * box.width for box in boxes), height * width) > _FINEST * own:
         raise _wrong(
             f"The resolution of a mosaic's grid is in the unit of its CRS. The unit of {request.crs} is the "
             f"{_unit(crs)}: with the resolution {size:g}, the mosaic would have {width:,} x {height:,} pixels, "

@@ -153,17 +153,21 @@ def _field_names(item: Mapping[str, Any]) -> Iterator[str]:
 
 def _lineage(model: Model, provenance: Provenance) -> str:
     """Return how the results were made, as a sentence without a full stop."""
-    used, count = provenance.used, len(provenance.sources)
+    used = provenance.used
     earlier = used.get("before", {})
     mosaics = [mosaic for mosaic in (*used.get("mosaics", ()), *earlier.get("mosaics", ())) if mosaic is not None]
     return ", ".join(
         (
-            f"{model.name} {model.revision} applied to {count} {'file' if count == 1 else 'files'}",
-            *(f"a mosaic of {len(mosaic['scenes'])} scenes" for mosaic in mosaics),
+            f"{model.name} {model.revision} applied to {_counted(len(provenance.sources), 'file')}",
+            *(f"a mosaic of {_counted(len(mosaic['scenes']), 'scene')}" for mosaic in mosaics),
             *(["cut to an area"] if "area" in used else []),
             *(["with the change since an earlier scene"] if earlier else []),
         )
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _text(time: datetime) -> str:
