@@ -36,7 +36,10 @@ def by_range(schema: dict[str, Any]) -> None:
 
 
 def item_needs(array: str, item: str, field: str, why: str) -> dict[str, Any]:
-    """Return the JSON Schema of an object whose array has an item only beside a field; `why` is the error's sentence."""
+    """Return the JSON Schema of an object whose array has an item only beside a field.
+
+    `why` is the error's sentence.
+    """
     without = {"not": {"contains": {"const": item}}, "description": why}
     return {"if": {"not": {"required": [field]}}, "then": {"properties": {array: without}}}
 

@@ -99,10 +99,9 @@ class ChangeOutputs:
         others = [label.name for label in self.labels if label.id not in self.of and label.name in seen]
         if self.decided or not others:
             return []
-        return [
-            f"The change counts these classes as {absent!r}: {', '.join(others)}. If some of them hide the ground, as "
-            "clouds do, name them in `change.ignore`; if none does, give `change.ignore` as []."
-        ]
+        said = f"The change counts these classes as {absent!r}: {', '.join(others)}."
+        hint = "If some of them hide the ground, as clouds do, name them in `change.ignore`; if none does, give []."
+        return [f"{said} {hint}"]
 
 
 class _Pairs:
