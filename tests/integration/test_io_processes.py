@@ -216,6 +216,30 @@ def test_files_behind_a_link_in_the_place_of_the_jobs_folder_become_no_artifacts
         assert "not a plain file" in error_of(pool, linked, post="foreign", folder=str(folder)).detail
 
 
+def test_a_link_in_the_place_of_a_medium_opens_no_file_to_the_next_process(work: Work, tmp_path: Path) -> None:
+    """A process may change its room: a medium that lies there is what the room lets it be."""
+    room, outside = tmp_path / "room", tmp_path / "outside"
+    room.mkdir()
+    outside.write_text("of another tenant")
+    (room / "media").symlink_to(outside)
+    linked = replace(work, folder=room / "job", room=room, media={"media://1/a": LocalMedia(room / "media")})
+    with closing(IOPool(1, OPTIONS)) as pool:
+        assert "may not (PermissionError)" in error_of(pool, linked, text="media://1/a").detail
+        (room / "media").unlink()
+        (room / "media").write_text("its own")
+        assert run(pool, linked, text="media://1/a")
+
+
+def test_a_medium_beside_the_room_may_be_read_also_through_a_link(work: Work, tmp_path: Path) -> None:
+    room, outside = tmp_path / "room", tmp_path / "outside"
+    room.mkdir()
+    outside.write_text("of the user")
+    (tmp_path / "link").symlink_to(outside)
+    linked = replace(work, folder=room / "job", room=room, media={"media://1/a": LocalMedia(tmp_path / "link")})
+    with closing(IOPool(1, OPTIONS)) as pool:
+        assert run(pool, linked, text="media://1/a")
+
+
 def test_a_file_that_the_sandbox_refuses_is_explained_in_words(pool: IOPool, work: Work) -> None:
     error = error_of(pool, work, pre="peek", folder=str(Path(__file__).parents[2]))
     assert isinstance(error, ProcessorFailed)

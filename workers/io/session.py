@@ -25,6 +25,7 @@ from penstock.workers.engine.base import Check
 from penstock.workers.io import reports
 from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
+from penstock.workers.io.media_answers import fill_asked
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
 from penstock.workers.software import checked_software
@@ -46,6 +47,10 @@ _FINAL_KINDS = frozenset({"result", "failed"})
 LOADING, READING, WRITING = "loading the processor", "reading the input", "making the result"
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class WaitLimits:
     """The limits of a wait for a process: its longest silence in seconds, and a check that may end the wait sooner."""
@@ -54,14 +59,19 @@ class WaitLimits:
     check: Check
     #: The limit's name, for the error.
     name: str = "io_timeout_s"
+    #: Returns True while the process itself may be waiting for this worker: then its silence does not count.
+    excused: Callable[[], bool] = _never
 
     def tick(self) -> Tick:
         """Return the tick of one wait that begins now."""
         ends = time.monotonic() + self.timeout_s
 
         def tick() -> None:
+            nonlocal ends
             self.check()
-            if time.monotonic() > ends:
+            if self.excused():
+                ends = time.monotonic() + self.timeout_s
+            elif time.monotonic() > ends:
                 raise ProcessorFailed(f"the model's processor did not respond for {self.timeout_s:g} s ({self.name})")
 
         return tick
@@ -122,8 +132,7 @@ def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoint
             case "checkpoints", {"prefix": str(prefix)}:
                 found = do_for_process(process, limits, lambda: checkpoints.found(prefix))
                 send_answer(process, limits, READING, "found", files={name: str(path) for name, path in found.items()})
-            case "fill", {"reference": str(reference), "ranges": list(ranges), "later": bool(later)}:
-                fill = partial(requests.fill, reference, _ranges(ranges), later=later)
+            case "fill", header if (fill := fill_asked(requests, header)) is not None:
                 do_for_process(process, limits, fill)
                 send_answer(process, limits, READING, "filled")
             case "fetch", {"reference": str(reference), "by_range": bool(by_range)}:
@@ -177,18 +186,6 @@ def _is_unit(found: Any) -> bool:
 def _is_finding(found: tuple[str, Any]) -> bool:
     digest, text = found
     return len(digest) <= _MAX_DIGEST and isinstance(text, str) and len(text) <= MAX_FINDING_CHARS
-
-
-def _ranges(pairs: list[Any]) -> list[tuple[int, int]]:
-    """Return the ranges of a message; raise `ProcessorFailed` for anything else."""
-    wanted: list[tuple[int, int]] = []
-    for pair in pairs:
-        match pair:
-            case [int(start), int(end)] if 0 <= start < end:
-                wanted.append((start, end))
-            case _:
-                raise ProcessorFailed("the processor's process asked for an invalid range of a file")
-    return wanted
 
 
 def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:
