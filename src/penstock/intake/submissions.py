@@ -178,11 +178,12 @@ def _issues_of_alternatives(error: ValidationError, place: str) -> Iterator[Issu
 def _ruled_out(error: ValidationError) -> str:
     """Return the message for a value that the schema excludes: the schema's own, if it describes one."""
     schema: Any = error.schema
+    value: Any = error.instance
     excluded = schema["not"]
     if excluded == {}:
         return "cannot be combined with the other fields"
     if list(excluded) == ["required"]:
-        return _several([{"required": [name]} for name in excluded["required"]], error.instance)
+        return _several([{"required": [name]} for name in excluded["required"]], value)
     if list(excluded) == ["contains"] and "description" in schema:
         return str(schema["description"])
     return _shortened(error)
