@@ -17,16 +17,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from penstock.errors import Canceled, Drained, MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.errors import (
+    Canceled,
+    DeviceLost,
+    Drained,
+    InvalidInput,
+    MediaUnreadable,
+    OutOfMemory,
+    PenstockError,
+    ProcessorFailed,
+)
 from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
+from penstock.workers.checkpoints import NoCheckpoints
 from penstock.workers.io import sandbox
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
+from penstock.workers.io.session import AHEAD_BYTES, MAX_AHEAD
 from penstock.workers.processing import Work
 from tests.support.polling import wait_for
 
@@ -165,6 +177,63 @@ def test_nonsense_from_a_process_fails_its_job(pool: IOPool, work: Work, half: s
     assert isinstance(error, ProcessorFailed)
     assert "invalid message" in error.detail
     assert run(pool, work)["sum"] == 12
+
+
+def fill(number: int) -> dict[str, Any]:
+    """Return the values of an output that may share a message with others."""
+    return {"x": np.full(4, number, np.float32), "number": np.array(number)}
+
+
+def test_outputs_that_are_ready_come_in_order_and_an_error_does_not_overtake_them(pool: IOPool, work: Work) -> None:
+    """Save what they made, so that another attempt goes on behind them."""
+    saved = {}
+
+    class Kept(NoCheckpoints):
+        def save(self, name: str, path: Path) -> None:
+            saved[name] = path.read_text()
+
+    def outputs(prompts: Iterator[Prompt]) -> Iterator[Output]:
+        for number, _ in zip(range(20), prompts, strict=False):
+            yield Output(fill(number), followed=True)
+        raise DeviceLost("gone")
+
+    said: list[str] = []
+    saving = replace(work, input={"prompts": 100, "save": True})
+    with (
+        pytest.raises(DeviceLost, match="gone"),
+        pool.open(saving, check=nothing, say=said.append, checkpoints=Kept()) as session,
+    ):
+        session.finish(outputs(session.prompts))
+    assert "".join(said).split() == [str(number) for number in range(20)]
+    assert saved == {f"probe/{number}": str(4.0 * number) for number in range(20)}
+    assert run(pool, work)["sum"] == 12
+
+
+def test_a_process_makes_small_prompts_ahead_in_order_until_one_fails(pool: IOPool, work: Work) -> None:
+    with pool.open(replace(work, input={"prompts": 50, "fails_at": 30}), check=nothing, say=lambda _: None) as session:
+        found = []
+        with pytest.raises(InvalidInput, match="prompt 30"):
+            found.extend(prompt.data["number"] for prompt in session.prompts)
+        assert found == list(range(30))
+    assert run(pool, work)["sum"] == 12
+
+
+def test_a_process_makes_small_prompts_while_nobody_takes_them(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    asked = {"prompts": 60, "folder": str(tmp_path)}
+    with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
+        next(session.prompts)  # it tells the size
+        wait_for((tmp_path / f"made-{MAX_AHEAD}").exists, "the process makes no prompts ahead")
+
+
+@pytest.mark.parametrize(("size", "ahead"), [(4, MAX_AHEAD), (MIB // 4, AHEAD_BYTES // MIB), (4 * MIB, 1)])
+def test_few_prompts_are_made_ahead_and_fewer_large_ones(
+    pool: IOPool, work: Work, tmp_path: Path, size: int, ahead: int
+) -> None:
+    taken = 5
+    asked = {"prompts": 60, "size": size, "folder": str(tmp_path)}
+    with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
+        assert [next(session.prompts).data["number"] for _ in range(taken)] == list(range(taken))
+    assert taken <= len(list(tmp_path.glob("made-*"))) <= taken + ahead
 
 
 class Later:

@@ -48,6 +48,8 @@ class ProbeRequest(BaseModel):
     text: MediaReference | None = None
     prompts: int = 3
     size: int = 4
+    #: The prompt that cannot be made.
+    fails_at: int | None = None
     pre: str | None = None
     prompt: str | None = None
     post: str | None = None
@@ -137,6 +139,10 @@ class Probe:
                 do(request.prompt, request)
                 if request.text and request.fills:
                     media.fill(request.text, request.fills)
+                if number == request.fails_at:
+                    raise InvalidInput(f"prompt {number} cannot be made")
+                if request.folder:
+                    Path(request.folder, f"made-{number}").touch()
                 note = late.read_text() if late else note
                 yield Prompt({"x": np.full(request.size, number, np.float32), "note": note, "number": number}, cost=10)
         finally:

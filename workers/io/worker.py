@@ -25,6 +25,7 @@ from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
+from penstock.workers.io.output_groups import separated
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, first_half
@@ -158,12 +159,12 @@ class IOWorker:
         return channel
 
     def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        """Send a prompt on each request, until the end or until the worker closes the channel."""
+        """Send as many prompts as each request asks for, until the end or until the worker closes the channel."""
         try:
             while True:
-                channel.receive()
+                count = channel.receive().header["count"]
                 try:
-                    self._send_next(channel, prompts)
+                    self._send_next(channel, prompts, count)
                 except Disconnected:
                     raise
                 except BaseException as error:
@@ -171,11 +172,12 @@ class IOWorker:
         except Disconnected:
             _close(prompts)
 
-    def _send_next(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        prompt = next(prompts, None)
-        if prompt is None:
-            channel.send("end")
-        else:
+    def _send_next(self, channel: Channel, prompts: Iterator[Prompt], count: int) -> None:
+        for _ in range(count):
+            prompt = next(prompts, None)
+            if prompt is None:
+                channel.send("end")
+                return
             channel.send("prompt", prompt.data, cost=prompt.cost)
 
     def _outputs(self) -> Iterator[Output]:
@@ -183,8 +185,8 @@ class IOWorker:
             self._channel.send("next")
             message = self._channel.receive()
             match message.kind:
-                case "output":
-                    yield Output(message.data, partial=message.header["partial"])
+                case "outputs":
+                    yield from separated(message.data, message.header["partial"])
                     if message.header["last"]:
                         return
                 case "end":
