@@ -200,6 +200,37 @@ def test_a_job_goes_through_an_io_process(
     assert set(done.files) == {"objects.geojson", "preview.png", "stats.json"}
 
 
+def test_workers_share_a_scene_and_the_bytes_stay_the_same(
+    directories: Callable[[str], Path], engine: BatchingEngine, tmp_path: Path
+) -> None:
+    model, scene = words_model(directories("grounding-dino")), tmp_path / "scene.tif"
+    a_scene(scene, 6)
+    processor, alone = RasterZeroShotDetection(model), Folder(tmp_path / "alone")
+    request = processor.request.model_validate({"scene": str(scene), "labels": LABELS, "bands": [1, 2, 3]})
+
+    def finish(prepared: Any, sink: Folder) -> Folder:
+        outputs = engine.run(model, prepared.prompts, check=lambda: None)
+        processor.post_process(outputs, prepared.context, sink)
+        return sink
+
+    whole = processor.pre_process(request, Files())
+    finish(whole, alone)
+    assert whole.division is not None
+    units, saved = [number for number, _, _ in whole.division.units], dict[str, Path]()
+    assert len(units) > 1
+    for unit in units:
+        part = finish(processor.pre_process_part(request, Files(), unit, unit), Folder(tmp_path / f"part-{unit}"))
+        assert not part.artifacts
+        for name, content in part.saved.items():
+            saved[name] = tmp_path / f"saved-{len(saved)}"
+            saved[name].write_bytes(content)
+    again = finish(processor.pre_process(request, Files(saved)), Folder(tmp_path / "joined"))
+    assert set(saved) >= set(alone.saved)
+    assert len(json.loads(alone.artifacts["objects.geojson"].read_text())["features"]) > 2
+    for name, path in alone.artifacts.items():
+        assert again.artifacts[name].read_bytes() == path.read_bytes()
+
+
 def test_other_words_and_thresholds_use_no_saved_strips(directories: Callable[[str], Path], tmp_path: Path) -> None:
     a_scene(tmp_path / "scene.tif")
     processor = RasterZeroShotDetection(words_model(directories("owlvit")))
