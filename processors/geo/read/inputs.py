@@ -145,7 +145,7 @@ def read_inputs(
     acquisitions = [with_items(one, media, _label(at, dates)) for at, one in enumerate(requested, 1)]
     # Of a scene with an area, only the area counts.
     opener = SceneOpener(request, media, needed, (limits or Limits()) if request.area is None else Limits())
-    opened_dates = _open_dates(opener, acquisitions, dates)
+    opened_dates = _open_dates(opener, acquisitions, dates, _mask_places(request, acquisitions))
     chosen = [
         [_choose(scene, request, needed, defaults, acquisition) for scene in scenes]
         for acquisition, scenes in zip(acquisitions, opened_dates, strict=True)
@@ -181,11 +181,13 @@ def _check_dates(given: int, needed: int) -> None:
         )
 
 
-def _open_dates(opener: SceneOpener, acquisitions: Sequence[Acquisition], dates: int) -> list[list[OpenedScene]]:
+def _open_dates(
+    opener: SceneOpener, acquisitions: Sequence[Acquisition], dates: int, mask_places: Sequence[Sequence[str]]
+) -> list[list[OpenedScene]]:
     """Open the scenes of all dates. Raises `InvalidInput` for too many files."""
     found, files = list[list[OpenedScene]](), 0
     for date, acquisition in enumerate(acquisitions, 1):
-        scenes = _open_date(opener, acquisition, date, dates)
+        scenes = _open_date(opener, acquisition, date, dates, mask_places[date - 1])
         files += sum(len(scene.files) + (scene.mask is not None) for scene in scenes)
         if files > _MAX_FILES:
             raise InvalidInput(f"The scenes and their masks have {files} files; at most {_MAX_FILES} are allowed.")
@@ -193,12 +195,29 @@ def _open_dates(opener: SceneOpener, acquisitions: Sequence[Acquisition], dates:
     return found
 
 
-def _open_date(opener: SceneOpener, acquisition: Acquisition, date: int, dates: int) -> list[OpenedScene]:
+def _mask_places(request: SceneRequest, acquisitions: Sequence[Acquisition]) -> list[list[str]]:
+    """Return the JSON pointer to the mask of each scene, by date. The items of a collection share its mask."""
+    found = []
+    for at, (requested, acquisition) in enumerate(zip(request.acquisitions(), acquisitions, strict=True)):
+        base = "/input" if request.dates is None else f"/input/dates/{at}"
+        count, mosaic = len(acquisition.singles()), requested.mosaic
+        if mosaic is None:
+            found.append([f"{base}/mask"] * count)
+        elif len(mosaic.scenes) == count:
+            found.append([f"{base}/mosaic/scenes/{number}/mask" for number in range(count)])
+        else:
+            found.append([f"{base}/mosaic/scenes"] * count)
+    return found
+
+
+def _open_date(
+    opener: SceneOpener, acquisition: Acquisition, date: int, dates: int, mask_places: Sequence[str]
+) -> list[OpenedScene]:
     """Open the scenes of a date."""
     singles = acquisition.singles()
     names = [_scene_name(at, single) if len(singles) > 1 else "" for at, single in enumerate(singles, 1)]
     labels = [", ".join(filter(None, (_label(date, dates), name))) for name in names]
-    return [opener.open(single, date, label) for single, label in zip(singles, labels, strict=True)]
+    return [opener.open(single, date, *named) for single, *named in zip(singles, labels, mask_places, strict=True)]
 
 
 def _label(date: int, dates: int) -> str:
