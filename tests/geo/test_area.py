@@ -253,10 +253,13 @@ def test_an_interrupted_area_is_resumed_with_the_same_bytes_and_its_digest_is_it
         assert resumed.artifacts[name].read_bytes() == whole.artifacts[name].read_bytes()
 
 
-def test_a_bbox_in_degrees_is_placed_on_a_grid_in_metres_along_curved_edges(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["bbox", "polygon"])
+def test_an_area_in_degrees_is_placed_on_a_grid_in_metres_along_curved_edges(tmp_path: Path, way: str) -> None:
     path = write_scene(tmp_path / "scene.tif", pattern(400, 500))
     bbox = [15.01, 45.05, 15.14, 45.13]
-    area = area_of(path, bbox=bbox)
+    west, south, east, north = bbox
+    ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
+    area = area_of(path, **({"bbox": bbox} if way == "bbox" else polygon(*ring)))
     to_lonlat = Transformer.from_crs(UTM, "EPSG:4326", always_xy=True)
     rows, columns = np.mgrid[0:400, 0:500]
     lon, lat = to_lonlat.transform(*(NORTH_UP @ (columns + 0.5, rows + 0.5)))
@@ -273,6 +276,37 @@ def test_an_area_across_the_antimeridian(west: float, bbox: list[float], tmp_pat
     place = rasterio.Affine(0.1, 0, west, 0, -0.1, 15)
     path = write_scene(tmp_path / "scene.tif", pattern(100, 200), crs="EPSG:4326", transform=place)
     assert area_of(path, bbox=bbox).box == Box(40, 90, 60, 120)
+
+
+RIGHT = [[179, 9], [182, 9], [182, 11], [179, 11], [179, 9]]
+PARTS = [
+    [[[179, 9], [180, 9], [180, 11], [179, 11], [179, 9]]],
+    [[[-180, 9], [-178, 9], [-178, 11], [-180, 11], [-180, 9]]],
+]
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [{"type": "Polygon", "coordinates": [RIGHT]}, {"type": "MultiPolygon", "coordinates": PARTS}],
+    ids=["beyond 180", "two parts"],
+)
+def test_a_polygon_across_the_antimeridian(geometry: dict[str, Any], tmp_path: Path) -> None:
+    place = rasterio.Affine(0.1, 0, 170.0, 0, -0.1, 15)
+    path = write_scene(tmp_path / "scene.tif", pattern(100, 200), crs="EPSG:4326", transform=place)
+    assert area_of(path, geometry=geometry).box == Box(40, 90, 60, 120)
+
+
+@pytest.mark.parametrize(("west", "noted"), [(15.0, True), (170.0, False), (-190.0, False)])
+def test_a_bbox_with_swapped_sides_has_a_note_where_the_scene_is_far_from_the_antimeridian(
+    west: float, noted: bool, tmp_path: Path
+) -> None:
+    place = rasterio.Affine(0.1, 0, west, 0, -0.1, 15)
+    path = write_scene(tmp_path / "scene.tif", pattern(100, 200), crs="EPSG:4326", transform=place)
+    east_first = {15.0: [20, 9, 18, 11]}.get(west, [179, 9, -178, 11])
+    _, result = segment(path, tmp_path / "out", area={"bbox": east_first}, outputs=("stats",))
+    assert result.data is not None
+    said = "from 20 eastwards across the antimeridian to 18"
+    assert any(said in note for note in result.data["notes"]) == noted
 
 
 def test_south_up_and_rotated_scenes_have_areas(tmp_path: Path) -> None:
@@ -299,6 +333,7 @@ def polygon(*ring: list[float]) -> dict[str, Any]:
 OUTSIDE = "The area lies outside the scene: it spans 40 to 41 (x) and 5 to 6 (y). The scene spans 15 to 15."
 CROSSING = polygon(*(RING[i] for i in (0, 1, 3, 2, 0)))
 FLAT = polygon(*(RING[i] for i in (0, 1, 1, 0)))
+ACROSS = polygon([179.9, -15.5], [-179.95, -15.5], [-179.95, -15.4], [179.9, -15.4], [179.9, -15.5])
 OPEN = polygon(*RING[:-1], [15.02, 45.06])
 
 
@@ -309,6 +344,9 @@ OPEN = polygon(*RING[:-1], [15.02, 45.06])
         (CROSSING, "self-intersection at 15.055", "/input/area/geometry"),
         (FLAT, "not a valid polygon", "/input/area/geometry"),
         (OPEN, "not closed", "/input/area/geometry"),
+        (ACROSS, "edge from the longitude 179.9 to -179.95, longer than 180", "/input/area/geometry"),
+        (ACROSS, "a MultiPolygon", "/input/area/geometry"),
+        (ACROSS, "beyond 180: 180.05 instead of -179.95", "/input/area/geometry"),
         ({"bbox": [15.05, 45.05, 15.0500001, 45.0500001]}, "smaller than the scene's pixels", "/input/area"),
         ({"bbox": [15.01, 45.05, 15.1, 45.1], "crs": "EPSG:99999"}, "There is no CRS 'EPSG:99999'", "/input/area/crs"),
     ],

@@ -281,9 +281,9 @@ def test_an_area_of_a_masked_mosaic_of_two_resolutions_is_its_result_cut(tmp_pat
 
 
 def refusal(tmp_path: Path, scene: str | None = None, **request: Any) -> InvalidInput:
+    path, folder = None if scene is None else Path(scene), tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
     with pytest.raises(InvalidInput) as caught:
-        path = None if scene is None else Path(scene)
-        segment(path, tmp_path / f"out-{len(list(tmp_path.iterdir()))}", outputs=("classes",), **request)
+        segment(path, folder, outputs=("classes",), **request)
     return caught.value
 
 

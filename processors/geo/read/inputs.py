@@ -18,7 +18,7 @@ from penstock.processors.geo.read.opened_scene import InputBand, InputFile, Open
 from penstock.processors.geo.read.radiometry import Radiometry, Source
 from penstock.processors.geo.read.raster import Scene, check_pixels
 from penstock.processors.geo.read.row_stream import stream_dtype
-from penstock.processors.geo.read.scene_area import SceneArea, find_area
+from penstock.processors.geo.read.scene_area import SceneArea, area_notes, find_area
 from penstock.processors.geo.read.stac_collection import with_items
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import Acquisition, SingleScene
@@ -164,7 +164,7 @@ def read_inputs(
         files=tuple(file for each in opened_dates for opened in each for file in opened.files),
         dates=scenes,
         times=tuple(times),
-        notes=check_order(times),
+        notes=(*check_order(times), *(() if request.area is None else area_notes(request.area, scenes[0].scene))),
         area=area,
         items=tuple(item for one in acquisitions for single in one.singles() if (item := _item_address(single))),
     )
