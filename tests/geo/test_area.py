@@ -253,13 +253,10 @@ def test_an_interrupted_area_is_resumed_with_the_same_bytes_and_its_digest_is_it
         assert resumed.artifacts[name].read_bytes() == whole.artifacts[name].read_bytes()
 
 
-@pytest.mark.parametrize("way", ["bbox", "polygon"])
-def test_an_area_in_degrees_is_placed_on_a_grid_in_metres_along_curved_edges(tmp_path: Path, way: str) -> None:
+def test_a_bbox_in_degrees_is_placed_on_a_grid_in_metres_along_curved_edges(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "scene.tif", pattern(400, 500))
     bbox = [15.01, 45.05, 15.14, 45.13]
-    west, south, east, north = bbox
-    ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
-    area = area_of(path, **({"bbox": bbox} if way == "bbox" else polygon(*ring)))
+    area = area_of(path, bbox=bbox)
     to_lonlat = Transformer.from_crs(UTM, "EPSG:4326", always_xy=True)
     rows, columns = np.mgrid[0:400, 0:500]
     lon, lat = to_lonlat.transform(*(NORTH_UP @ (columns + 0.5, rows + 0.5)))
@@ -276,6 +273,16 @@ def test_an_area_across_the_antimeridian(west: float, bbox: list[float], tmp_pat
     place = rasterio.Affine(0.1, 0, west, 0, -0.1, 15)
     path = write_scene(tmp_path / "scene.tif", pattern(100, 200), crs="EPSG:4326", transform=place)
     assert area_of(path, bbox=bbox).box == Box(40, 90, 60, 120)
+
+
+def test_a_long_polygon_in_degrees_has_the_pixels_of_the_rectangle_with_its_sides(tmp_path: Path) -> None:
+    """Over 150 km, a parallel deviates from a straight line on the grid by more than a pixel of 300 m."""
+    coarse = NORTH_UP @ rasterio.Affine.scale(10)
+    path = write_scene(tmp_path / "scene.tif", pattern(400, 500), transform=coarse)
+    ring = [[15.2, 44.3], [16.6, 44.3], [16.6, 44.9], [15.2, 44.9], [15.2, 44.3]]
+    by_bbox, by_ring = area_of(path, bbox=[15.2, 44.3, 16.6, 44.9]), area_of(path, **polygon(*ring))
+    assert by_ring.box == by_bbox.box
+    np.testing.assert_array_equal(by_ring.mask(by_ring.box), by_bbox.mask(by_bbox.box))
 
 
 RIGHT = [[179, 9], [182, 9], [182, 11], [179, 11], [179, 9]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -77,9 +77,9 @@ class Inputs:
 
     @property
     def acquired(self) -> tuple[datetime, ...]:
-        """Acquisition time of each date; none if the time of any date is unknown."""
-        known = tuple(time.at for time in self.times if time.at is not None)
-        return known if len(known) == len(self.times) else ()
+        """Acquisition time of each date, or both ends of its interval; none if the time of any date is unknown."""
+        spans = [time.span for time in self.times]
+        return tuple(at for span in spans for at in span) if all(spans) else ()
 
     @property
     def sources(self) -> tuple[InputFile, ...]:
@@ -164,7 +164,11 @@ def read_inputs(
         files=tuple(file for each in opened_dates for opened in each for file in opened.files),
         dates=scenes,
         times=tuple(times),
-        notes=(*check_order(times), *(() if request.area is None else area_notes(request.area, scenes[0].scene))),
+        notes=(
+            *check_order(times),
+            *_time_notes(times, opened_dates),
+            *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
+        ),
         area=area,
         items=tuple(item for one in acquisitions for single in one.singles() if (item := _item_address(single))),
     )
@@ -251,7 +255,18 @@ def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> Acquis
     if acquisition.datetime is not None:
         return AcquisitionTime(acquisition.datetime, "request")
     known = [(at, source) for scene in scenes for source, at in _first_time(scene) if at is not None]
-    return AcquisitionTime(*min(known, key=lambda each: each[0])) if known else AcquisitionTime()
+    if known:
+        return AcquisitionTime(*min(known, key=lambda each: each[0]))
+    ends = [end for scene in scenes if scene.item is not None for end in scene.item.interval]
+    return AcquisitionTime(interval=(min(ends), max(ends)) if ends else ())
+
+
+def _time_notes(times: Sequence[AcquisitionTime], dates: Sequence[Sequence[OpenedScene]]) -> Iterator[str]:
+    """Yield notes on times in STAC items that cannot be read, unless the request gives the time."""
+    for time, scenes in zip(times, dates, strict=True):
+        if time.source != "request":
+            for scene in scenes:
+                yield from scene.time_notes()
 
 
 def _first_time(scene: OpenedScene) -> list[tuple[Source, datetime | None]]:

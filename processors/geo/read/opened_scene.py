@@ -29,6 +29,9 @@ from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
 
+#: Characters of a value in a note, at most.
+_SHOWN_CHARS = 40
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputFile:
@@ -93,6 +96,16 @@ class OpenedScene:
             yield "stac", self.item.acquired
         for file in self.files:
             yield "file", file.scene.acquired
+
+    def time_notes(self) -> Iterator[str]:
+        """Yield a note on each time in the STAC item that cannot be read."""
+        for name, value in () if self.item is None else self.item.unread.items():
+            label = f"{self.label}: " if self.label else ""
+            said = str(value)[:_SHOWN_CHARS]
+            yield (
+                f"{label}The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
+                "2026-01-31T12:00:00Z. It was not used."
+            )
 
     def bands(
         self,
@@ -215,7 +228,7 @@ def _radiometry(
 def _of_item(item: StacItem, band: InputBand) -> Declaration:
     asset = item.of_file(band.file.reference)
     if not asset:
-        return item.of_band(band.band.names)
+        return item.of_band(band.band.names, (band.need.name, *band.need.synonyms))
     return asset[band.band.index - 1].declared if band.band.index <= len(asset) else Declaration()
 
 
