@@ -88,45 +88,52 @@ def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
+    parser.add_argument("--speeds", nargs="*", type=int, default=[], help="prompts per second (default: several)")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     say("| device alone | decoding | pipeline | of the slower | processor time | goal |")
     say("| --- | --- | --- | --- | --- | --- |")
     for part in chosen.parts or PARTS:
-        for line in {"tiles": tiles, "pictures": pictures}[part]():
+        for line in {"tiles": tiles, "pictures": pictures}[part](chosen.speeds):
             say(line)
 
 
-def tiles() -> Iterator[str]:
+def tiles(speeds: Sequence[int] = ()) -> Iterator[str]:
     """Measure scenes on devices of several speeds, each beside decoding, which is measured again in between."""
     with tempfile.TemporaryDirectory(prefix="bench-device-") as name:
         folder = Path(name)
-        catalogue = folder / "models.toml"
-        catalogue.write_text(record("device", runner="fake", source=folder, max_batch=4, cut=CUT))
-        model = read_catalogue(catalogue)["device"]
+        model = model_in(folder)
         scenes = {size: write_scene(folder / f"{size}.tif", size) for size in (512, 1024, 4096)}
         with closing(processing_here(Settings(), isolated=True)) as processing:
-            all_at_once(lambda number: _drain(processing, model, scenes[512], folder / f"first-{number}"))
-            for speed in TILES_S:
+            all_at_once(lambda number: drain(processing, model, scenes[512], folder / f"first-{number}"))
+            for speed in speeds or TILES_S:
                 scene = scenes[512 if speed == 1 else 1024 if speed == 10 else 4096]
-                decoding = _decoding(processing, model, scenes[4096], folder)
-                device, spent_s = _through(processing, model, scene, folder / str(speed), speed)
+                decoding = decoding_of(processing, model, scenes[4096], folder)
+                device, spent_s = through(processing, model, scene, folder / str(speed), speed)
                 yield row("tiles", speed, decoding, device, spent_s)
 
 
-def _decoding(processing: Processing, model: Model, scene: Path, folder: Path) -> float:
+def model_in(folder: Path) -> Model:
+    """Return a model of small tiles."""
+    catalogue = folder / "models.toml"
+    catalogue.write_text(record("device", runner="fake", source=folder, max_batch=4, cut=CUT))
+    return read_catalogue(catalogue)["device"]
+
+
+def decoding_of(processing: Processing, model: Model, scene: Path, folder: Path) -> float:
     """Return the tiles per second of all cores without a device."""
     counts: list[int] = []
-    seconds = all_at_once(lambda n: counts.append(_drain(processing, model, scene, folder / f"decoding-{n}")))
+    seconds = all_at_once(lambda n: counts.append(drain(processing, model, scene, folder / f"decoding-{n}")))
     return sum(counts) / seconds
 
 
-def _drain(processing: Processing, model: Model, scene: Path, out: Path) -> int:
-    with processing.open(_work(model, scene, out), check=_never, say=_say) as session:
+def drain(processing: Processing, model: Model, scene: Path, out: Path) -> int:
+    """Draw all prompts of a scene, and return their number."""
+    with processing.open(work_of(model, scene, out), check=_never, say=_say) as session:
         return sum(1 for _ in session.prompts)
 
 
-def _through(
+def through(
     processing: Processing, model: Model, scene: Path, out: Path, speed: float
 ) -> tuple[Device, float]:  # fmt: skip
     """Return the device after scenes, and this process's seconds of processor time per tile."""
@@ -134,7 +141,7 @@ def _through(
     with closing(BatchingEngine(Runners.of({"fake": lambda _: device}))) as engine:
 
         def one(number: int) -> None:
-            with processing.open(_work(model, scene, out / str(number)), check=_never, say=_say) as session:
+            with processing.open(work_of(model, scene, out / str(number)), check=_never, say=_say) as session:
                 session.finish(engine.run(model, session.prompts, check=_never, cost=session.cost))
 
         begun_s = time.process_time()
@@ -142,14 +149,15 @@ def _through(
     return device, (time.process_time() - begun_s) / sum(size for _, _, size in device.steps)
 
 
-def _work(model: Model, scene: Path, out: Path) -> Work:
+def work_of(model: Model, scene: Path, out: Path) -> Work:
+    """Return the job that maps the classes of a scene."""
     out.mkdir(parents=True, exist_ok=True)
     return Work(model, {"scene": "media://scene", "outputs": ["classes"]}, {"media://scene": LocalMedia(scene)}, out)
 
 
-def pictures() -> Iterator[str]:
+def pictures(speeds: Sequence[int] = ()) -> Iterator[str]:
     """Measure jobs of one ready picture on devices of several speeds."""
-    for speed in PICTURES_S:
+    for speed in speeds or PICTURES_S:
         device = Device(speed, BATCH)
         model = Model(
             name="pictures", title="Pictures", runner="fake", processor="none", source="-", revision="1",

@@ -100,10 +100,12 @@ def export(network: nn.Module, folder: Path, *, reduce: str) -> Path:
     return folder
 
 
-def write_scene(path: Path, size_px: int, *, empty: float = 0.0) -> Path:
+def write_scene(path: Path, size_px: int, *, empty: float = 0.0, regions: bool = False) -> Path:
     """Write six bands of uint16, DEFLATE, tiled: smooth fields with noise. The share `empty` is nodata.
 
-    It compresses like Sentinel-2, to about half of its raw size.
+    It compresses like Sentinel-2, to about half of its raw size. Which of the first two bands is larger, and so the map
+    of the runner `fake`, is noise; with `regions` it has regions with fringed edges: 0.26 bits a pixel as a COG. Maps
+    made from real scenes take 0.05 to 1.2 bits.
     """
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, (len(BANDS), _BLOCK_PX, 2 * size_px), dtype=np.uint16)
@@ -114,6 +116,8 @@ def write_scene(path: Path, size_px: int, *, empty: float = 0.0) -> Path:
             numbers = _fields(rows, columns)
             shift = int(rng.integers(size_px))
             numbers += noise[:, : len(rows), shift : shift + size_px]
+            if regions:
+                numbers[1] = numbers[0] + _difference(rows, columns)
             if empty:
                 # The swath's edge is slanted by about a tenth of the scene.
                 edge = size_px * (empty - 0.05 + 0.1 * rows / size_px)
@@ -146,6 +150,16 @@ def _open(path: Path, height: int, width: int, **more: object) -> rasterio.Datas
 def _fields(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
     waves = np.sin(rows / 210)[:, None] * np.cos(columns / 170)[None]
     return np.stack([(1400 + 150 * band + 700 * waves).astype(np.uint16) for band in range(len(BANDS))])
+
+
+def _difference(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
+    """Return a field around 0 with waves of three lengths."""
+    y, x = rows[:, None], columns[None]
+    waves = (
+        share * np.sin(y / a + np.sin(x / (3.1 * a))) * np.cos(x / b + np.sin(y / (2.7 * b)))
+        for share, a, b in ((1.0, 210, 170), (0.6, 37, 31), (0.4, 11, 9))
+    )
+    return (200 * sum(waves)).astype(np.int16)
 
 
 def _diagonal(height: int, width: int) -> Iterator[tuple[int, int]]:

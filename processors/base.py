@@ -62,6 +62,8 @@ class Output:
     partial: bool = False
     #: Counters of the runner, such as `encoder_hits`. They are summed in the job's metrics; processors do not see them.
     counts: Mapping[str, int] = field(default_factory=dict)
+    #: True if the job's next output could be taken at once when this one was. Set by the engine.
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,12 @@ class Media(Protocol):
         ...
 
     def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool = False) -> None:
-        """Have the worker fetch ranges (start, end) of a partial file. Call this before `pre_process` returns.
+        """Have the worker fetch ranges (start, end) of a partial file, and wait until they are there.
 
-        With `later` they may come when `pre_process` has returned, before the first prompt is drawn; they never come
-        where other workers compute the job.
+        Call this before `pre_process` returns, or from `Prepared.prompts` while prompts are drawn, in any thread.
+        With `later`, which is for `pre_process` alone, the call does not wait: the ranges may come when `pre_process`
+        has returned, before the first prompt is drawn; they never come where other workers compute the job.
+        A library that has opened the file before may keep zeros in its buffers: open it again to read new ranges.
         All ranges are those of one version of the source: a source that changes fails the job with `media_changed`.
         """
         ...

@@ -7,6 +7,7 @@ the worker fetches them, with the same rules as for the request's own media, int
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class MediaRequests(Protocol):
         ...
 
     def fill(self, reference: str, ranges: Sequence[Range], *, later: bool) -> None:
-        """Fetch ranges of a partial file, at the latest before its pixels are read; `later` = not now.
+        """Fetch ranges of a partial file; `later` = not now, but before its prompts are drawn.
 
         Nothing is done for other files.
         """
@@ -66,7 +67,7 @@ class NoRequests:
 
 @dataclass(slots=True)
 class JobMedia:
-    """The media of one attempt, by reference. One thread uses it at a time."""
+    """The media of one attempt, by reference. One thread uses it at a time, but for `fill` and `complete`."""
 
     get: Fetch
     folder: Path
@@ -84,6 +85,8 @@ class JobMedia:
     linked: set[str] = field(default_factory=set)
     #: Partial files that are fetched whole if this attempt computes the job, and not at all if other workers do.
     undecided: set[str] = field(default_factory=set)
+    #: Held while ranges are fetched.
+    filling: threading.Lock = field(default_factory=threading.Lock)
 
     def allow_links(self, document: str | Mapping[str, Any]) -> None:
         """Allow the assets of a STAC item or a collection of items: itself, or a reference to it that was fetched.
@@ -135,19 +138,21 @@ class JobMedia:
         """Fetch ranges of a partial file."""
         if reference not in self.files:
             raise ProcessorFailed("the processor asked for ranges of a file that the job does not have")
-        part = self.partial.get(reference)
-        if part is not None and not (later and reference in self.undecided):
-            self.on_bytes(part.fill(ranges))
+        with self.filling:
+            part = self.partial.get(reference)
+            if part is not None and not (later and reference in self.undecided):
+                self.on_bytes(part.fill(ranges))
 
     def complete(self) -> None:
         """Fetch the rest of the undecided files: this attempt computes the job."""
-        for reference in self.undecided:
-            with _naming(reference):
-                part = self.partial.pop(reference)
-                self.on_bytes(part.fill([(0, part.size_bytes)]))
-            if self.digests is not None:
-                self.digests.begin(reference, part.path)
-        self.undecided.clear()
+        with self.filling:
+            for reference in self.undecided:
+                with _naming(reference):
+                    part = self.partial.pop(reference)
+                    self.on_bytes(part.fill([(0, part.size_bytes)]))
+                if self.digests is not None:
+                    self.digests.begin(reference, part.path)
+            self.undecided.clear()
 
 
 def _json(path: Path) -> Any:

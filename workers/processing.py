@@ -198,6 +198,11 @@ class Files:
         if reference not in self.files and reference not in self.fetched:
             self.fetched[reference] = self.requests.fetch(reference, by_range=by_range)
 
+    @property
+    def any_partial(self) -> bool:
+        """True if a file has holes."""
+        return any(file.partial for file in (*self.files.values(), *self.fetched.values()))
+
     def _file(self, reference: str) -> LocalMedia:
         return self.files.get(reference) or self.fetched[reference]
 

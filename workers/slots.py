@@ -180,6 +180,8 @@ class Slots:
         Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue. A
         claim that hangs is not waited for: the worker stays.
         """
+        if not (self._settings.idle_exit_s or self._settings.max_worker_jobs):
+            return False  # nobody looks, and no claim waits for that
         if not self._claiming.acquire(timeout=POLL_EVERY_S):
             return False
         try:

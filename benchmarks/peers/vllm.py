@@ -15,10 +15,11 @@ from benchmarks.peers.processes import find
 from benchmarks.peers.serving import SERVERS, Http, Place, Supervised, answers, supervised, wait_until
 from tests.support.stack import free_port
 
-#: A machine's memory is not vLLM's alone, and the model keeps nothing in its cache.
+#: A machine's memory is not vLLM's alone, and the model keeps nothing in its cache. The plugin always sends float16:
+#: with another dtype the engine ends at the first request.
 OPTIONS = (
     "--model-impl", "terratorch", "--runner", "pooling", "--skip-tokenizer-init", "--enforce-eager",
-    "--enable-mm-embeds", "--io-processor-plugin", "terratorch_segmentation", "--dtype", "float32",
+    "--enable-mm-embeds", "--io-processor-plugin", "terratorch_segmentation", "--dtype", "float16",
     "--gpu-memory-utilization", "0.3", "--max-num-seqs", "8",
 )  # fmt: skip
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}

@@ -219,7 +219,10 @@ class SceneRunner:
         read = self._read(context)
         window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
         divisible = part is None and len(plan.wanted_strips) > 1
-        inputs = fill_files(inputs, window, read if part is None else None, later=divisible)
+        # With the radiometry known, the first pixels that are read are those of the first prompt.
+        in_steps = known is not None and (part is not None or "quicklook" not in outputs)
+        masks = read if part is None else None
+        inputs = fill_files(inputs, window, masks, later=divisible, in_steps=in_steps)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)
         count, cost = _work(plan, inputs.area, context.skipped)

@@ -98,6 +98,8 @@ class SceneOptions(Options):
     compile: bool = False
     onnx: Mapping[str, Any] = Field(default_factory=dict)
     terratorch: Mapping[str, Any] = Field(default_factory=dict)
+    #: Seconds that `penstock models check` gives TerraTorch for the network; None: the runner's own limit.
+    check_timeout_s: float | None = Field(default=None, gt=0)
     step_s: float = Field(default=0, ge=0)
     bands: tuple[Band, ...] = Field(min_length=1)
     #: Number of dates. The input is all bands of the first date, then of the second, and so on.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from penstock.processors.base import ArtifactSink
+from penstock.processors.geo.read.row_stream import read_ahead
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
 from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stats import Counts
+
+#: Pieces of a restored strip that are decompressed while the one before is written.
+_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +142,9 @@ class SceneWriter:
     def write_restored(self, before: int | None = None) -> None:
         """Write the restored strips: all of them, or those before strip `before`."""
         while self._restored and (before is None or self._restored[0][0] < before):
-            for box, rasters, suspects, counts in strips.read_strip(self._restored.popleft()[1]):
-                self._write(rasters, box, suspects, counts)
+            with closing(read_ahead(strips.read_strip(self._restored.popleft()[1]), depth=_AHEAD)) as pieces:
+                for box, rasters, suspects, counts in pieces:
+                    self._write(rasters, box, suspects, counts)
 
     def end(self) -> None:
         """Write the last restored strips; of a part, save the strips that have no data."""
@@ -156,7 +162,7 @@ class SceneWriter:
 
     def _open_checkpoint(self, index: int) -> strips.StripWriter:
         if self._checkpoint is None:
-            path = self._sink.path(f"strip-{index:05}.gz")
+            path = self._sink.path(f"strip-{index:05}")
             self._checkpoint = strips.StripWriter(path, self._digest, index)
         return self._checkpoint
 

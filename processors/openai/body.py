@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel
 
 from penstock.errors import InvalidInput
@@ -30,7 +32,7 @@ FileOf = Callable[[str], Path]
 _KINDS: Mapping[str, tuple[MediaKind, str]] = MappingProxyType(
     {
         "image_url": ("image", "images"), "video_url": ("video", "videos"), "input_audio": ("audio", "recordings"),
-        "file": ("file", "files"),
+        "file": ("file", "files"), "image_embeds": ("image", "images"),
     }
 )  # fmt: skip
 
@@ -44,6 +46,26 @@ class Medium:
     #: Text before the file's base64.
     before: str
     path: Path
+    #: Bytes in place of the file's.
+    data: bytes | None = None
+
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the medium."""
+        return np.fromfile(self.path, np.uint8) if self.data is None else np.frombuffer(self.data, np.uint8)
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes."""
+        return self.path.stat().st_size if self.data is None else len(self.data)
+
+
+def part_of(body: Mapping[str, Any], medium: Medium) -> dict[str, Any]:
+    """Return the object of a body in which a medium has its place."""
+    inner: Any = body
+    for name in medium.at[:-1]:
+        inner = inner[name]
+    found: dict[str, Any] = inner
+    return found
 
 
 def parameters(request: BaseModel) -> dict[str, Any]:
@@ -105,6 +127,8 @@ def _media(part: Mapping[str, Any], at: tuple[str | int, ...], file: FileOf) -> 
             yield Medium((*at, kind, "url"), f"data:{require(path, kind.removesuffix('_url'))};base64,", path)
         case "input_audio":
             yield Medium((*at, "input_audio", "data"), "", file(part["input_audio"]["data"]))
+        case "image_embeds":
+            yield Medium((*at, "image_embeds", "data"), "", file(part["image_embeds"]["data"]))
         case "file":
             path = file(part["file"]["file_data"])
             yield Medium((*at, "file", "file_data"), f"data:{media_type(path)};base64,", path)

@@ -6,11 +6,11 @@ that are damaged, as if it had failed itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.models import Limits
-from penstock.processors.openai.body import Medium
+from penstock.processors.openai.body import Medium, part_of
 
 #: The formats that OpenAI's protocol names. vLLM refuses others in some messages, and goes by the file's bytes anyway.
 _NAMED = ("wav", "mp3")
@@ -23,19 +23,12 @@ def check_recordings(body: Mapping[str, Any], media: Sequence[Medium], limits: L
 
     Raises `MediaTooLarge` for more than `limits.max_seconds`, and `MediaUnreadable` for a file that cannot be decoded.
     """
-    for part, medium in _recordings(body, media):
+    for medium in media:
+        if medium.at[-2] != "input_audio":
+            continue
         from penstock.processors.speech.recording import read_audio  # with PyAV, which models without audio do not need
 
         for _ in read_audio(medium.path, limits, _RATE_HZ):
             pass
+        part = part_of(body, medium)
         part["format"] = part["format"] if part["format"] in _NAMED else _NAMED[0]
-
-
-def _recordings(body: Mapping[str, Any], media: Sequence[Medium]) -> Iterator[tuple[dict[str, Any], Medium]]:
-    """Yield the recordings of a body, each with the part that has its format."""
-    for medium in media:
-        if medium.at[-2] == "input_audio":
-            part: Any = body
-            for name in medium.at[:-1]:
-                part = part[name]
-            yield part, medium

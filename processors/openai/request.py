@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.models import ITEMS, MediaReference
+from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.openai.options import MediaKind, RequestOptions
 
 Tokens = Annotated[int, Field(ge=1)]
@@ -70,6 +70,23 @@ class AudioPart(_Part):
 
     type: Literal["input_audio"]
     input_audio: Audio
+
+
+class Embeddings(_Part):
+    """The embeddings of an image, in place of the image."""
+
+    data: MediaReference = Field(
+        description="A .safetensors file with `image_embeds` (embeddings, width) and `image_grid_thw` (1, 3) of one "
+        "image. Only tenants with `raw_tensors` may send them.",
+        json_schema_extra={TENSORS: True},
+    )
+
+
+class EmbeddingsPart(_Part):
+    """The embeddings of an image in a message, for models in vLLM that take them."""
+
+    type: Literal["image_embeds"]
+    image_embeds: Embeddings
 
 
 class FileData(_Part):
@@ -237,11 +254,14 @@ def request_for(request: type[RequestT], options: RequestOptions) -> type[Reques
     return passing(request, options.passed)
 
 
-def taking(kinds: Collection[MediaKind] | None) -> type[ChatRequest]:
-    """Return the request of chats with media of these kinds; None: of all kinds."""
-    if kinds is None:
+def taking(kinds: Collection[MediaKind] | None, *, embeddings: bool = False) -> type[ChatRequest]:
+    """Return the request of chats with media of these kinds (None: of all) and perhaps embeddings of images."""
+    if kinds is None and not embeddings:
         return ChatRequest
+    kinds = _MEDIA_PARTS if kinds is None else kinds
     parts: Any = [TextPart, *(part for kind, part in _MEDIA_PARTS.items() if kind in kinds)]
+    if embeddings and "image" in kinds:
+        parts.append(EmbeddingsPart)
     either: Any = reduce(or_, parts)
     if len(parts) > 1:
         either = Annotated[either, Field(discriminator="type")]

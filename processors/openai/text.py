@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.exchange import Exchange
 from penstock.processors.limits import check_items
 from penstock.processors.openai.body import Medium, chat_body, check_media, parameters
+from penstock.processors.openai.image_embeddings import ImageEmbeddings
 from penstock.processors.openai.kinds import kinds_of
 from penstock.processors.openai.options import EngineOptions, options_of
 from penstock.processors.openai.recordings import check_recordings
@@ -46,7 +45,9 @@ class OpenAIChat:
         options = options_of(model)
         self._model, self._most = model, options.media
         self._is_in_worker = isinstance(options, EngineOptions)
-        self.request = request_for(taking(kinds_of(model, options)), options)
+        self._embeddings = ImageEmbeddings.of(model, options)
+        kinds = kinds_of(model, options)
+        self.request = request_for(taking(kinds, embeddings=self._embeddings is not None), options)
 
     def pre_process(self, request: ChatRequest, media: Media) -> Prepared[None]:
         """Return one prompt with the media's bytes."""
@@ -55,6 +56,8 @@ class OpenAIChat:
         check_media(files, self._most)
         if self._is_in_worker:
             check_recordings(body, files, self._model.limits)
+        if self._embeddings is not None:
+            files = self._embeddings.inserted(body, files)
         return _prepared("chat/completions", body, request, files)
 
     def post_process(self, outputs: Iterator[Output], context: None, sink: ArtifactSink) -> Result:  # noqa: ARG002
@@ -126,10 +129,10 @@ def _holds_more(choice: Mapping[str, Any]) -> bool:
 
 
 def _prepared(route: str, body: Mapping[str, Any], request: Sampling, files: Sequence[Medium]) -> Prepared[None]:
-    total = sum(medium.path.stat().st_size for medium in files)
+    total = sum(medium.size_bytes for medium in files)
     if total > MAX_MEDIA_BYTES:
         raise MediaTooLarge(f"the media of a request may have {MAX_MEDIA_BYTES} bytes together; these have {total}")
-    arrays = {MEDIUM_NAME.format(at): np.fromfile(medium.path, np.uint8) for at, medium in enumerate(files)}
+    arrays = {MEDIUM_NAME.format(at): medium.bytes() for at, medium in enumerate(files)}
     places = [[list(medium.at), medium.before] for medium in files]
     cost = request.n or 1
     prompt = Prompt({ROUTE_NAME: route, BODY_NAME: body, MEDIA_NAME: places, **arrays}, cost)

@@ -13,9 +13,10 @@ The first bytes of a file choose its decoder, and the declared size is checked b
 from __future__ import annotations
 
 import io
-import os
+import mmap
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
-from PIL.JpegImagePlugin import JpegImageFile, jpeg_factory
+from PIL.JpegImagePlugin import jpeg_factory
 from PIL.MpoImagePlugin import MpoImageFile  # noqa: F401  (`jpeg_factory` imports it)
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TILELENGTH, TILEWIDTH, TiffImageFile
@@ -33,7 +34,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
-from penstock.processors.vision.scans import check_scans, holds_its_size
+from penstock.processors.vision.scans import check_scans
 
 ImageArray = npt.NDArray[np.uint8]  #: (height, width, 3), RGB
 
@@ -65,6 +66,8 @@ _BROKEN = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EO
 _BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 _DAMAGED = "The image cannot be decoded: the file is damaged or incomplete."
 _ROWS = 256
+#: Bytes of a file that is read at once.
+_SMALL_BYTES = 1 << 20
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -87,17 +90,17 @@ def read_opacity(path: Path, limits: Limits) -> npt.NDArray[np.uint8]:
 
 def measure(path: Path, limits: Limits) -> tuple[int, int]:
     """Return (height, width) from the header, before EXIF rotation; raise the errors of `read_image` for headers."""
-    with _File(path) as file:
-        image = _open(file, limits)
+    with _file(path) as file:
+        image, _ = _open(file, limits)
         _check_size(image, limits)
         return image.height, image.width
 
 
 def _read(path: Path, limits: Limits, convert: Callable[[Image.Image], npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    with _File(path) as file:
-        image = _open(file, limits)
+    with _file(path) as file:
+        image, is_whole = _open(file, limits)
         _check_size(image, limits)
-        if isinstance(image, JpegImageFile) and not holds_its_size(file):  # else the decoder fills the rest with grey
+        if not is_whole:  # the decoder would fill the rest with grey
             raise MediaUnreadable(_DAMAGED)
         try:
             with decoding(pixels=image.width * image.height, size_bytes=file.size_bytes):
@@ -108,28 +111,57 @@ def _read(path: Path, limits: Limits, convert: Callable[[Image.Image], npt.NDArr
             raise MediaUnreadable(_DAMAGED) from error
 
 
-class _File(io.BufferedReader):
+class _SmallFile(io.BytesIO):
+    """A file in memory: decoders read its header in pieces of a few bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.size_bytes = len(data)
+        self._data = data
+
+    def contents(self) -> AbstractContextManager[bytes]:
+        """Return the bytes of the file; its position stays."""
+        return nullcontext(self._data)
+
+
+class _LargeFile(io.BufferedReader):
     """A file that limits reads to its own size: Python allocates before it reads, and a chunk can declare 4 GB."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size_bytes: int) -> None:
         super().__init__(io.FileIO(path))
-        self.size_bytes = os.fstat(self.fileno()).st_size
+        self.size_bytes = size_bytes
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to `size` bytes, or the rest of the file."""
         left = max(0, self.size_bytes - self.tell())
         return super().read(left if size is None or size < 0 else min(size, left))
 
+    def contents(self) -> AbstractContextManager[mmap.mmap]:
+        """Return the bytes of the file; its position stays."""
+        return mmap.mmap(self.fileno(), 0, access=mmap.ACCESS_READ)
 
-def _open(file: _File, limits: Limits) -> ImageFile.ImageFile:
-    """Read the header. `Image.open` is not used because its bound on pixels is global to the process."""
-    name = _format(file.read(16))
+
+_File = _SmallFile | _LargeFile
+
+
+def _file(path: Path) -> _File:
+    size_bytes = path.stat().st_size
+    return _LargeFile(path, size_bytes) if size_bytes > _SMALL_BYTES else _SmallFile(path.read_bytes())
+
+
+def _open(file: _File, limits: Limits) -> tuple[ImageFile.ImageFile, bool]:
+    """Read the header; also return False for a JPEG with less data than its declared size needs.
+
+    `Image.open` is not used because its bound on pixels is global to the process.
+    """
+    name, is_whole = _format(file.read(16)), True
     if name == "JPEG":
-        check_scans(file)
+        with file.contents() as data:
+            is_whole = check_scans(data)
     file.seek(0)
     try:
         with decoding(size_bytes=file.size_bytes):
-            return _READERS[name](file, "")
+            return _READERS[name](file, ""), is_whole
     except _BOMBS as error:
         raise _too_many(limits) from error
     except _BROKEN as error:
@@ -188,6 +220,8 @@ def _to_opacity(image: Image.Image) -> npt.NDArray[np.uint8]:
 
 def _array(image: Image.Image) -> ImageArray:
     """Return an RGB image's pixels. Rows are converted in strips, because Pillow makes two copies of its input."""
+    if image.height <= _ROWS:
+        return np.array(image)
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for top in range(0, image.height, _ROWS):
         bottom = min(top + _ROWS, image.height)

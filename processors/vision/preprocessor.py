@@ -159,7 +159,8 @@ class Preprocessor:
         values = self._values()
         pixels = np.empty((3, *image.shape[:2]), np.float32)
         for channel, row in enumerate(values):
-            np.take(row, image[..., channel], out=pixels[channel])
+            # Every byte has a value. "raise", the default, would write to a copy first.
+            np.take(row, image[..., channel], out=pixels[channel], mode="clip")
         if self.pads and fields.pad_size is not None:
             pixels = np.ascontiguousarray(_padded(pixels.transpose(1, 2, 0), fields.pad_size).transpose(2, 0, 1))
         return pixels
@@ -325,6 +326,8 @@ def _check(fields: PreprocessorFields) -> None:
 
 
 def _resized(image: ImageArray, height: int, width: int, resample: Image.Resampling) -> ImageArray:
+    if image.shape[:2] == (height, width):  # Pillow would copy it four times
+        return image
     return np.asarray(Image.fromarray(image).resize((width, height), resample), dtype=np.uint8)
 
 

@@ -6,12 +6,11 @@ fills what is missing with grey, without an error.
 
 from __future__ import annotations
 
-import mmap
 import re
 import struct
 from collections.abc import Iterator
-from itertools import islice
-from typing import BinaryIO, NamedTuple
+from mmap import mmap
+from typing import NamedTuple
 
 from penstock.errors import MediaTooLarge
 
@@ -36,27 +35,24 @@ class _Segment(NamedTuple):
     end: int
 
 
-def check_scans(file: BinaryIO) -> None:
-    """Raise `MediaTooLarge` if a JPEG file has more than `MAX_SCANS` scans. The file's position stays."""
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        scans = (segment for segment in _segments(data) if segment.marker == _START_OF_SCAN)
-        if sum(1 for _ in islice(scans, MAX_SCANS + 1)) > MAX_SCANS:
-            raise MediaTooLarge(f"The image has more than {MAX_SCANS} scans. Save it again, e.g. as a PNG.")
+def check_scans(data: bytes | mmap) -> bool:
+    """Return False if the data of a JPEG file are less than its declared size needs.
 
-
-def holds_its_size(file: BinaryIO) -> bool:
-    """Return False if a JPEG file has less data than its declared size needs. The file's position stays."""
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        scan_bytes = bits = 0
-        for segment in _segments(data):
-            if segment.marker == _START_OF_SCAN:
-                scan_bytes += segment.end - segment.begin
-            elif segment.marker in _BITS:
-                bits = _BITS[segment.marker] * _blocks(data[segment.begin : segment.end])
+    Raises `MediaTooLarge` if it has more than `MAX_SCANS` scans.
+    """
+    scans = scan_bytes = bits = 0
+    for segment in _segments(data):
+        if segment.marker == _START_OF_SCAN:
+            scans += 1
+            if scans > MAX_SCANS:
+                raise MediaTooLarge(f"The image has more than {MAX_SCANS} scans. Save it again, e.g. as a PNG.")
+            scan_bytes += segment.end - segment.begin
+        elif segment.marker in _BITS:
+            bits = _BITS[segment.marker] * _blocks(data[segment.begin : segment.end])
     return 8 * scan_bytes >= bits
 
 
-def _segments(data: mmap.mmap) -> Iterator[_Segment]:
+def _segments(data: bytes | mmap) -> Iterator[_Segment]:
     """Yield the segments of the first image, with the data that follows each header."""
     at = 2
     while (found := _MARKER.search(data, at)) is not None:
@@ -75,7 +71,7 @@ def _segments(data: mmap.mmap) -> Iterator[_Segment]:
         at = following
 
 
-def _next_marker(data: mmap.mmap, at: int) -> int:
+def _next_marker(data: bytes | mmap, at: int) -> int:
     """Return where a scan's data ends."""
     for found in _MARKER.finditer(data, at):
         if data[found.end() - 1] not in _BARE:

@@ -111,6 +111,12 @@ class Limits(Record):
     max_steps: int | None = Field(default=None, gt=0)
 
 
+def on_hub(source: str) -> tuple[str, str]:
+    """Return the repository of a source on the hub, and the path of its file inside; empty for the whole repository."""
+    *repository, file = (*source.removeprefix(_HUB).split("/", 2), "", "")[:3]
+    return "/".join(filter(None, repository)), file
+
+
 def is_name(text: str) -> bool:
     """Return True for a text that may be a model's name."""
     return re.fullmatch(_NAME, text) is not None
@@ -143,7 +149,8 @@ class Model(Record):
     #: Post-processors that change the outputs, in order, before the processor reads them.
     post_processors: tuple[Step, ...] = ()
     #: A file or directory, `package:<module>/<path>` inside an installed package, `s3://bucket/prefix`, or
-    #: `hf://organisation/name` at the `revision` of the Hugging Face hub; for `openai-server` the server's address.
+    #: `hf://organisation/name` at the `revision` of the Hugging Face hub, or one file of it:
+    #: `hf://organisation/name/folder/file`; for `openai-server` the server's address.
     source: str
     #: Revision of the model: a name of your choice, or the hub's commit. Results record it.
     revision: str
@@ -194,7 +201,11 @@ class Model(Record):
         """Public address of the weights: `weights_url`, or the hub's page of the revision; None if unknown."""
         if self.weights_url is not None or not self.source.startswith(_HUB):
             return self.weights_url
-        return f"https://huggingface.co/{self.source.removeprefix(_HUB)}/tree/{quote(self.revision, safe='')}"
+        repository, file = on_hub(self.source)
+        kind = (
+            f"blob/{quote(self.revision, safe='')}/{quote(file)}" if file else f"tree/{quote(self.revision, safe='')}"
+        )
+        return f"https://huggingface.co/{repository}/{kind}"
 
 
 class Output(Record):

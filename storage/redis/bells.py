@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.storage.redis.scripts import Command, JobStore, redis_errors
+from penstock.storage.redis.scripts import Command, JobStore
 
 
 def listen(store: JobStore, slot: str, timeout_s: float) -> str | None:
     """Wait for a ring for a slot; return the queue with a job for it, or None after `timeout_s`."""
-    with redis_errors():
-        rung = store.client.blpop([_bell(slot)], timeout_s)
-    return None if rung is None else str(rung[1])
+    return store.wait_for_entry(_bell(slot), timeout_s)
 
 
 def stop_listening(slot: str, queues: Sequence[str]) -> Command[str | None]:

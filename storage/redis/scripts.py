@@ -259,6 +259,14 @@ class JobStore:
         replies = self._replies(commands) if commands else []
         return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
+    def wait_for_entry(self, name: str, timeout_s: float) -> str | None:
+        """Wait for an entry of a list in Redis and remove it; None after `timeout_s`, less than a call may take."""
+        with redis_errors():
+            (reply,) = self._calls.call(("BLPOP", name, str(timeout_s)))
+            if isinstance(reply, redis.RedisError):
+                raise reply
+        return None if reply is None else str(reply[1])
+
     def close(self) -> None:
         """Close the connections."""
         self._calls.close()

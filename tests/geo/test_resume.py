@@ -213,13 +213,20 @@ def flip(data: bytes) -> bytes:
 
 def edited(data: bytes) -> bytes:
     """Change a pixel together with the checksum of gzip."""
-    text = bytearray(gzip.decompress(data))
+    header, _, pieces = data.partition(b"\n")
+    text = bytearray(gzip.decompress(pieces))
     text[text.index(b"\n", text.index(b"rasters")) + 5] ^= 1
-    return gzip.compress(bytes(text))
+    return header + b"\n" + gzip.compress(bytes(text))
 
 
 def longer(data: bytes) -> bytes:
-    return gzip.compress(gzip.decompress(data) + b"more")
+    return data + b"more"
+
+
+def unfinished(data: bytes) -> bytes:
+    """Return what was written before the checksum."""
+    header, _, pieces = data.partition(b"\n")
+    return json.dumps({**json.loads(header), "sha256": "0" * 64}).encode() + b"\n" + pieces
 
 
 def bomb(_: bytes) -> bytes:
@@ -228,13 +235,12 @@ def bomb(_: bytes) -> bytes:
 
 
 def of_another_plan(data: bytes) -> bytes:
-    text = gzip.decompress(data)
-    return gzip.compress(text.replace(b'"plan": "', b'"plan": "0', 1))
+    return data.replace(b'"plan": "', b'"plan": "0', 1)
 
 
 SPOILS: list[Callable[[bytes], bytes]] = [
-    cut_off, flip, edited, longer, bomb, of_another_plan, lambda _: b"", lambda _: b"no gzip",
-    lambda _: gzip.compress(b"null\n"), lambda _: gzip.compress(b'{"box": 1}\n'),
+    cut_off, flip, edited, longer, unfinished, bomb, of_another_plan, lambda _: b"", lambda _: b"no gzip",
+    lambda _: b"null\n", lambda _: b"[]\n", lambda _: b'{"box": 1}\n',
 ]  # fmt: skip
 
 

@@ -101,6 +101,22 @@ def test_what_is_between_nodes_is_as_exact(
     assert by_corners == pytest.approx(by_pixels, rel=1e-9, abs=2e-3)
 
 
+@given(st.lists(st.tuples(*[st.integers(0, 700)] * 4), min_size=1, max_size=200))
+def test_the_area_of_a_pixel_has_the_same_bits_whatever_was_asked_before(boxes: list[tuple[int, ...]]) -> None:
+    def area() -> PixelArea:
+        found = pixel_area(rasterio.CRS.from_epsg(32633), Affine(100, 0, 300_000, 0, -100, 5_000_000), 800, 800)
+        assert found is not None
+        return found
+
+    asked, fresh = area(), area()
+    for top, left, height, width in boxes:
+        box = Box(top, left, min(800, top + height + 1), min(800, left + width + 1))
+        before = asked.of(box)
+        assert asked.of(box).tobytes() == before.tobytes()
+    *_, last = (Box(t, a, min(800, t + h + 1), min(800, a + w + 1)) for t, a, h, w in boxes)
+    assert asked.of(last).tobytes() == fresh.of(last).tobytes()
+
+
 def test_a_map_of_the_world_is_the_earths_surface() -> None:
     area = pixel_area(rasterio.CRS.from_epsg(4326), Affine(0.05, 0, -180, 0, -0.05, 90.025), 3601, 7200)
     assert area is not None

@@ -91,7 +91,9 @@ def test_strips_equal_a_whole_read_and_no_block_is_decoded_twice(
         with opened(path, scene.driver) as dataset:
             counting = Counting(dataset)
             rows = SceneRows(
-                [FileLayer(FileRows(counting, scene, [1, 2], [0, 0]), (0, 1), height, width, ONE)], height, width
+                [FileLayer(FileRows(lambda _: counting, scene, [1, 2], [0, 0]), (0, 1), height, width, ONE)],
+                height,
+                width,
             )
             for panel in plan.panels:
                 left, right = panel[0].window_start, min(width, panel[-1].window_stop)
@@ -232,5 +234,5 @@ def test_jpeg_2000_is_read_as_the_same_pixels(tmp_path: Path) -> None:
     assert (str(scene.crs), scene.transform) == ("EPSG:32633", place["transform"])
     box = Box(100, 20, 333, 290)
     with opened(path, scene.driver) as dataset:
-        numbers, _ = whole(FileRows(dataset, scene, [1], [None]).read(box), box, 1)
+        numbers, _ = whole(FileRows(lambda _: dataset, scene, [1], [None]).read(box), box, 1)
     np.testing.assert_array_equal(numbers, truth[:, 100:, 20:])

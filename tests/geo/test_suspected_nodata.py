@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,7 @@ def test_pixels_without_data_do_not_count() -> None:
 
 
 SIDES = st.integers(1, 70)
+FILLED = st.sampled_from([0, 9999, 65_535, 1234])
 
 
 @given(
@@ -304,6 +306,31 @@ def test_an_area_of_one_number_is_counted_wherever_it_lies(
     (counted,) = count_blocks(numbers, np.ones((80, 80), bool)).items()
     assert counted[0] == numbers[0, top, left]
     assert (height - 14) * (width - 14) <= counted[1] <= height * width
+
+
+@given(
+    count=st.integers(1, 4),
+    shape=st.tuples(SIDES, SIDES),
+    boxes=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 30), FILLED), max_size=3),
+    hole=st.tuples(st.integers(0, 70), st.integers(0, 70)),
+)
+def test_the_blocks_of_one_number_are_those_that_one_finds_by_looking_at_each(
+    count: int, shape: tuple[int, int], boxes: list[tuple[int, int, int, int]], hole: tuple[int, int]
+) -> None:
+    numbers = np.random.default_rng(0).integers(1, 60_000, (count, *shape)).astype(np.uint16)
+    for top, left, side, number in boxes:
+        numbers[:, top : top + side, left : left + side] = number
+    valid = np.ones(shape, bool)
+    valid[hole[0] : hole[0] + 3, hole[1] : hole[1] + 3] = False
+    seen: Counter[float] = Counter()
+    for top, left in product(range(0, shape[0] - 7, 8), range(0, shape[1] - 7, 8)):
+        block = np.s_[top : top + 8, left : left + 8]
+        found = np.unique(numbers[:, *block])
+        if valid[block].all() and len(found) == 1 and (count > 1 or found[0] in (0, 9999, 65_535)):
+            seen[found[0].item()] += 64
+    if count > 2:
+        seen[65_535] = int((valid & (numbers == 65_535).all(axis=0)).sum())
+    assert count_blocks(numbers, valid) == +seen
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([np.float32, np.float64]))

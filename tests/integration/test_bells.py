@@ -7,6 +7,9 @@ import uuid
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from penstock.errors import JobStoreError
 from penstock.jobs import Claim, JobKey, State
 from penstock.storage.redis import bells, catalogues, records
 from penstock.storage.redis.records import JobStore
@@ -47,6 +50,30 @@ def test_a_submission_rings_for_one_slot_that_listens_and_asks_for_a_hint_withou
     assert wants_hint(store, "c")  # the only one that listened was rung for
     assert bells.listen(store, SLOT, 5) == "q"
     assert bells.listen(store, SLOT, 0.01) is None
+
+
+def test_an_error_of_redis_ends_a_wait_for_a_ring_and_not_the_connection(store: JobStore) -> None:
+    store.client.set(f"penstock:bell:{SLOT}", "no list")
+    with pytest.raises(JobStoreError):
+        bells.listen(store, SLOT, 5)
+    assert bells.listen(store, "worker:2", 0.01) is None
+
+
+def test_a_wait_for_a_ring_goes_on_over_a_lost_connection(store: JobStore) -> None:
+    assert bells.listen(store, SLOT, 0.01) is None
+    heard: list[str | None] = []
+    waiting = threading.Thread(target=lambda: heard.append(bells.listen(store, SLOT, 5)))
+    waiting.start()
+    wait_for(lambda: _blocked(store), "nobody waits")
+    store.client.client_kill_filter(_type="normal", skipme=True)
+    wait_for(lambda: _blocked(store), "nobody waits again")
+    store.run(bells.ring(SLOT, "q"))
+    waiting.join()
+    assert heard == ["q"]
+
+
+def _blocked(store: JobStore) -> int:
+    return int(store.client.info("clients")["blocked_clients"])
 
 
 def test_a_job_in_another_queue_of_the_worker_rings_too(store: JobStore) -> None:

@@ -17,16 +17,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from penstock.errors import Canceled, Drained, MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.errors import (
+    Canceled,
+    DeviceLost,
+    Drained,
+    InvalidInput,
+    MediaUnreadable,
+    OutOfMemory,
+    PenstockError,
+    ProcessorFailed,
+)
 from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
+from penstock.workers.checkpoints import NoCheckpoints
 from penstock.workers.io import sandbox
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
+from penstock.workers.io.session import AHEAD_BYTES, MAX_AHEAD
 from penstock.workers.processing import Work
 from tests.support.polling import wait_for
 
@@ -167,6 +179,63 @@ def test_nonsense_from_a_process_fails_its_job(pool: IOPool, work: Work, half: s
     assert run(pool, work)["sum"] == 12
 
 
+def fill(number: int) -> dict[str, Any]:
+    """Return the values of an output that may share a message with others."""
+    return {"x": np.full(4, number, np.float32), "number": np.array(number)}
+
+
+def test_outputs_that_are_ready_come_in_order_and_an_error_does_not_overtake_them(pool: IOPool, work: Work) -> None:
+    """Save what they made, so that another attempt goes on behind them."""
+    saved = {}
+
+    class Kept(NoCheckpoints):
+        def save(self, name: str, path: Path) -> None:
+            saved[name] = path.read_text()
+
+    def outputs(prompts: Iterator[Prompt]) -> Iterator[Output]:
+        for number, _ in zip(range(20), prompts, strict=False):
+            yield Output(fill(number), followed=True)
+        raise DeviceLost("gone")
+
+    said: list[str] = []
+    saving = replace(work, input={"prompts": 100, "save": True})
+    with (
+        pytest.raises(DeviceLost, match="gone"),
+        pool.open(saving, check=nothing, say=said.append, checkpoints=Kept()) as session,
+    ):
+        session.finish(outputs(session.prompts))
+    assert "".join(said).split() == [str(number) for number in range(20)]
+    assert saved == {f"probe/{number}": str(4.0 * number) for number in range(20)}
+    assert run(pool, work)["sum"] == 12
+
+
+def test_a_process_makes_small_prompts_ahead_in_order_until_one_fails(pool: IOPool, work: Work) -> None:
+    with pool.open(replace(work, input={"prompts": 50, "fails_at": 30}), check=nothing, say=lambda _: None) as session:
+        found = []
+        with pytest.raises(InvalidInput, match="prompt 30"):
+            found.extend(prompt.data["number"] for prompt in session.prompts)
+        assert found == list(range(30))
+    assert run(pool, work)["sum"] == 12
+
+
+def test_a_process_makes_small_prompts_while_nobody_takes_them(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    asked = {"prompts": 60, "folder": str(tmp_path)}
+    with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
+        next(session.prompts)  # it tells the size
+        wait_for((tmp_path / f"made-{MAX_AHEAD}").exists, "the process makes no prompts ahead")
+
+
+@pytest.mark.parametrize(("size", "ahead"), [(4, MAX_AHEAD), (MIB // 4, AHEAD_BYTES // MIB), (4 * MIB, 1)])
+def test_few_prompts_are_made_ahead_and_fewer_large_ones(
+    pool: IOPool, work: Work, tmp_path: Path, size: int, ahead: int
+) -> None:
+    taken = 5
+    asked = {"prompts": 60, "size": size, "folder": str(tmp_path)}
+    with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
+        assert [next(session.prompts).data["number"] for _ in range(taken)] == list(range(taken))
+    assert taken <= len(list(tmp_path.glob("made-*"))) <= taken + ahead
+
+
 class Later:
     """A worker that writes a file's ranges after the first half."""
 
@@ -214,6 +283,30 @@ def test_files_behind_a_link_in_the_place_of_the_jobs_folder_become_no_artifacts
     linked = replace(work, folder=folder, room=room)
     with closing(IOPool(1, replace(OPTIONS, lacking=["files"]))) as pool:  # Landlock lets no process make links
         assert "not a plain file" in error_of(pool, linked, post="foreign", folder=str(folder)).detail
+
+
+def test_a_link_in_the_place_of_a_medium_opens_no_file_to_the_next_process(work: Work, tmp_path: Path) -> None:
+    """A process may change its room: a medium that lies there is what the room lets it be."""
+    room, outside = tmp_path / "room", tmp_path / "outside"
+    room.mkdir()
+    outside.write_text("of another tenant")
+    (room / "media").symlink_to(outside)
+    linked = replace(work, folder=room / "job", room=room, media={"media://1/a": LocalMedia(room / "media")})
+    with closing(IOPool(1, OPTIONS)) as pool:
+        assert "may not (PermissionError)" in error_of(pool, linked, text="media://1/a").detail
+        (room / "media").unlink()
+        (room / "media").write_text("its own")
+        assert run(pool, linked, text="media://1/a")
+
+
+def test_a_medium_beside_the_room_may_be_read_also_through_a_link(work: Work, tmp_path: Path) -> None:
+    room, outside = tmp_path / "room", tmp_path / "outside"
+    room.mkdir()
+    outside.write_text("of the user")
+    (tmp_path / "link").symlink_to(outside)
+    linked = replace(work, folder=room / "job", room=room, media={"media://1/a": LocalMedia(tmp_path / "link")})
+    with closing(IOPool(1, OPTIONS)) as pool:
+        assert run(pool, linked, text="media://1/a")
 
 
 def test_a_file_that_the_sandbox_refuses_is_explained_in_words(pool: IOPool, work: Work) -> None:

@@ -34,8 +34,8 @@ OOM = OutOfMemory().report()
 
 def left_over(store: JobStore) -> list[str]:
     """The indices that hold anything: all must be empty when no job is live."""
-    names = ("leases", "deadlines", "delayed", "expiring", "queue:q:waiting", "queue:q:lanes", "tenant:default:live",
-             "tenant:default:running")  # fmt: skip
+    names = ("leases", "deadlines", "delayed", "expiring", "queue:q:waiting", "queue:q:lanes", "queue:q:names",
+             "tenant:default:live", "tenant:default:running")  # fmt: skip
     return [name for name in names if store.client.exists(f"penstock:{name}")]
 
 

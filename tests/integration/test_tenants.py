@@ -121,7 +121,8 @@ async def test_what_is_left_is_found_in_every_index(both: Service, store: JobSto
     client = store.client
     client.zadd("penstock:outbox", {f"{ERASED}/x": 1, f"{KEPT}/x": 1})
     client.zadd("penstock:outbox:tenants", {ERASED: 1})
-    client.zadd("penstock:queue:default:lanes", {f"echo/{ERASED}": 1})
+    for index in ("lanes", "names"):
+        client.zadd(f"penstock:queue:default:{index}", {f"echo/{ERASED}": 1})
     client.sadd("penstock:queue:default:running", f"{ERASED}/y")
     client.set(f"penstock:dry:{ERASED}/y", "w")
     client.set(
@@ -136,6 +137,7 @@ async def test_what_is_left_is_found_in_every_index(both: Service, store: JobSto
         f"Redis penstock:outbox: {ERASED}/x",
         f"Redis penstock:outbox:tenants: {ERASED}",
         f"Redis penstock:queue:default:lanes: echo/{ERASED}",
+        f"Redis penstock:queue:default:names: echo/{ERASED}",
         f"Redis penstock:queue:default:running: {ERASED}/y",
     ]
     assert erase(store, both).left == []

@@ -28,8 +28,8 @@ def run(folder: Path, *words: str, **variables: str) -> Done:
 
 def test_every_ready_record_is_valid_and_no_model_of_the_service() -> None:
     known = ready_records()
-    embeddings = {"prithvi-embeddings", "terramind-embeddings"}
-    assert set(known) == {"prithvi-burn-scars", "prithvi-floods", "s2cloudless"} | embeddings
+    embeddings = {"clay-embeddings", "prithvi-embeddings", "terramind-embeddings"}
+    assert set(known) == {"prithvi-burn-scars", "prithvi-crops", "prithvi-floods", "s2cloudless"} | embeddings
     assert not set(known) & set(read_catalogue())
 
 
@@ -49,6 +49,18 @@ def test_a_record_is_fetched_pinned_and_appended(tmp_path: Path) -> None:
     assert models["prithvi-floods"]["files"] == pinned
     assert models["prithvi-floods"]["revision"] == COMMIT
     assert (again.code, "has a record of prithvi-floods already" in again.err) == (2, True)
+
+
+def test_of_a_record_of_one_file_that_file_alone_is_fetched_and_pinned(tmp_path: Path) -> None:
+    files = {"v1.5/clay-v1.5.ckpt": b"clay 1.5", "v1/clay-v1-base.ckpt": b"clay 1", "config.json": b"{}"}
+    with a_hub("made-with-clay/Clay", files) as hub:
+        done = run(tmp_path, "models", "add", "clay-embeddings", "--json", HF_ENDPOINT=hub)
+    assert done.code == 0, done.err
+    made = read_catalogue(tmp_path / "models.toml")["clay-embeddings"]
+    assert (made.revision, made.files) == (COMMIT, {})
+    assert made.sha256 == done.document()["sha256"] == hashlib.sha256(b"clay 1.5").hexdigest()
+    fetched = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix == ".ckpt"]
+    assert fetched == ["clay-v1.5.ckpt"]
 
 
 def test_nothing_is_written_where_the_hub_cannot_be_reached(tmp_path: Path) -> None:

@@ -48,11 +48,15 @@ class ProbeRequest(BaseModel):
     text: MediaReference | None = None
     prompts: int = 3
     size: int = 4
+    #: The prompt that cannot be made.
+    fails_at: int | None = None
     pre: str | None = None
     prompt: str | None = None
     post: str | None = None
     #: True for prompts that read the file, whose bytes may come after the first half.
     late: bool = False
+    #: Ranges of the file that each prompt asks for before it reads the file.
+    fills: list[tuple[int, int]] = []
     leak_bytes: int = 0
     #: True to save what each prompt gave, and to leave out those that earlier attempts saved.
     save: bool = False
@@ -115,7 +119,7 @@ class Probe:
             self._done.get(timeout=20)
         if request.leak_bytes:
             LEAK.append(bytearray(os.urandom(1) * request.leak_bytes))
-        if request.text and request.late:
+        if request.text and request.late and not request.fills:
             media.fill(request.text, [(0, media.path(request.text).stat().st_size)], later=True)
         note = media.path(request.text).read_text() if request.text and not request.late else ""
         files = media.checkpoints("probe/") if request.save else {}
@@ -123,14 +127,22 @@ class Probe:
         context, left = Context(request, saved), request.prompts - len(saved)
         numbers = (number for number in range(request.prompts) if number not in saved)
         late = media.path(request.text) if request.text and request.late else None
-        return Prepared(self._prompts(request, note, numbers, late), left, 10 * left, context, "probes", len(saved))
+        return Prepared(
+            self._prompts(request, note, numbers, late, media), left, 10 * left, context, "probes", len(saved)
+        )
 
     def _prompts(
-        self, request: ProbeRequest, note: str, numbers: Iterator[int], late: Path | None
+        self, request: ProbeRequest, note: str, numbers: Iterator[int], late: Path | None, media: Media
     ) -> Iterator[Prompt]:  # fmt: skip
         try:
             for number in numbers:
                 do(request.prompt, request)
+                if request.text and request.fills:
+                    media.fill(request.text, request.fills)
+                if number == request.fails_at:
+                    raise InvalidInput(f"prompt {number} cannot be made")
+                if request.folder:
+                    Path(request.folder, f"made-{number}").touch()
                 note = late.read_text() if late else note
                 yield Prompt({"x": np.full(request.size, number, np.float32), "note": note, "number": number}, cost=10)
         finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 import penstock
+from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.registry import Registry
@@ -185,6 +188,89 @@ def test_clay_runs_by_the_names_of_its_own_training(engine: BatchingEngine, tmp_
     with torch.inference_mode():
         expected = own(normalised(path))[-1][0, 1:].mean(0).numpy()
     np.testing.assert_allclose(found[:, 0, 0], expected, **NOISE)
+    # The same file by the arguments of Clay 1.5, which is the same network in other sizes, and knows the pixel's size.
+    sizes = {"dim": 768, "depth": 12, "heads": 12, "dim_head": 64, "mlp_ratio": 4.0}
+    newer = as_clay(folder / "clay-v1-base.ckpt", {**clay_args(gsd=1.0), **sizes}, pooling="mean")
+    newer = newer.model_copy(update={"name": "newer", "options": {**newer.options, "bands": model.options["bands"]}})
+    with pytest.raises(ModelUnavailable, match="give both the same names in one order"):
+        Checkpoint.of(newer)
+    named = [{**band, "name": name} for band, name in zip(model.options["bands"], CLAY_BANDS, strict=True)]
+    newer = newer.model_copy(update={"options": {**newer.options, "bands": named}})
+    request = {"scene": f"media://{path}", "bands": [1, 2, 3, 4, 5, 6]}
+    np.testing.assert_allclose(embed(engine, newer, request, tmp_path)[:, 0, 0], expected, **NOISE)
+
+
+CLAY_BANDS = {"blue": 0.493, "green": 0.56, "red": 0.665, "nir": 0.842, "swir16": 1.61, "swir22": 2.19}
+
+
+def clay_args(*, gsd: float = 10.0, **sizes: int) -> dict[str, Any]:
+    """Return the arguments of a small Clay for Sentinel-2."""
+    small = {"dim": 24, "depth": 2, "heads": 2, "dim_head": 8, "mlp_ratio": 2.0, "patch_size": 8}
+    sensor = {"gsd": gsd, "bands": {"wavelength": CLAY_BANDS}}
+    metadata = {"sentinel-2-l2a": sensor}
+    return {
+        "model_factory": "Clay1_5ModelFactory",
+        "platform": "sentinel-2-l2a",
+        "metadata": metadata,
+        **small,
+        **sizes,
+    }
+
+
+def clay_checkpoint(encoder: torch.nn.Module, file: Path) -> Path:
+    """Write a checkpoint of Clay's training: the encoder beside a decoder and a teacher, and what Lightning adds."""
+    state = {f"model.encoder.{name}": weight for name, weight in encoder.state_dict().items()}
+    others = {"model.decoder.mask_patch": torch.ones(8), "model.teacher.cls_token": torch.ones(1, 1, 8)}
+    trained = {"model_size": "large", "mask_ratio": 0.75, "dolls": [16, 32], "metadata_path": "configs/metadata.yaml"}
+    file.parent.mkdir(parents=True)
+    torch.save({"epoch": 76, "state_dict": {**state, **others}, "hyper_parameters": trained, "loops": {}}, file)
+    return file
+
+
+def as_clay(file: Path, args: Mapping[str, Any], **options: Any) -> Model:
+    bands = [{"name": name, "mean": 1500.0, "std": 1700.0} for name in CLAY_BANDS]
+    return vectors(file, terratorch=dict(args), bands=bands, **options)
+
+
+def clay_tiles(path: Path) -> torch.Tensor:
+    with rasterio.open(path) as file:
+        return torch.from_numpy(((file.read().astype(np.float64) - 1500) / 1700).astype(np.float32))[None]
+
+
+def test_clay_gets_the_wavelengths_and_the_size_of_a_pixel(engine: BatchingEngine, tmp_path: Path) -> None:
+    """The vectors are those of Clay's own encoder, with all that it takes but the time and the place."""
+    from terratorch.models.backbones.clay_v15.model import Encoder
+    from terratorch.models.clay1_5_model_factory import Box, ClayMAEBackbone
+
+    args = clay_args()
+    sizes = {name: args[name] for name in ("dim", "depth", "heads", "dim_head", "mlp_ratio", "patch_size")}
+    torch.manual_seed(5)
+    own = Encoder(mask_ratio=0.0, shuffle=False, **sizes).eval()
+    file, path = clay_checkpoint(own, tmp_path / "v1.5" / "clay-v1.5.ckpt"), scene(tmp_path / "s.tif")
+    cube = {"pixels": clay_tiles(path), "waves": torch.tensor(list(CLAY_BANDS.values())), "gsd": torch.tensor(10.0)}
+    nothing = {"time": torch.zeros(1, 4), "latlon": torch.zeros(1, 4)}
+    with torch.inference_mode():
+        tokens = own({**cube, **nothing})[0][0].numpy()
+        patches_of = ClayMAEBackbone(own, "sentinel-2-l2a", Box(args["metadata"]))(cube["pixels"])[0][0].numpy()
+    request = {"scene": f"media://{path}", "bands": [1, 2, 3, 4, 5, 6], "radiometry": {"scale": 1, "trust": True}}
+    for pooling, expected in {"cls": tokens[0], "mean": tokens[1:].mean(0)}.items():
+        found = embed(engine, as_clay(file, args, pooling=pooling), request, tmp_path)
+        np.testing.assert_allclose(found[:, 0, 0], expected, **NOISE)
+    found = embed(engine, as_clay(file, args, pooling="patches", patch_px=8), request, tmp_path)
+    np.testing.assert_allclose(found, patches_of, **NOISE)
+    with closing(BatchingEngine(Runners.installed())) as other:
+        coarse = embed(other, as_clay(file, clay_args(gsd=30.0), pooling="cls"), request, tmp_path)
+    assert abs(coarse[:, 0, 0] - tokens[0]).max() > 1e-3, "the size of a pixel does not reach the network"
+
+
+def test_importing_terratorch_leaves_the_precision_of_other_models_alone() -> None:
+    """Clay's module sets it to `medium` for the whole process when it is imported."""
+    program = (
+        "import torch; from penstock.workers.engine.terratorch.network import library; "
+        "library(); raise SystemExit(torch.get_float32_matmul_precision())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "highest"
 
 
 def test_a_scene_of_many_tiles_has_a_vector_for_each_patch(tmp_path: Path) -> None:

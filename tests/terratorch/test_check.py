@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import build, outline
+from penstock.workers.engine.terratorch.rehearsal import shared
 from tests.terratorch.test_backbones import TERRAMIND, backbone, published, vectors
 from tests.terratorch.test_heads import NECKS, arguments
 from tests.terratorch.tiny import config, network, record, save
@@ -53,21 +54,30 @@ def test_what_terratorch_cannot_build_is_refused_before_it_is_loaded(wrong: str,
             made(checkpoint)
 
 
+@pytest.fixture
+def custom_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a file that TerraTorch runs when it is imported."""
+    shared().end()
+    file = tmp_path / "custom_modules" / "__init__.py"
+    file.parent.mkdir()
+    monkeypatch.chdir(tmp_path)
+    yield file
+    shared().end()
+
+
 @pytest.mark.fast
-def test_the_check_asks_terratorch_in_a_process_of_its_own(tmp_path: Path) -> None:
-    sound = unet(tmp_path / "sound")
-    CHECK(sound)
+def test_the_check_asks_terratorch_in_one_process_for_all_records(custom_module: Path, tmp_path: Path) -> None:
+    custom_module.write_text("print('imported', file=open('imports.txt', 'a'))")
     wrong = unet(tmp_path / "wrong", decoder="NoSuchDecoder")
     with pytest.raises(ModelUnavailable, match=r"model 'tiny' .* the decoder NoSuchDecoder, which TerraTorch does not"):
         CHECK(wrong)
+    CHECK(unet(tmp_path / "sound"))
+    assert (tmp_path / "imports.txt").read_text().splitlines() == ["imported"]
 
 
-def test_a_process_that_dies_is_a_problem_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_a_problem_of_the_model(custom_module: Path, tmp_path: Path) -> None:
     model = unet(tmp_path / "model")
-    modules = tmp_path / "custom_modules"
-    modules.mkdir()
-    (modules / "__init__.py").write_text("raise SystemExit('no network for you')")
-    monkeypatch.chdir(tmp_path)
+    custom_module.write_text("raise SystemExit('no network for you')")
     with pytest.raises(ModelUnavailable, match="TerraTorch's check of the network ended with 1: no network for you"):
         CHECK(model)
 

@@ -20,7 +20,9 @@ from penstock.processors.geo.read.gdal import rasterio
 from tests.support.command_line import Shell
 from tests.support.fake_hub import a_hub
 from tests.support.geo.scenes import write_scene
-from tests.terratorch.test_backbones import TERRAMIND, backbone, published
+from tests.terratorch.test_backbones import TERRAMIND, backbone, clay_checkpoint, published
+from tests.terratorch.test_check import CHECK
+from tests.terratorch.test_mmsegmentation import checkpoint, weights
 from tests.terratorch.tiny import config, model_args, network, save
 
 FLOODS = "ibm-nasa-geospatial/Prithvi-EO-2.0-300M-TL-Sen1Floods11"
@@ -58,6 +60,17 @@ def added(name: str, repository: str, files: Mapping[str, bytes], folder: Path) 
         done = asyncio.run(shell("models", "add", name, "--json"))
     assert done.code == 0, done.err
     return set(done.document()["files"])
+
+
+def small(folder: Path, sizes: Mapping[str, str]) -> Path:
+    """Write other sizes of the network into the record that was added; return the catalogue."""
+    catalogue = folder / "models.toml"
+    text = catalogue.read_text()
+    for before, after in sizes.items():
+        assert before in text
+        text = text.replace(before, after)
+    catalogue.write_text(text)
+    return catalogue
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -128,3 +141,56 @@ def test_a_record_embeds_a_scene(name: str, tmp_path: Path) -> None:
     }  # fmt: skip
     with rasterio.open(tmp_path / "out" / "embeddings.tif") as file:
         assert file.read().std(axis=(1, 2)).mean() > 1e-3
+
+
+def test_clay_embeds_a_scene_by_the_one_file_of_its_version(tmp_path: Path) -> None:
+    from terratorch.models.backbones.clay_v15.model import Encoder
+
+    encoder = Encoder(
+        mask_ratio=0.0, shuffle=False, dim=24, depth=2, heads=2, dim_head=8, mlp_ratio=4.0, patch_size=8
+    )  # fmt: skip
+    file = clay_checkpoint(encoder, tmp_path / "published" / "clay-v1.5.ckpt")
+    files = {"v1.5/clay-v1.5.ckpt": file.read_bytes(), "v1/clay-v1-base.ckpt": b"another version"}
+    assert added("clay-embeddings", "made-with-clay/Clay", files, tmp_path) == set()
+    sizes = {"dim = 1024": "dim = 24", "depth = 24": "depth = 2", "heads = 16": "heads = 2", "head = 64": "head = 8"}
+    catalogue = small(tmp_path, sizes)
+    CHECK(read_catalogue(catalogue)["clay-embeddings"].model_copy(update={"source": str(file)}))
+    numbers = np.random.default_rng(2).integers(1, 9000, (10, 600, 530)).astype(np.uint16)
+    scene = write_scene(tmp_path / "scene.tif", numbers)
+    with closing(penstock.Engine(catalogue=[catalogue])) as engine:
+        result = engine.run(
+            "clay-embeddings", scene=scene, bands=list(range(1, 11)), radiometry={"scale": 1, "trust": True},
+            outputs=["embeddings", "geoparquet", "stats"], out=tmp_path / "out",
+        )  # fmt: skip
+    assert result.data["embeddings"] == {
+        "count": 9, "dimensions": 24, "width": 3, "height": 3, "pixels_per_side": 256,
+    }  # fmt: skip
+    with rasterio.open(tmp_path / "out" / "embeddings.tif") as image:
+        assert image.read().std(axis=(1, 2)).mean() > 1e-3
+    assert (tmp_path / "out" / "embeddings.parquet").is_file()
+
+
+def test_crops_are_mapped_from_three_dates_by_a_checkpoint_of_mmsegmentation(tmp_path: Path) -> None:
+    name = "multi_temporal_crop_classification_Prithvi_100M.pth"
+    repository = "ibm-nasa-geospatial/Prithvi-EO-1.0-100M-multi-temporal-crop-classification"
+    file = checkpoint(tmp_path / "published" / name, weights(3))
+    files = {name: file.read_bytes(), "config.yaml": b"", f"{Path(name).stem}.py": b"raise SystemExit"}
+    assert added("prithvi-crops", repository, files, tmp_path) == set()
+    catalogue = small(tmp_path, {"depth = 6": "depth = 2, embed_dim = 32, channels = 8", "heads = 8": "heads = 4"})
+    CHECK(read_catalogue(catalogue)["prithvi-crops"].model_copy(update={"source": str(file)}))
+    rng = np.random.default_rng(2)
+    dates = [
+        {"scene": write_scene(tmp_path / f"{i}.tif", rng.integers(1, 5000, (6, 300, 250)).astype(np.uint16)),
+         "datetime": f"2024-0{3 + 2 * i}-01T10:00:00Z"}
+        for i in range(3)
+    ]  # fmt: skip
+    with closing(penstock.Engine(catalogue=[catalogue])) as engine:
+        result = engine.run(
+            "prithvi-crops", dates=dates, bands=[1, 2, 3, 4, 5, 6], radiometry={"scale": 1, "trust": True},
+            out=tmp_path / "out",
+        )  # fmt: skip
+    with rasterio.open(tmp_path / "out" / "classes.tif") as image:
+        found = image.read(1)
+    assert found.shape == (300, 250)
+    assert len(set(np.unique(found)) & set(range(13))) > 1
+    assert [row["name"] for row in result.data["classes"]][2] == "corn"

@@ -22,7 +22,7 @@ from penstock.local.library import Engine
 from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from tests.support.recordings import a_tone, encode
-from tests.vllm.conftest import ENVIRONMENT, own_answers, token_ids
+from tests.vllm.conftest import ENVIRONMENT, own_answers, own_json, token_ids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -59,7 +59,16 @@ runner = "vllm"
 processor = "openai-chat"
 source = "{qwen}"
 revision = "1"
-options = {{ engine = {{ max_model_len = 1024 }} }}
+
+[models.qwen.options]
+pass = ["ignore_eos", "return_tokens_as_token_ids"]
+
+[models.qwen.options.engine]
+max_model_len = 1024
+enforce_eager = true
+gpu_memory_utilization = 0.1
+enable_mm_embeds = true
+limit_mm_per_prompt = {{ image = 2 }}
 """
 #: Sounds by the names of their files, for both of vLLM's decoders: codec, seconds, samples a second, pitch, channels.
 SOUNDS = {
@@ -81,32 +90,42 @@ CHATS: Sequence[Sequence[str]] = (
     ["high.mp3", "tone.wav"],
     ["video.mp4", "tone.wav", "red.png", "stereo.flac"],
 )
+#: Chats with embeddings of images, and the mark of an image in the template of the Qwen2-VL.
+EMBEDDED: Sequence[Sequence[str]] = (["red"], ["ramp"], ["red", "ramp"], ["ramp", "red"])
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+QWEN = {
+    "max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.1, "enable_mm_embeds": True,
+    "limit_mm_per_prompt": {"image": 2},
+}  # fmt: skip
 #: The part of a message for each kind of file, and the name of the file in it.
-PARTS = {".png": ("image_url", "url"), ".mp4": ("video_url", "url")}
+PARTS = {
+    ".png": ("image_url", "url"), ".mp4": ("video_url", "url"), ".safetensors": ("image_embeds", "data"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a Qwen2.5-Omni with random weights; media lie beside it."""
-    folder = made("tiny_qwen_omni.py", tmp_path_factory.mktemp("omni"))
-    Image.new("RGB", (40, 32), (255, 0, 0)).save(folder.parent / "red.png")
-    Image.linear_gradient("L").convert("RGB").save(folder.parent / "ramp.png")
-    write_video(folder.parent / "video.mp4")
+    parent = tmp_path_factory.mktemp("omni")
+    Image.new("RGB", (40, 32), (255, 0, 0)).save(parent / "red.png")
+    Image.linear_gradient("L").convert("RGB").save(parent / "ramp.png")
+    write_video(parent / "video.mp4")
     for name, (codec, seconds, rate_hz, pitch_hz, layout) in SOUNDS.items():
-        encode(folder.parent / name, codec, a_tone(seconds, rate_hz, pitch_hz), rate_hz, layout)
-    return folder
+        encode(parent / name, codec, a_tone(seconds, rate_hz, pitch_hz), rate_hz, layout)
+    return made("tiny_qwen_omni.py", parent)
 
 
 @pytest.fixture(scope="module")
-def deaf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a Qwen2-VL, which takes images and videos."""
-    return made("tiny_qwen2_vl.py", tmp_path_factory.mktemp("qwen"))
+def deaf(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a Qwen2-VL, which takes images and videos; embeddings of images lie beside these."""
+    images = [tiny.parent / name for name in ("red.png", "ramp.png")]
+    return made("tiny_qwen2_vl.py", tmp_path_factory.mktemp("qwen"), *images)
 
 
-def made(script: str, parent: Path) -> Path:
+def made(script: str, parent: Path, *more: Path) -> Path:
     (folder := parent / "tiny").mkdir()
     env = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, Path(__file__).with_name(script), folder], check=True, env=env)
+    subprocess.run([sys.executable, Path(__file__).with_name(script), folder, *more], check=True, env=env)
     return folder
 
 
@@ -128,7 +147,21 @@ def own(tiny: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def engine(tiny: Path, deaf: Path, own: object) -> Iterator[Engine]:  # noqa: ARG001  (one engine at a time)
+def own_embeds(tiny: Path, deaf: Path, own: object) -> list[dict[str, Any]]:  # noqa: ARG001  (one engine at a time)
+    """Return vLLM's own answers to chats with embeddings of images, whose files hold those of the library."""
+    prompts = [
+        (IMAGE * len(names) + QUESTION, [str(tiny.parent / f"{name}.safetensors") for name in names])
+        for names in EMBEDDED
+    ]
+    engine = {"model": str(deaf), "dtype": "float32", **QWEN}
+    found: list[dict[str, Any]] = own_json(
+        "own_embeds.py", deaf.parent, {"engine": engine, "tokens": TOKENS, "prompts": prompts}
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Path, deaf: Path, own_embeds: object) -> Iterator[Engine]:  # noqa: ARG001  (one engine at a time)
     (catalogue := tiny.parent / "models.toml").write_text(RECORDS.format(omni=tiny, qwen=deaf))
     with Engine(catalogue=[catalogue]) as engine:
         yield engine
@@ -212,6 +245,19 @@ def test_recordings_that_none_can_read_are_refused_and_the_next_is_answered(
 def test_a_recording_for_a_model_that_takes_none_is_refused_before_vllm_starts(engine: Engine, tiny: Path) -> None:
     with pytest.raises(InvalidInput, match="expected tags: 'text', 'image_url', 'video_url'"):
         engine.run("qwen", input={"messages": asked(tiny, ["tone.wav"])["messages"]})
+
+
+def test_tokens_about_embeddings_of_images_equal_vllms_own_about_the_same_embeddings(
+    engine: Engine, own_embeds: list[dict[str, Any]], tiny: Path
+) -> None:
+    for names, expected in zip(EMBEDDED, own_embeds, strict=True):
+        result = engine.run("qwen", input=asked(tiny, [f"{name}.safetensors" for name in names]))
+        assert result.data is not None
+        assert token_ids(result.data) == expected["tokens"], names
+        assert result.data["usage"]["prompt_tokens"] == expected["prompt_tokens"]
+    assert len({tuple(answer["tokens"]) for answer in own_embeds}) == len(own_embeds), "they change nothing"
+    with pytest.raises(InvalidInput, match="Mixing raw image and embedding inputs is not allowed"):
+        engine.run("qwen", input=asked(tiny, ["red.png", "ramp.safetensors"]))
 
 
 @pytest.mark.filterwarnings("ignore")

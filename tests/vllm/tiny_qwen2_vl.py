@@ -1,11 +1,13 @@
-"""A tiny Qwen2-VL with random weights, a tokenizer of bytes, images and videos: `python tiny_qwen2_vl.py FOLDER`.
+"""A tiny Qwen2-VL with random weights, a tokenizer of bytes, images and videos.
 
-Runs in an environment that has transformers and torch, with the repository on the path.
+`python tiny_qwen2_vl.py FOLDER [IMAGE ...]` writes the model, and the embeddings of images beside these. Runs in an
+environment that has transformers and torch, with the repository on the path.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 #: vLLM's attention on a CPU has no smaller heads.
@@ -18,8 +20,8 @@ TEMPLATE = (
 )
 
 
-def write(folder: Path) -> None:
-    """Write the model's directory with processors as vLLM loads them."""
+def write(folder: Path, images: Sequence[Path]) -> None:
+    """Write the model's directory with processors as vLLM loads them, and `IMAGE.safetensors` for images."""
     from tests.support.multimodal import END, a_qwen2_vl, write_json_files
 
     text = {
@@ -46,6 +48,26 @@ def write(folder: Path) -> None:
         },
     )  # fmt: skip
 
+    if images:
+        embed(folder, images)
+
+
+def embed(folder: Path, images: Sequence[Path]) -> None:
+    """Write the embeddings of images, as the library computes them."""
+    import torch
+    import transformers
+    from PIL import Image
+    from safetensors.torch import save_file
+
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    network = transformers.Qwen2VLForConditionalGeneration.from_pretrained(folder)
+    for path in images:
+        made = processor(Image.open(path).convert("RGB"), return_tensors="pt")
+        with torch.no_grad():
+            found = network.model.get_image_features(made["pixel_values"], made["image_grid_thw"]).pooler_output
+        arrays = {"image_embeds": torch.cat(tuple(found)), "image_grid_thw": made["image_grid_thw"]}
+        save_file(arrays, path.with_suffix(".safetensors"))
+
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]])

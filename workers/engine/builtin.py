@@ -246,7 +246,7 @@ OPENAI_SERVER = _spec(_openai_server, expected_bytes=lambda _model: 0, served=Tr
 RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
 #: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
 TERRATORCH = _spec(
-    _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.ckpt", "*.yaml", "*.yml"),
+    _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
     exchanges={**_SCENES, "embedding": (_VECTORS,)},
 )  # fmt: skip
 TORCH = _spec(_torch, imports=_import_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)

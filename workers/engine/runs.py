@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from threading import Lock
 from typing import Any, NamedTuple
@@ -218,6 +218,7 @@ class Run:
                     if self.exhausted and self.taken == self.drawn:
                         return
                     output = self._next()
+                    followed = self.taken in self.outputs
                     if output is None:
                         waited = True
                         self.ready.wait(POLL_S)
@@ -225,7 +226,7 @@ class Run:
                 if waited:
                     self.wakes.pass_on()
             if output is not None:
-                yield output
+                yield replace(output, followed=True) if followed and not output.partial else output
 
     def _hand_over(self, error: PenstockError) -> PenstockError:
         """Return the error and forget it: its frames hold states, which hold the run. The lock must be held."""

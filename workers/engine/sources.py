@@ -10,12 +10,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import ModelUnavailable, ObjectNotFound
-from penstock.models import Model
+from penstock.models import Model, on_hub
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.spool import own_folder
 from penstock.workers.engine.runners import Runners
@@ -42,7 +44,7 @@ def localise(
         return model
     scheme, _, rest = model.source.partition("://")
     if scheme == "hf" and rest:
-        path = _from_hub(model, rest, cache / "hub", hub, fetch=fetch)
+        path = _from_hub(model, cache / "hub", hub, fetch=fetch)
     elif scheme == "s3" and rest:
         path = _from_s3(model, cache / "s3", s3, fetch=fetch)
     else:
@@ -122,23 +124,25 @@ def _not_fetched(model: Model) -> ModelUnavailable:
 # The hub
 
 
-def _from_hub(model: Model, repository: str, cache: Path, hub: str | None, *, fetch: bool) -> Path:
+def _from_hub(model: Model, cache: Path, hub: str | None, *, fetch: bool) -> Path:
+    """Return the copy of a repository, or of the one file of it that the source names."""
+    repository, file = on_hub(model.source)
     wanted = list(Runners.installed().hub_files(model))
+    if file and not any(fnmatchcase(_inside(model, file).name, pattern) for pattern in wanted):
+        raise ModelUnavailable(
+            f"model {model.name!r}: the runner {model.runner!r} reads no file like {file!r}, but {', '.join(wanted)}"
+        )
     with requires("transformers"):
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import hf_hub_download, snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
     def download(*, local_files_only: bool) -> Path:
-        return Path(
-            snapshot_download(
-                repository,
-                revision=model.revision,
-                cache_dir=cache,
-                allow_patterns=wanted,
-                local_files_only=local_files_only,
-                endpoint=hub,
-            )
-        )
+        how: Any = {
+            "revision": model.revision, "cache_dir": cache, "local_files_only": local_files_only, "endpoint": hub,
+        }  # fmt: skip
+        if file:
+            return Path(hf_hub_download(repository, file, **how))
+        return Path(snapshot_download(repository, allow_patterns=wanted, **how))
 
     with _hub_errors(model, repository), _without_bars(), suppress(LocalEntryNotFoundError):
         return download(local_files_only=True)

@@ -97,6 +97,8 @@ class Channel:
         #: Bytes that were read ahead, and the descriptor that came with them.
         self._there = bytearray()
         self._descriptor: int | None = None
+        #: A wait for each event: one thread waits to receive, and one at a time to send.
+        self._waits = {event: _wait_for(end, event) for event in (select.POLLIN, select.POLLOUT)}
         end.setblocking(patient)
 
     def send(
@@ -146,9 +148,7 @@ class Channel:
         """Return True when data has arrived: a message, or the other side's end."""
         if self._there:
             return True
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(0))
+        return bool(_wait_for(self._socket, select.POLLIN).poll(0))
 
     def shut(self) -> None:
         """Shut the connection down: every wait at either end stops at once."""
@@ -282,9 +282,13 @@ class Channel:
 
     def _wait(self, event: int) -> None:
         """Wait for an event of the socket, or one tick."""
-        waiting = select.poll()
-        waiting.register(self._socket, event)
-        waiting.poll(TICK_S * 1000)
+        self._waits[event].poll(TICK_S * 1000)
+
+
+def _wait_for(end: socket.socket, event: int) -> select.poll:
+    waiting = select.poll()
+    waiting.register(end, event)
+    return waiting
 
 
 def _dump(header: Mapping[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from penstock.workers.engine.base import Check
 from penstock.workers.io import sandbox
 from penstock.workers.io.channel import TICK_S, Channel, Message
 from penstock.workers.io.forks import ForkOptions, ForkServer, IOProcess, Template
+from penstock.workers.io.media_answers import MediaAnswers
 from penstock.workers.io.session import (
     LOADING,
     READING,
+    OnlyPrompts,
     RemotePrompts,
     RemoteSession,
     WaitLimits,
@@ -38,6 +41,7 @@ from penstock.workers.io.session import (
     settle,
 )
 from penstock.workers.io.work_json import work_from_json, work_to_json
+from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
 
 #: Seconds after which an unused process is ended.
@@ -116,7 +120,11 @@ class IOPool:
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")
                 process.loaded = True
             prepared = receive_plan(process, limits, checkpoints, work.requests)
-            prompts = only_prompts(prepared) or conversation.enter_context(_conversation(process, limits))
+            prompts: RemotePrompts | OnlyPrompts | None = only_prompts(prepared)
+            if prompts is None:
+                if prepared.header.get("fills") is True:
+                    limits = conversation.enter_context(_answering(process, limits, work.requests))
+                prompts = conversation.enter_context(_conversation(process, limits))
             folder = work.folder if work.room else work.folder.resolve()
             yield RemoteSession(process, prompts, limits, prepared, sink, folder, say)
 
@@ -187,8 +195,9 @@ class IOPool:
 
     def _acquire(self, work: Work, limits: WaitLimits) -> IOProcess:
         room = work.room or work.folder.resolve()
-        media = frozenset(file.path.resolve() for file in work.media.values())
-        reads = frozenset(path for path in media if not path.is_relative_to(room))
+        # A file in the room needs no permission of its own, and a link that lies there shall not get one.
+        others = [file.path for file in work.media.values() if not file.path.is_relative_to(room)]
+        reads = frozenset(path for path in map(Path.resolve, others) if not path.is_relative_to(room))
         serves = work.tenant, self._key(work.model)
         while (process := self._next(serves, room, reads, limits.check)) is not None:
             if process.alive:
@@ -369,6 +378,21 @@ class IOPool:
                 if sandbox.threads(process.pid) > sandbox.MAX_THREADS:
                     process.doom = f"started more than {sandbox.MAX_THREADS} threads"
                     process.end()
+
+
+@contextmanager
+def _answering(process: IOProcess, limits: WaitLimits, requests: MediaRequests) -> Iterator[WaitLimits]:
+    """Answer requests for ranges from now on, on a socket of their own; give the limits of waits meanwhile."""
+    ours, its = socket.socketpair()
+    with closing(MediaAnswers(Channel(ours), requests)) as answers:
+        with its:
+            send_answer(process, limits, READING, "media", descriptor=its.fileno())
+
+        def check() -> None:
+            limits.check()
+            answers.check()
+
+        yield replace(limits, check=check, excused=lambda: answers.fetching)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from penstock.workers.engine.base import Check
 from penstock.workers.io import reports
 from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
+from penstock.workers.io.media_answers import fill_asked
+from penstock.workers.io.output_groups import OutputGroups, joined
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
 from penstock.workers.software import checked_software
@@ -43,7 +45,14 @@ _MAX_ARTIFACTS = 1000
 #: Kinds of messages after which a process cleans up by itself.
 _FINAL_KINDS = frozenset({"result", "failed"})
 
+#: Prompts that a process makes ahead, at most, and their bytes, also as a share of its memory; one whatever its size.
+MAX_AHEAD, AHEAD_BYTES, AHEAD_SHARE = 16, 4 * 2**20, 16
+
 LOADING, READING, WRITING = "loading the processor", "reading the input", "making the result"
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +63,19 @@ class WaitLimits:
     check: Check
     #: The limit's name, for the error.
     name: str = "io_timeout_s"
+    #: Returns True while the process itself may be waiting for this worker: then its silence does not count.
+    excused: Callable[[], bool] = _never
 
     def tick(self) -> Tick:
         """Return the tick of one wait that begins now."""
         ends = time.monotonic() + self.timeout_s
 
         def tick() -> None:
+            nonlocal ends
             self.check()
-            if time.monotonic() > ends:
+            if self.excused():
+                ends = time.monotonic() + self.timeout_s
+            elif time.monotonic() > ends:
                 raise ProcessorFailed(f"the model's processor did not respond for {self.timeout_s:g} s ({self.name})")
 
         return tick
@@ -122,8 +136,7 @@ def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoint
             case "checkpoints", {"prefix": str(prefix)}:
                 found = do_for_process(process, limits, lambda: checkpoints.found(prefix))
                 send_answer(process, limits, READING, "found", files={name: str(path) for name, path in found.items()})
-            case "fill", {"reference": str(reference), "ranges": list(ranges), "later": bool(later)}:
-                fill = partial(requests.fill, reference, _ranges(ranges), later=later)
+            case "fill", header if (fill := fill_asked(requests, header)) is not None:
                 do_for_process(process, limits, fill)
                 send_answer(process, limits, READING, "filled")
             case "fetch", {"reference": str(reference), "by_range": bool(by_range)}:
@@ -177,18 +190,6 @@ def _is_unit(found: Any) -> bool:
 def _is_finding(found: tuple[str, Any]) -> bool:
     digest, text = found
     return len(digest) <= _MAX_DIGEST and isinstance(text, str) and len(text) <= MAX_FINDING_CHARS
-
-
-def _ranges(pairs: list[Any]) -> list[tuple[int, int]]:
-    """Return the ranges of a message; raise `ProcessorFailed` for anything else."""
-    wanted: list[tuple[int, int]] = []
-    for pair in pairs:
-        match pair:
-            case [int(start), int(end)] if 0 <= start < end:
-                wanted.append((start, end))
-            case _:
-                raise ProcessorFailed("the processor's process asked for an invalid range of a file")
-    return wanted
 
 
 def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:
@@ -255,7 +256,9 @@ class RemotePrompts:
         self._channel = channel
         self._limits = limits
         self._drawing = threading.Lock()
-        self._asked = False
+        #: Prompts that were asked for and have not come, and bytes of the largest one so far.
+        self._asked = 0
+        self._largest_bytes: int | None = None
         self._closed = False
 
     def __iter__(self) -> Iterator[Prompt]:
@@ -283,10 +286,12 @@ class RemotePrompts:
     def _next(self) -> Prompt:
         self._ask()
         message = receive(self._process, self._channel, self._limits, READING)
-        self._asked = False
+        self._asked = self._asked - 1 if message.kind == "prompt" else 0
         match message.kind, message.header:
             case "prompt", {"cost": int(cost)}:
-                self._ask()  # the process makes the next prompt while the engine computes this one
+                size_bytes = sum(getattr(value, "nbytes", 0) for value in message.data.values())
+                self._largest_bytes = max(size_bytes, self._largest_bytes or 0)
+                self._ask()  # the process makes the next prompts while the engine computes this one
                 return Prompt(message.data, cost)
             case "end", _:
                 raise StopIteration
@@ -294,13 +299,22 @@ class RemotePrompts:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of a prompt")
 
     def _ask(self) -> None:
+        """Ask for prompts unless some are still to come: the process sends each as soon as it has made it."""
         if self._asked:
             return
+        count = prompts_ahead(self._largest_bytes, self._process.memory.max_bytes)
         try:
-            self._channel.send("next", tick=self._limits.tick())
+            self._channel.send("next", tick=self._limits.tick(), count=count)
         except Disconnected:
             raise self._process.death(READING) from None
-        self._asked = True
+        self._asked = count
+
+
+def prompts_ahead(largest_bytes: int | None, limit_bytes: int) -> int:
+    """Return how many prompts to ask for at once: one of unknown size, later as many as are small together."""
+    if largest_bytes is None:
+        return 1
+    return max(1, min(MAX_AHEAD, min(AHEAD_BYTES, limit_bytes // AHEAD_SHARE) // max(1, largest_bytes)))
 
 
 class RemoteSession:
@@ -376,11 +390,12 @@ class RemoteSession:
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Answer the process's requests until it sends a result."""
+        groups = OutputGroups(outputs)
         while True:
             message = receive(self._process, self._process.channel, self._limits, WRITING)
             match message.kind, message.header:
                 case "next", _:
-                    self._answer(outputs)
+                    self._answer(groups)
                 case "say", {"text": str(text)}:
                     self._say(text)
                 case "show", {"name": str(name), "picture": str(picture), "media_type": str(media_type)}:
@@ -400,15 +415,16 @@ class RemoteSession:
             raise ProcessorFailed(f"the processor wrote more than {_MAX_ARTIFACTS} artifacts")
         self._sink.add(name, self._own_file(path), media_type=media_type)
 
-    def _answer(self, outputs: Iterator[Output]) -> None:
-        output = do_for_process(self._process, self._limits, lambda: next(outputs, None))
-        if output is None:
+    def _answer(self, groups: OutputGroups) -> None:
+        outputs = do_for_process(self._process, self._limits, groups.take)
+        if not outputs:
             send_answer(self._process, self._limits, WRITING, "end")
             return
-        last = self.ready and not output.partial  # of one prompt
+        last = self.ready and not outputs[-1].partial  # of one prompt
         if last:
-            do_for_process(self._process, self._limits, lambda: next(outputs, None))  # ends the run
-        send_answer(self._process, self._limits, WRITING, "output", output.data, partial=output.partial, last=last)
+            do_for_process(self._process, self._limits, groups.take)  # ends the run
+        partial = [output.partial for output in outputs]
+        send_answer(self._process, self._limits, WRITING, "outputs", joined(outputs), partial=partial, last=last)
 
     def _save(self, name: str, path: Path) -> None:
         do_for_process(self._process, self._limits, lambda: self._sink.checkpoint(name, path))

@@ -25,6 +25,7 @@ from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
+from penstock.workers.io.output_groups import separated
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, first_half
@@ -104,9 +105,12 @@ class IOWorker:
             self._loaded = True
             self._channel.send("loaded")
         media = RemoteMedia(self._channel)
-        prepared = first_half(processor, work, Files(work.media, self._found, media))
-        left = self._announce(prepared, early=not media.waits)
+        files = Files(work.media, self._found, media)
+        prepared = first_half(processor, work, files)
+        left = self._announce(prepared, early=not media.waits, fills=files.any_partial)
         if left is not None:
+            if files.any_partial:
+                media.go_on(self._converse(afterwards))
             self._begin_to_feed(left, afterwards)
         result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
         result = checked_result(result.text, result.data)
@@ -115,10 +119,10 @@ class IOWorker:
         self._channel.send("result", text=result.text, data=result.data, software=loaded_software(), **idle)
         return left is None
 
-    def _announce(self, prepared: Prepared[Any], *, early: bool) -> Iterator[Prompt] | None:
+    def _announce(self, prepared: Prepared[Any], *, early: bool, fills: bool) -> Iterator[Prompt] | None:
         """Send the plan of the first half; return the prompts, or None where the only one went with the plan.
 
-        No prompt is drawn unless it may be so `early`.
+        No prompt is drawn unless it may be so `early`. `fills`: further ranges of media may be asked for.
         """
         plan = {name: getattr(prepared, name) for name in ("count", "cost", "unit", "done", "steps", "repeatable")}
         work = prepared.division
@@ -132,30 +136,35 @@ class IOWorker:
                 data, cost = (first[0].data, first[0].cost) if first else ({}, None)
                 self._channel.send("prepared", data, only=[cost], **plan)
                 return None
-        self._channel.send("prepared", **plan)
+        self._channel.send("prepared", **plan, fills=fills)
         return _again(first, prompts)
 
     def _begin_to_feed(self, made: Iterator[Prompt], afterwards: ExitStack) -> None:
-        """Send prompts on a socket of their own, which the worker sends now, from a thread that ends `afterwards`."""
-        message = self._channel.receive()
-        if message.descriptor is None:
-            raise JobStopped
-        prompts = Channel(socket.socket(fileno=message.descriptor), self._memory, patient=True)
-        self._conversations.add(prompts)
-        afterwards.callback(self._conversations.discard, prompts)
-        afterwards.callback(prompts.close)
+        """Send prompts on a socket of their own, from a thread that ends `afterwards`."""
+        prompts = self._converse(afterwards)
         # In this context, so that the lines of the prompts have the ids of the job and go to its file.
         feeding = threading.Thread(target=copy_context().run, args=(self._feed, prompts, made), name="prompts")
         feeding.start()
         afterwards.callback(feeding.join)
 
+    def _converse(self, afterwards: ExitStack) -> Channel:
+        """Return the socket of a further conversation, which the worker sends now; it is closed `afterwards`."""
+        message = self._channel.receive()
+        if message.descriptor is None:
+            raise JobStopped
+        channel = Channel(socket.socket(fileno=message.descriptor), self._memory, patient=True)
+        self._conversations.add(channel)
+        afterwards.callback(self._conversations.discard, channel)
+        afterwards.callback(channel.close)
+        return channel
+
     def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        """Send a prompt on each request, until the end or until the worker closes the channel."""
+        """Send as many prompts as each request asks for, until the end or until the worker closes the channel."""
         try:
             while True:
-                channel.receive()
+                count = channel.receive().header["count"]
                 try:
-                    self._send_next(channel, prompts)
+                    self._send_next(channel, prompts, count)
                 except Disconnected:
                     raise
                 except BaseException as error:
@@ -163,11 +172,12 @@ class IOWorker:
         except Disconnected:
             _close(prompts)
 
-    def _send_next(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        prompt = next(prompts, None)
-        if prompt is None:
-            channel.send("end")
-        else:
+    def _send_next(self, channel: Channel, prompts: Iterator[Prompt], count: int) -> None:
+        for _ in range(count):
+            prompt = next(prompts, None)
+            if prompt is None:
+                channel.send("end")
+                return
             channel.send("prompt", prompt.data, cost=prompt.cost)
 
     def _outputs(self) -> Iterator[Output]:
@@ -175,8 +185,8 @@ class IOWorker:
             self._channel.send("next")
             message = self._channel.receive()
             match message.kind:
-                case "output":
-                    yield Output(message.data, partial=message.header["partial"])
+                case "outputs":
+                    yield from separated(message.data, message.header["partial"])
                     if message.header["last"]:
                         return
                 case "end":
@@ -204,23 +214,31 @@ class IOWorker:
 
 
 class RemoteMedia:
-    """The requests of a job in an IO process for media: the worker fetches them. Only for the first half."""
+    """The requests of a job in an IO process for media: the worker fetches them. Safe to use from several threads."""
 
     def __init__(self, channel: Channel) -> None:
+        """Ask on the job's own channel, until `go_on`."""
         self._channel = channel
+        self._asking = threading.Lock()
         #: True if some ranges may come after the first half, so that no prompt can be drawn in it.
         self.waits = False
 
+    def go_on(self, channel: Channel) -> None:
+        """Ask for further ranges on a channel that carries nothing else."""
+        self._channel = channel
+
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
-        """Have the worker fetch a file."""
-        answer = ask(self._channel, "fetched", "fetch", reference=reference, by_range=by_range).header
+        """Have the worker fetch a file; only in the first half."""
+        with self._asking:
+            answer = ask(self._channel, "fetched", "fetch", reference=reference, by_range=by_range).header
         return LocalMedia(Path(answer["path"]), answer["etag"], answer["partial"])
 
     def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool) -> None:
         """Have the worker fetch ranges of a partial file."""
         self.waits |= later
         wanted = [list(each) for each in ranges]
-        ask(self._channel, "filled", "fill", reference=reference, ranges=wanted, later=later)
+        with self._asking:
+            ask(self._channel, "filled", "fill", reference=reference, ranges=wanted, later=later)
 
 
 class RemoteSink:

@@ -57,6 +57,8 @@ class Inputs:
     area: SceneArea | None = None
     #: Part of the scene whose pixels are in the partial files; None if no file is partial, or nothing was fetched yet.
     filled: Box | None = None
+    #: True if these pixels are fetched while they are read.
+    in_steps: bool = False
     #: The same of the masks.
     filled_masks: Box | None = None
 

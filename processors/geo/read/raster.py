@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -109,13 +109,14 @@ def read_scene(path: Path, limits: Limits) -> Scene:
 class FileRows:
     """Reader for some bands of an open file, in the file's data type and on the file's grid.
 
+    `dataset` returns the file as a dataset (rasterio) with the pixels of a box there, and may wait for them.
     `indexes` are band numbers from 1, `nodata` the nodata number of each band, and `label` the file's name in errors.
     `filled` is the part that a partial file has; None for a whole file.
     """
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Callable[[Box], Any],
         scene: Scene,
         indexes: Sequence[int],
         nodata: Sequence[float | None],
@@ -141,20 +142,21 @@ class FileRows:
             bottom = min(box.bottom, (top // self.chunk_rows + 1) * self.chunk_rows)
             window = rasterio.windows.Window(box.left, top, box.width, bottom - top)
             pixels = self._scene.width * self.chunk_rows * self._scene.count
+            dataset = self._dataset(Box(top, box.left, bottom, box.right))  # a wait for pixels is no decoding
             with reading(f"{self._label}'s rows {top} to {bottom - 1} cannot be read"), decoding(pixels=pixels):
-                numbers = self._dataset.read(self._indexes, window=window)
-                mask = self._mask(window)
+                numbers = dataset.read(self._indexes, window=window)
+                mask = self._mask(dataset, window)
             yield top, numbers, self._valid(numbers, mask)
             top = bottom
 
-    def _mask(self, window: Any) -> npt.NDArray[Any] | None:
+    def _mask(self, dataset: Any, window: Any) -> npt.NDArray[Any] | None:
         match self._scene.mask_band:
             case None:
                 return None
             case 0:
-                mask = self._dataset.read_masks(self._indexes[0], window=window)
+                mask = dataset.read_masks(self._indexes[0], window=window)
             case band:
-                mask = self._dataset.read(band, window=window)
+                mask = dataset.read(band, window=window)
         return np.asarray(mask)
 
     def _valid(self, numbers: npt.NDArray[Any], mask: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
@@ -170,12 +172,16 @@ class FileRows:
 @contextmanager
 def opened(path: Path, driver: str) -> Iterator[Any]:
     """Open a raster file with one driver, and close it at the end of the block. Raises `MediaUnreadable`."""
+    with open_dataset(path, driver) as dataset:
+        yield dataset
+
+
+def open_dataset(path: Path, driver: str) -> Any:
+    """Return a raster file, opened with one driver; any thread may close it. Raises `MediaUnreadable`."""
     with reading("The scene cannot be opened"), without_georeference():
         check_metadata(path, driver)
         with decoding(size_bytes=path.stat().st_size):
-            dataset = rasterio.open(path, driver=driver)
-    with dataset:
-        yield dataset
+            return rasterio.open(path, driver=driver)
 
 
 def _driver(path: Path) -> str:

@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from penstock.processors.geo.read.grids import Factor
 from penstock.processors.geo.read.resample import Chunk, coarse_box, upsample
 from penstock.processors.geo.tiling.plan import Box
+
+T = TypeVar("T")
 
 #: Rows per chunk of merged or upsampled files.
 _CHUNK_ROWS = 128
@@ -158,7 +160,7 @@ class Cursor:
             yield top, numbers[:, :rows], valid[:rows]
 
 
-def read_ahead(chunks: Iterator[Chunk], *, depth: int) -> Generator[Chunk, None, None]:
+def read_ahead(chunks: Iterator[T], *, depth: int) -> Generator[T, None, None]:
     """Yield the chunks while a thread prepares at most `depth` next chunks.
 
     An error of the iterator is raised at the position of its chunk. Closing waits for the chunk in progress.

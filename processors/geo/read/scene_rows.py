@@ -6,9 +6,11 @@ mosaic:             files of each scene -> (rescaled) -> placed -> merged -> lay
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from penstock.processors.geo.read.placement import Placement, Shift
 from penstock.processors.geo.read.raster import FileRows, opened
 from penstock.processors.geo.read.resample import Chunk, coarse_box
 from penstock.processors.geo.read.row_stream import FileLayer, RowReader, SceneRows
+from penstock.processors.geo.read.stepped_file import SteppedFile
 from penstock.processors.geo.read.tiff_ranges import PartialTiff
 from penstock.processors.geo.tiling.plan import Box
 
@@ -32,34 +35,57 @@ _SAME = Factor(1, 1)
 NOWHERE = Box(0, 0, 0, 0)
 #: Rows of a mask that are counted together.
 _COUNTED_ROWS = 256
-Datasets = Mapping[InputFile, Any]
+#: Functions that return an open file with the pixels of a box there; see `FileRows`.
+Datasets = Mapping[InputFile, Callable[[Box], Any]]
 
 
-def fill_files(inputs: Inputs, box: Box, masks: Box | None = None, *, later: bool = False) -> Inputs:
+def fill_files(
+    inputs: Inputs, box: Box, masks: Box | None = None, *, later: bool = False, in_steps: bool = False
+) -> Inputs:  # fmt: skip
     """Fetch the pixels of a box of the scene, of those files that are partial, and of masks the box `masks`.
 
-    `masks` is `box` by default; `NOWHERE` fetches nothing. `later`: see `Media.fill`.
+    `masks` is `box` by default; `NOWHERE` fetches nothing. `later`: see `Media.fill`. With `in_steps`, `open_rows`
+    fetches the pixels while they are read, and only those of masks are fetched now.
     """
-    any_partial, in_masks = False, box if masks is None else masks
-    for date, member in ((each, member) for each in inputs.dates for member in each.members):
-        for file in member.files():
-            if file.partial is not None:
-                any_partial = True
-                used = [at for at, band in enumerate(member.bands) if band.file is file]
-                flags = [file.scene.mask_band] if file.scene.mask_band else []
-                bands = [member.bands[at].band.index for at in used] + flags
-                if box != NOWHERE:
-                    _fill(file.partial, _in_the_file(box, date, member, used[0]), bands, later=later)
+    in_masks, any_partial = box if masks is None else masks, False
+    for part in _partial_files(inputs, box):
+        any_partial = True
+        if part.box != NOWHERE and not in_steps:
+            part.tiff.fill(part.box, part.bands, later=later)
+    for date, member in _members(inputs):
         mask = member.mask
         if mask is not None and mask.file.partial is not None:
             any_partial = True
-            _fill(mask.file.partial, _in_the_mask(in_masks, date, member, mask), [1], later=later)
-    return replace(inputs, filled=box, filled_masks=in_masks) if any_partial else inputs
+            in_the_file = _in_the_mask(in_masks, date, member, mask)
+            if in_the_file != NOWHERE:
+                mask.file.partial.fill(in_the_file, [1], later=later)
+    return replace(inputs, filled=box, filled_masks=in_masks, in_steps=in_steps) if any_partial else inputs
 
 
-def _fill(file: PartialTiff, box: Box, bands: Sequence[int], *, later: bool) -> None:
-    if box != NOWHERE:
-        file.fill(box, bands, later=later)
+@dataclass(frozen=True, slots=True)
+class _PartOfFile:
+    """The pixels of a partial file that a box of the scene needs."""
+
+    file: InputFile
+    tiff: PartialTiff
+    box: Box
+    bands: tuple[int, ...]
+
+
+def _partial_files(inputs: Inputs, box: Box) -> Iterator[_PartOfFile]:
+    """Yield what a box needs of each partial file, without masks; a file beside the box has `NOWHERE`."""
+    for date, member in _members(inputs):
+        for file in member.files():
+            if file.partial is not None:
+                used = [at for at, band in enumerate(member.bands) if band.file is file]
+                flags = [file.scene.mask_band] if file.scene.mask_band else []
+                bands = [member.bands[at].band.index for at in used] + flags
+                within = NOWHERE if box == NOWHERE else _in_the_file(box, date, member, used[0])
+                yield _PartOfFile(file, file.partial, within, tuple(bands))
+
+
+def _members(inputs: Inputs) -> Iterator[tuple[DateScenes, Member]]:
+    return ((date, member) for date in inputs.dates for member in date.members)
 
 
 @contextmanager
@@ -69,9 +95,10 @@ def open_rows(inputs: Inputs, *, bottom: int | None = None) -> Iterator[SceneRow
     Rows from `bottom` on are not read ahead.
     """
     with ExitStack() as stack:
-        members = [member for date in inputs.dates for member in date.members]
-        files = [file for member in members for file in member.files()]
-        datasets = _open(stack, [*files, *(date_mask.file for date in inputs.dates for date_mask in date.masks)])
+        files = [file for _, member in _members(inputs) for file in member.files()]
+        masks = [mask.file for date in inputs.dates for mask in date.masks]
+        stepped = _stepped(stack, inputs)
+        datasets = {**stepped, **_open(stack, [file for file in (*files, *masks) if file not in stepped])}
         layers, before = list[FileLayer](), 0
         for date in inputs.dates:
             own = _single_layers(inputs, date, datasets) if date.merge is None else _merged(inputs, date, datasets)
@@ -128,7 +155,27 @@ def open_clear(inputs: Inputs) -> Iterator[dict[int, ClearPixels]]:
 
 
 def _open(stack: ExitStack, files: Sequence[InputFile]) -> Datasets:
-    return {file: stack.enter_context(opened(file.path, file.scene.driver)) for file in dict.fromkeys(files)}
+    found = {file: stack.enter_context(opened(file.path, file.scene.driver)) for file in dict.fromkeys(files)}
+    return {file: partial(_same, dataset) for file, dataset in found.items()}
+
+
+def _same(dataset: Any, _box: Box) -> Any:
+    return dataset
+
+
+def _stepped(stack: ExitStack, inputs: Inputs) -> Datasets:
+    """Open the files whose pixels are fetched while they are read."""
+    if not inputs.in_steps or inputs.filled is None:
+        return {}
+    fetching = ThreadPoolExecutor(1, thread_name_prefix="fetch-ahead")
+    found = {}
+    for part in _partial_files(inputs, inputs.filled):
+        if part.box != NOWHERE:
+            file = SteppedFile(part.file.path, part.file.scene, part.tiff, part.box, part.bands, fetching)
+            stack.callback(file.close)
+            found[part.file] = file.at
+    stack.callback(fetching.shutdown, wait=True, cancel_futures=True)
+    return found
 
 
 def _in_the_file(box: Box, date: DateScenes, member: Member, place: int) -> Box:

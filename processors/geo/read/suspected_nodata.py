@@ -180,15 +180,18 @@ def count_blocks(bands: Numbers, valid: Mask) -> Counter[float]:
     """
     rows, columns = (side // _BLOCK_PX for side in valid.shape)
     first = bands[0, ::_BLOCK_PX, ::_BLOCK_PX][:rows, :columns]
-    same = np.ones(first.shape, dtype=bool)
+    same, candidates = np.ones(first.shape, dtype=bool), []
     # The corners of a block tell nearly always that it is no candidate.
     for row, column in product((0, _BLOCK_PX - 1), repeat=2):
         corners = np.s_[row::_BLOCK_PX, column::_BLOCK_PX]
         same &= valid[corners][:rows, :columns]
         same &= (bands[:, *corners][:, :rows, :columns] == first).all(axis=0)
-    numbers, counts = np.unique(first[same], return_counts=True)
-    often = [numbers[i] for i in np.argsort(-counts, kind="stable")]
-    candidates = [number for number in often if len(bands) > 1 or is_suspect(number.item())][:_DATE_NUMBERS]
+        if not same.any():
+            break
+    else:
+        numbers, counts = np.unique(first[same], return_counts=True)
+        often = [numbers[i] for i in np.argsort(-counts, kind="stable")]
+        candidates = [number for number in often if len(bands) > 1 or is_suspect(number.item())][:_DATE_NUMBERS]
     found = {number.item(): in_blocks(_everywhere(bands, valid, number)) for number in candidates}
     if len(bands) >= _BORDER_BANDS:
         found[_BORDER] = int(_everywhere(bands, valid, _BORDER).sum())
@@ -209,9 +212,9 @@ def in_words(number: float) -> str:
 
 def _everywhere(bands: Numbers, valid: Mask, number: Any) -> Mask:
     """Return a mask of the valid pixels that have the number in all bands."""
-    at: Mask = valid & (bands[0] == number)
+    at: Mask = bands[0] == number
     for band in bands[1:]:
         if not at.any():
             break
         at &= band == number
-    return at
+    return at & valid

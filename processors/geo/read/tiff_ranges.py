@@ -75,10 +75,16 @@ class PartialTiff:
 
     def fill(self, box: Box, bands: Sequence[int], *, later: bool = False) -> None:
         """Fetch the blocks with the pixels of a box, of bands from 1; masks too. `later`: see `Media.fill`."""
+        self.media.fill(self.reference, self._ranges(box, bands), later=later)
+
+    def size_bytes(self, box: Box, bands: Sequence[int]) -> int:
+        """Return the bytes that `fill` fetches, if nothing is there yet."""
+        return sum(end - start for start, end in self._ranges(box, bands))
+
+    def _ranges(self, box: Box, bands: Sequence[int]) -> list[tuple[int, int]]:
         planes = sorted({band - 1 for band in bands})
         page, *masks = self.directories
-        ranges = [*page.blocks(box, planes), *(found for mask in masks for found in mask.blocks(box, (0,)))]
-        self.media.fill(self.reference, ranges, later=later)
+        return [*page.blocks(box, planes), *(found for mask in masks for found in mask.blocks(box, (0,)))]
 
 
 def open_partial(media: Media, reference: str) -> PartialTiff | None:

@@ -1,11 +1,12 @@
 """Checkpoint files of finished strips, so that a later attempt does not compute them again.
 
-gzip of   header     JSON line: file type, digest of the plan, index of the strip
-          pieces     each a JSON line (box; names, dtypes, bands of the rasters; suspected nodata; counts of classes)
+header    JSON line: file type, digest of the plan, index of the strip, SHA-256 of everything below
+gzip of   pieces     each a JSON line (box; names, dtypes, bands of the rasters; suspected nodata; counts of classes)
                      and the raster bytes
-          end        JSON line: SHA-256 of everything above
+          end        an empty JSON object
 
-A file that is damaged, truncated, or from another plan is ignored completely.
+A file that is damaged, truncated, or from another plan is ignored completely: its compressed bytes are checked, so that
+a strip is decompressed once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stats import Counts
 
 #: Version of the file format; part of the plan's digest.
-FORMAT = 4
+FORMAT = 5
 #: gzip level: class maps compress to a few percent, probabilities to a third; higher levels double the time.
 _LEVEL = 1
 _MAX_LINE_BYTES = 30_000
@@ -61,9 +62,10 @@ class StripWriter:
 
     def __init__(self, path: Path, digest: str, index: int) -> None:
         self.path, self.index = path, index
-        self._file = gzip.GzipFile(path, "wb", _LEVEL, mtime=0)
-        self._hash = hashlib.sha256()
-        self._line(_header(digest, index))
+        self._header = _header(digest, index)
+        self._file = path.open("w+b")
+        self._write_header("0" * 64)
+        self._pieces = gzip.GzipFile("", "wb", _LEVEL, self._file, mtime=0)
 
     def write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts, counts: Counts) -> None:
         """Add a piece."""
@@ -77,74 +79,71 @@ class StripWriter:
             }
         )
         for array in arrays.values():
-            self._write(array.reshape(-1).view(np.uint8).data)
+            self._pieces.write(array.reshape(-1).view(np.uint8).data)
 
     def end(self) -> None:
         """Write the checksum and close the file."""
-        self._line({"sha256": self._hash.hexdigest()})
+        self._line({})
+        self._pieces.close()
+        self._file.seek(0)
+        self._file.readline()
+        digest = _sha256(self._file)
+        self._file.seek(0)
+        self._write_header(digest)
         self.close()
 
     def close(self) -> None:
         """Close the file."""
+        self._pieces.close()
         self._file.close()
 
-    def _line(self, data: Mapping[str, Any]) -> None:
-        self._write(json.dumps(data).encode() + b"\n")
+    def _write_header(self, sha256: str) -> None:
+        self._file.write(json.dumps({**self._header, "sha256": sha256}).encode() + b"\n")
 
-    def _write(self, data: bytes | memoryview) -> None:
-        self._hash.update(data)
-        self._file.write(data)
+    def _line(self, data: Mapping[str, Any]) -> None:
+        self._pieces.write(json.dumps(data).encode() + b"\n")
 
 
 def is_whole(path: Path, digest: str, index: int) -> bool:
     """Return True if the file holds a complete, undamaged strip of this plan."""
+    own = _header(digest, index)
     try:
-        with gzip.GzipFile(path) as file:
-            return _is_whole(file, digest, index)
+        with path.open("rb") as file:
+            header = _line(file)
+            # Other names may come from a newer release.
+            return own == {name: header.get(name) for name in own} and header["sha256"] == _sha256(file)
     except _BROKEN:
         return False
 
 
 def read_strip(path: Path) -> Iterator[tuple[Box, RasterArrays, SuspectCounts, Counts]]:
     """Yield the pieces of a complete file, in the order of writing."""
-    with gzip.GzipFile(path) as file:
+    with path.open("rb") as file:
         _line(file)
-        while (line := _line(file)).keys() != {"sha256"}:
-            box, rasters = _layout(line)
-            arrays, suspects = (
-                {name: _array(file, *raster, box) for name, raster in rasters.items()},
-                {Suspect(date, number): pixels for date, number, pixels in line["fill"]},
-            )
-            yield box, arrays, SuspectCounts(suspects), line["counts"]
-
-
-def _is_whole(file: gzip.GzipFile, digest: str, index: int) -> bool:
-    hashed = hashlib.sha256()
-    header, own = _line(file, hashed), _header(digest, index)
-    if {name: header.get(name) for name in own} != own:  # other names may come from a newer release
-        return False
-    while True:
-        before = hashed.hexdigest()
-        line = _line(file, hashed)
-        if line.keys() == {"sha256"}:
-            return line["sha256"] == before and not file.read(1)
-        box, rasters = _layout(line)
-        for dtype, bands in rasters.values():
-            left = _size(dtype, bands, box)
-            while left:
-                chunk = _exactly(file, min(left, _CHUNK_BYTES))
-                hashed.update(chunk)
-                left -= len(chunk)
+        with gzip.GzipFile(fileobj=file) as pieces:
+            while line := _line(pieces):
+                box, rasters = _layout(line)
+                arrays, suspects = (
+                    {name: _array(pieces, *raster, box) for name, raster in rasters.items()},
+                    {Suspect(date, number): pixels for date, number, pixels in line["fill"]},
+                )
+                yield box, arrays, SuspectCounts(suspects), line["counts"]
 
 
 def _header(digest: str, index: int) -> dict[str, Any]:
     return {"file": "a strip of a scene", "format": FORMAT, "plan": digest, "strip": index}
 
 
-def _line(file: gzip.GzipFile, hashed: Any = None) -> dict[str, Any]:
+def _sha256(file: BinaryIO) -> str:
+    """Return the SHA-256 of the rest of a file."""
+    hashed = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def _line(file: BinaryIO | gzip.GzipFile) -> dict[str, Any]:
     text = file.readline(_MAX_LINE_BYTES)
-    if hashed is not None:
-        hashed.update(text)
     if not text.endswith(b"}\n"):
         raise EOFError
     line: dict[str, Any] = json.loads(text)

@@ -84,15 +84,15 @@ class Normalisation:
         if not is_compact(numbers.dtype):
             with np.errstate(over="ignore"):  # of numbers beyond float32, which are refused
                 return {INPUT_NAME: self.apply(numbers, valid, shape)}
+        numbers, valid = numbers.copy(), valid.copy()  # the checks read neighbours faster than rows of a wide strip
         self._check_numbers(numbers, valid)
-        beyond = tuple((0, full - side) for full, side in zip(shape, valid.shape, strict=True))
-        mode: Literal["reflect", "constant"] = "reflect" if self.reflected else "constant"
+        if valid.shape != shape:
+            beyond = tuple((0, full - side) for full, side in zip(shape, valid.shape, strict=True))
+            mode: Literal["reflect", "constant"] = "reflect" if self.reflected else "constant"
+            numbers, valid = np.pad(numbers, ((0, 0), *beyond), mode), np.pad(valid, beyond, mode)
         means, stds = zip(*((band.mean, band.std) for band in self.bands), strict=True)
-        return {
-            INPUT_NAME: np.pad(numbers, ((0, 0), *beyond), mode),
-            VALID: np.pad(valid, beyond, mode),
-            RADIOMETRY: np.array([self.radiometry.scale, self.radiometry.offset, means, stds], dtype=np.float64),
-        }
+        radiometry = np.array([self.radiometry.scale, self.radiometry.offset, means, stds], dtype=np.float64)
+        return {INPUT_NAME: numbers, VALID: valid, RADIOMETRY: radiometry}
 
     def apply(
         self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], shape: tuple[int, int]
@@ -120,20 +120,21 @@ class Normalisation:
         """Raise `InvalidInput` for implausible values, as `apply` does; values are computed only where they matter."""
         if self.plausible_mean is None or not valid.any():
             return
-        for i, band in enumerate(numbers):
-            if not self._surely_plausible(i, band):
-                values = band.astype(np.float64) * self.radiometry.scale[i] + self.radiometry.offset[i]
-                self._check(i, values, band, valid)
+        for i in np.flatnonzero(~self._surely_plausible(numbers)).tolist():
+            band = numbers[i]
+            values = band.astype(np.float64) * self.radiometry.scale[i] + self.radiometry.offset[i]
+            self._check(i, values, band, valid)
 
-    def _surely_plausible(self, at: int, numbers: npt.NDArray[Any]) -> bool:
-        """Return True if `_check` accepts every choice of pixels: it is enough to look at the extremes.
+    def _surely_plausible(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return True for each band in which `_check` accepts every choice of pixels: the extremes are enough to tell.
 
         Scaling keeps the order of numbers or turns it round, also with rounding.
         """
-        ends = np.array([numbers.min(), numbers.max()], np.float64) * self.radiometry.scale[at]
-        ends += self.radiometry.offset[at]
+        flat = numbers.reshape(len(numbers), -1)
+        ends = np.stack([flat.min(axis=1), flat.max(axis=1)]).astype(np.float64) * self.radiometry.scale
+        ends += self.radiometry.offset
         most = math.inf if self.plausible_mean is None else self.plausible_mean
-        return bool(ends.min() >= _LEAST_MEAN and ends.max() < most * _SAFE_SHARE)
+        return np.asarray((ends.min(axis=0) >= _LEAST_MEAN) & (ends.max(axis=0) < most * _SAFE_SHARE))
 
     def _check(
         self, at: int, values: npt.NDArray[np.float64], numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy.typing as npt
 
@@ -17,7 +17,7 @@ from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.artifacts import ArtifactWriter
-from penstock.processors.geo.write.cog import BLOCK_PX, COG_TYPE, Dtype, Scratch, write_cog
+from penstock.processors.geo.write.cog import BLOCK_PX, COG_TYPE, Dtype, Overviews, Scratch, write_cog
 from penstock.processors.geo.write.crs import crs_to_json
 from penstock.processors.geo.write.mlm import stac_mlm
 from penstock.processors.geo.write.stac import ITEM_TYPE, MODEL_ITEM, stac_item
@@ -80,9 +80,7 @@ class RasterSet:
         """Return the file of a closed raster."""
         return self._scratches[name].path
 
-    def add_cog(
-        self, name: str, overviews: Literal["MODE", "AVERAGE"], fields: Mapping[str, Any], *, block_px: int = BLOCK_PX
-    ) -> None:
+    def add_cog(self, name: str, overviews: Overviews, fields: Mapping[str, Any], *, block_px: int = BLOCK_PX) -> None:
         """Add a closed raster as the COG `<name>.tif`; `fields` are the fields of its STAC asset."""
         path = self.artifacts.sink.path(f"{name}.tif")
         write_cog(self.path(name), path, overviews=overviews, block_px=block_px)

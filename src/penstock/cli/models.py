@@ -167,7 +167,13 @@ def add(
     record = add_ready(name, to, pins)
     if as_json:
         print_json(
-            {"model": record.name, "revision": record.revision, "catalogue": str(to), "files": dict(record.files)}
+            {
+                "model": record.name,
+                "revision": record.revision,
+                "catalogue": str(to),
+                "files": dict(record.files),
+                "sha256": record.sha256,
+            }
         )
     else:
         out.print(f"{record.name}  revision {record.revision}  added to {to}")

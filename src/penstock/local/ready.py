@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.local.record_edits import append, edited, require_absent
-from penstock.models import Model, no_model, read_catalogue
+from penstock.models import Model, no_model, on_hub, read_catalogue
 
 #: Function from a catalogue's file and a model's name to the SHA-256 of the model's files.
 Pins = Callable[[Path, str], Mapping[str, str]]
@@ -41,7 +41,9 @@ def add_ready(name: str, catalogue: Path, pins: Pins, *, hub: str | None = None)
         with tempfile.TemporaryDirectory(prefix="penstock-add-") as folder:
             path = Path(folder) / "models.toml"
             path.write_text(text)
-            text = edited(text, name, {"files": dict(pins(path, name))})
+            found = dict(pins(path, name))
+            # The path of a source that is one file is empty.
+            text = edited(text, name, {"sha256": found[""]} if "" in found else {"files": found})
     append(catalogue, name, text)
     return read_catalogue(catalogue)[name]
 
@@ -50,7 +52,7 @@ def _commit(record: Model, hub: str | None) -> str:
     """Return the commit that a revision of the hub names now."""
     from penstock.workers.engine.weights import requires
 
-    repository = record.source.removeprefix("hf://")
+    repository, _ = on_hub(record.source)
     with requires("transformers"):
         from huggingface_hub import HfApi
     try:

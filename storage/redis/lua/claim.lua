@@ -116,24 +116,72 @@ local function try(lane)
   if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane) end
 end
 
-while #claims < n and not alone do
-  page = math.min(PAGE, page)
-  local lanes = redis.call('ZRANGE', qkey(queue, 'lanes'), passed, passed + page - 1)
-  page = 2 * page
-  if #lanes == 0 and not moved then break end
-  if #lanes == 0 then passed, moved = 0, false end
+-- Try some lanes; return the number of those that gave no job.
+local function try_all(lanes)
+  local without = 0
   for _, lane in ipairs(lanes) do
     if #claims >= n or alone then break end
     local before = #claims
     try(lane)
-    if #claims == before then passed = passed + 1 end
+    if #claims == before then without = without + 1 end
   end
+  return without
+end
+
+-- Lanes that a claim looks at in their order before it asks for those of its own models, the most that it asks for of one
+-- model, and the time between two comparisons of `names` with the lanes.
+local NEAR, OWN, MEND_MS = 100, 1000, 30000
+local all_lanes, names = qkey(queue, 'lanes'), qkey(queue, 'names')
+
+-- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.
+local function own_lanes()
+  local found = {}
+  for _, model in ipairs(chosen and { chosen } or args.models) do
+    local some = redis.call('ZRANGEBYLEX', names, '[' .. model .. '/', '(' .. model .. '0', 'LIMIT', 0, OWN + 1)
+    if #some > OWN then return nil end
+    local scores = #some > 0 and redis.call('ZMSCORE', all_lanes, unpack(some)) or {}
+    for i, lane in ipairs(some) do
+      if scores[i] then found[#found + 1] = { lane, tonumber(scores[i]) } else redis.call('ZREM', names, lane) end
+    end
+  end
+  table.sort(found, function(a, b) if a[2] ~= b[2] then return a[2] < b[2] end return a[1] < b[1] end)
+  for i, each in ipairs(found) do found[i] = each[1] end
+  return found
+end
+
+-- Try the lanes of the own models; return true where the others need not be looked at.
+local function tried_own()
+  if redis.call('SET', qkey(queue, 'mended'), '1', 'NX', 'PX', MEND_MS) then return false end
+  local before
+  repeat
+    before = #claims
+    local lanes = own_lanes()
+    if not lanes then return false end
+    try_all(lanes)
+  until #claims == before or #claims >= n or alone
+  return true
+end
+
+local far = false
+while #claims < n and not alone do
+  page = math.min(PAGE, page)
+  local lanes = redis.call('ZRANGE', all_lanes, passed, passed + page - 1)
+  page = 2 * page
+  if #lanes == 0 and not moved then break end
+  if #lanes == 0 then passed, moved = 0, false end
+  if passed >= NEAR and not far then
+    if tried_own() then break end
+    far = true
+  end
+  for _, lane in ipairs(far and lanes or {}) do redis.call('ZADD', names, 0, lane) end
+  passed = passed + try_all(lanes)
 end
 local more = false
 if #claims > 0 then
   local lane = redis.call('ZRANGE', qkey(queue, 'lanes'), 0, 0)[1]
   more = lane and call_for(queue, (split(lane))) == 1 or false
 else
+  forget_names(queue)
   redis.call('DEL', P .. 'bell:' .. args.slot)
   for _, each in ipairs(tonumber(args.listen_us) > 0 and args.listens or {}) do
     redis.call('ZADD', qkey(each, 'listening'), int(now + args.listen_us), args.slot)

@@ -25,6 +25,8 @@
 -- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank. M of a part is MODEL:KIND,
 --                                              and only machines of this kind claim it
 -- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin
+-- penstock:queue:Q:names               zset    the same M/T by name: the lanes of a model (claim.lua). Older releases do not
+--                                              keep it; penstock:queue:Q:mended: it was compared with the lanes, expires
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
 -- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
@@ -320,6 +322,7 @@ local function enqueue(job)
   redis.call('ZADD', qkey(job.queue, 'waiting'), job.rank, job.name)
   redis.call('ZADD', qkey(job.queue, 'lane:' .. lane), job.rank, job.id)
   redis.call('ZADD', qkey(job.queue, 'lanes'), 'NX', 0, lane)
+  redis.call('ZADD', qkey(job.queue, 'names'), 0, lane)
 end
 
 -- Ring for a job of a model: wake one slot that listens, of a worker that has the model. Return true if there is one. A
@@ -353,7 +356,13 @@ local function dequeue(job)
   redis.call('ZREM', qkey(job.queue, 'lane:' .. lane), job.id)
   if redis.call('EXISTS', qkey(job.queue, 'lane:' .. lane)) == 0 then
     redis.call('ZREM', qkey(job.queue, 'lanes'), lane)
+    redis.call('ZREM', qkey(job.queue, 'names'), lane)
   end
+end
+
+-- Remove what older releases have left of a queue's index of names once nothing waits.
+local function forget_names(queue)
+  if redis.call('EXISTS', qkey(queue, 'lanes')) == 0 then redis.call('DEL', qkey(queue, 'names')) end
 end
 
 local function unlease(job)

@@ -65,6 +65,7 @@ end)
 each('expiring', { queued = true, delayed = true, reserved = true }, function(job)
   if job.cancel == '1' then ends(job, 'canceled', {}, 3) else ends(job, 'expired', { error = args.expired_error }, 6) end
 end)
+for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do forget_names(queue) end
 local names = {}
 for queue in pairs(queues) do names[#names + 1] = queue end
 return { counts, proposals, names }

@@ -7,11 +7,11 @@ local tenant = args.tenant
 -- Indexes of all tenants by their kind, with members T/..., or T itself, or M/T.
 local ZSETS = { 'batches', 'batches:finished', 'reserved', 'leases', 'deadlines', 'delayed', 'expiring', 'finished',
   'usage:days', 'endpoints:changing', 'outbox', 'outbox:tenants', 'unannounced', 'spans:ended' }
-local QUEUE_ZSETS, QUEUE_SETS = { 'waiting', 'lanes', 'dead' }, { 'reserved', 'running' }
+local QUEUE_ZSETS, QUEUE_SETS = { 'waiting', 'lanes', 'names', 'dead' }, { 'reserved', 'running' }
 
--- Return true for T, T/..., and M/T of `lanes`.
+-- Return true for T, T/..., and M/T of `lanes` and `names`.
 local function names(member)
-  if string.match(args.key, ':lanes$') then return string.match(member, '/([^/]+)$') == tenant end
+  if string.match(args.key, ':lanes$') or string.match(args.key, ':names$') then return string.match(member, '/([^/]+)$') == tenant end
   return string.match(member, '^[^/]+') == tenant
 end
 

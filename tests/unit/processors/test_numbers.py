@@ -56,13 +56,14 @@ factors = st.floats(-2, 2, allow_subnormal=False)
     radiometry=st.tuples(factors.filter(bool), factors, factors, st.floats(0.001, 5)),
     most=st.none() | st.floats(0.01, 100),
     reflected=st.booleans(),
+    shape=st.sampled_from([(5, 4), (7, 4), (5, 6)]),
 )
 def test_numbers_give_the_bits_and_the_errors_that_floats_gave(
     numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], radiometry: tuple[float, float, float, float],
-    most: float | None, reflected: bool,
+    most: float | None, reflected: bool, shape: tuple[int, int],
 ) -> None:  # fmt: skip
     norm = normalisation(radiometry, (1e-4, -0.1, 0.0, 1.0), most=most, reflected=reflected)
-    before, now = outcome(norm, numbers, valid, (7, 4))
+    before, now = outcome(norm, numbers, valid, shape)
     assert before == now
 
 

@@ -4,10 +4,10 @@
                           "init_args": {"model_factory": "EncoderDecoderFactory", "model_args": {...}}}}}
                          or, for a backbone, {"architecture": "prithvi_eo_v2_300"}
     NAME.yaml            or the file that TerraTorch's command line was trained with: `model`, as above
-    model.safetensors    or one file of torch's own (`.pt`, `.ckpt`), from which tensors alone are read
+    model.safetensors    or one file of torch's own (`.pt`, `.pth`, `.ckpt`), from which tensors alone are read
 
 vLLM reads the first layout, too. The parts on data and training are not read: the catalogue's record names the bands.
-A record with `options.terratorch`, the arguments of the network, needs no config.
+A record with `options.terratorch`, the arguments of the network, needs no config, and its source may be one file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,34 @@ from pickle import UnpicklingError
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.serialization import safe_globals
 
 from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
-from penstock.workers.engine.sources import directory_of
-from penstock.workers.engine.terratorch.recipe import CONFIG, Recipe, Task, read_recipe, recipe_of
+from penstock.workers.engine.sources import directory_of, verify
+from penstock.workers.engine.terratorch import mmsegmentation
+from penstock.workers.engine.terratorch.clay import Clay
+from penstock.workers.engine.terratorch.recipe import CONFIG, FACTORIES, Recipe, Task, read_recipe, recipe_of
 from penstock.workers.engine.transformers.directory import read_object
 
 SAFETENSORS = "model.safetensors"
 #: Configs of TerraTorch's command line.
 YAML = ("*.yaml", "*.yml")
 #: Files in torch's own format, which may hold other objects than tensors.
-_PICKLES = ("*.pt", "*.ckpt")
+_PICKLES = ("*.pt", "*.pth", "*.ckpt")
+#: Function that makes a number of its type and bytes.
+_SCALAR: Any = np.float64(0).__reduce__()[0]
+#: Numbers of numpy, which MMSegmentation keeps beside the weights (a score): values, by their name in older files, too.
+_NUMBERS: Any = (
+    np.dtype, *{type(np.dtype(name)) for name in ("f4", "f8", "i4", "i8")},
+    (_SCALAR, "numpy.core.multiarray.scalar"), _SCALAR,
+)  # fmt: skip
 #: A vector of each patch, or one of the tile.
 POOLINGS = ("patches", "mean", "max", "min", "cls")
 #: Each task's processor, and the option with its channels.
@@ -66,7 +77,11 @@ class Checkpoint:
     @classmethod
     def of(cls, model: Model) -> Checkpoint:
         """Check a model's directory and record; raise `ModelUnavailable` for a missing file or a mismatch."""
-        path = directory_of(model)
+        path = Path(model.source)
+        if path.is_file():
+            verify(model)
+        else:
+            path = directory_of(model)
         recipe = _recipe(model, path)
         _check_record(model, recipe)
         return cls(model, recipe, _find_weights(model, path))
@@ -77,18 +92,29 @@ class Checkpoint:
         On the device `meta` they have their shapes without numbers, which are not read. Position embeddings are left
         out: TerraTorch computes them from sizes.
         """
-        return dict(_of_network(_read(self.weights, device)))
+        weights = _read(self.weights, device)
+        if mmsegmentation.WEIGHT in weights and self.recipe.factory != mmsegmentation.FACTORY:
+            raise ModelUnavailable(
+                f"{self.weights.name} is of MMSegmentation, not of TerraTorch. For a fine-tune of Prithvi 1.0 give "
+                f'options.terratorch with model_factory = "{mmsegmentation.FACTORY}" and the sizes of its config, as '
+                "the ready record prithvi-crops has; other networks run as an exported program with the runner torch"
+            )
+        return dict(_of_network(weights))
 
 
 def _recipe(model: Model, path: Path) -> Recipe:
     """Return the recipe of the record or of the directory; raise `ModelUnavailable`."""
     given = model.options.get("terratorch")
     if not isinstance(given, Mapping) or not given:
+        if path.is_file():
+            raise ModelUnavailable("its source is one file: options.terratorch must have the arguments of the network")
         dates = model.options.get("dates", 1)
         return _find_recipe(path, dates if isinstance(dates, int) else 1)
     for task, (processor, _) in _SERVED.items():
         if model.processor == processor:
-            return recipe_of(given, task, file="options.terratorch")
+            args = {key: value for key, value in given.items() if key != "model_factory"}
+            factory = str(given.get("model_factory", FACTORIES[0]))
+            return recipe_of(args, task, factory=factory, file="options.terratorch")
     raise ModelUnavailable(f"options.terratorch is for {', '.join(name for name, _ in _SERVED.values())}")
 
 
@@ -141,12 +167,28 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
             raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
+    if isinstance(recipe.own, Clay):
+        _check_clay(model, recipe.own)
     tile = model.options.get("tile_px", recipe.side_px)
     if recipe.side_px and recipe.side_px != tile:
         raise ModelUnavailable(
             f"{recipe.backbone} takes tiles of {recipe.side_px} pixels, options.tile_px is {tile}: "
             "give backbone_img_size"
         )
+
+
+def _check_clay(model: Model, clay: Clay) -> None:
+    """Raise `ModelUnavailable` where bands would meet the wavelengths of others, or a tile is cut."""
+    bands = model.options.get("bands")
+    names = [band.get("name") if isinstance(band, Mapping) else None for band in bands or ()]
+    if names != clay.bands:
+        raise ModelUnavailable(
+            f"options.bands are {', '.join(map(str, names))}, and the wavelengths are of {', '.join(clay.bands)}: "
+            "give both the same names in one order"
+        )
+    tile = model.options.get("tile_px")
+    if isinstance(tile, int) and tile % clay.patch_size:
+        raise ModelUnavailable(f"options.tile_px is {tile}: Clay takes multiples of {clay.patch_size}")
 
 
 def _length(listed: Any) -> int:
@@ -156,6 +198,8 @@ def _length(listed: Any) -> int:
 
 def _find_weights(model: Model, path: Path) -> Path:
     """Return the file of weights: safetensors first, then torch's own format; of several files the one with a hash."""
+    if path.is_file():
+        return path
     if (path / SAFETENSORS).is_file():
         return path / SAFETENSORS
     found = sorted(file for pattern in _PICKLES for file in path.glob(pattern))
@@ -170,9 +214,10 @@ def _find_weights(model: Model, path: Path) -> Path:
 
 def _read(path: Path, device: str) -> Mapping[str, Any]:
     try:
-        if path.name == SAFETENSORS:
+        if path.suffix == ".safetensors":
             return dict(_shapes(path)) if device == "meta" else load_file(path, device=device)
-        content = torch.load(path, map_location=device, weights_only=True)
+        with safe_globals(_NUMBERS):
+            content = torch.load(path, map_location=device, weights_only=True)
     except SafetensorError as error:
         raise ModelUnavailable(f"{path.name} is damaged: {error}") from error
     except UnpicklingError as error:
@@ -209,4 +254,4 @@ def _of_network(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 def is_needed(name: str) -> bool:
     """Return True for a weight that inference needs: positions are computed, and auxiliary heads serve training."""
-    return "pos_embed" not in name and not name.startswith("aux_heads.")
+    return "pos_embed" not in name and not name.startswith(("aux_heads.", "auxiliary_head."))

@@ -64,12 +64,12 @@ def _filled(module: nn.Module, checkpoint: Checkpoint, device: str) -> Built:
 
 def _new(recipe: Recipe, pooling: Any) -> nn.Module:
     """Return the network without weights: the backbone's weights come with the checkpoint, never from the hub."""
-    factory = getattr(library(), recipe.factory)()
+    library()
     _check_names(recipe)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice for training
         try:
-            module = factory.build_model(task=recipe.task, **_without_fetching(recipe))
+            module = _built(recipe)
             if recipe.task == "embedding_generation" and not recipe.args.get("necks"):
                 module.neck = _neck(module.encoder, recipe, pooling)
         except Exception as error:  # wrong arguments raise errors of any type
@@ -78,6 +78,13 @@ def _new(recipe: Recipe, pooling: Any) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ModelUnavailable(f"TerraTorch built a {type(module).__name__} of {recipe.file}, which is no network")
     return module
+
+
+def _built(recipe: Recipe) -> Any:
+    if recipe.own is not None:
+        return recipe.own.network()
+    factory = getattr(library(), recipe.factory)()
+    return factory.build_model(task=recipe.task, **_without_fetching(recipe))
 
 
 def _check_names(recipe: Recipe) -> None:
@@ -166,8 +173,13 @@ def _check_coordinates(model: Model, built: Built, config: str) -> None:
 
 @cache
 def library() -> Any:
-    """Import TerraTorch's models, and keep the warnings of its libraries out of the worker's log."""
+    """Import TerraTorch's models, and keep the warnings of its libraries out of the worker's log.
+
+    The import of Clay lowers the precision of float32 products in the whole process, for all models: it is set back.
+    """
+    precision = torch.get_float32_matmul_precision()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import terratorch.models
+    torch.set_float32_matmul_precision(precision)
     return terratorch.models

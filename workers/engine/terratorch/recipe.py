@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from penstock.errors import ModelUnavailable
+from penstock.workers.engine.terratorch import clay, mmsegmentation
+from penstock.workers.engine.terratorch.clay import Clay
+from penstock.workers.engine.terratorch.mmsegmentation import Temporal
 
 Task = Literal["segmentation", "regression", "embedding_generation"]
 
@@ -23,6 +28,10 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 #: File that describes a published network, unless a YAML file or the record does.
 CONFIG = "config.json"
 FACTORIES = ("EncoderDecoderFactory", "PrithviModelFactory")
+#: Networks that are put together here, by the name of what makes them elsewhere: the task and the arguments.
+OWN: Mapping[str, tuple[Task, type[Clay] | type[Temporal]]] = MappingProxyType(
+    {clay.FACTORY: ("embedding_generation", Clay), mmsegmentation.FACTORY: ("segmentation", Temporal)}
+)
 
 #: A class by its Python path, which TerraTorch would import and call, as in `final_act`.
 _PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -55,6 +64,8 @@ class Recipe:
     file: str = CONFIG
     #: Index of the backbone's layer that gives embeddings.
     layer: int = -1
+    #: The network, if it is put together here.
+    own: Clay | Temporal | None = None
 
     @property
     def channels(self) -> int | None:
@@ -66,6 +77,8 @@ class Recipe:
     @property
     def bands(self) -> int | None:
         """The number of bands of each date, if it is known."""
+        if self.own is not None:
+            return self.own.band_count
         bands = self._of_backbone("bands") or self.args.get("bands")
         if isinstance(bands, list):
             return len(bands)
@@ -85,6 +98,8 @@ class Recipe:
     @property
     def parts(self) -> Iterator[tuple[str, str]]:
         """The parts that TerraTorch builds by name: the backbone, the decoder and the necks."""
+        if self.own is not None:
+            return
         yield "backbone", self.backbone
         if isinstance(decoder := self.args.get("decoder"), str):
             yield "decoder", decoder
@@ -146,8 +161,6 @@ def read_recipe(config: Mapping[str, Any], file: str = CONFIG, *, dates: int = 1
     if name not in TASKS:
         raise ModelUnavailable(f"{file} names the task {name}; known tasks: {', '.join(TASKS)}")
     factory = str(settings.get("model_factory", FACTORIES[0]))
-    if factory not in FACTORIES:
-        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {', '.join(FACTORIES)}")
     layers = settings.get("layers") or [-1]
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], int):
         raise ModelUnavailable(f"{file} asks for the layers {layers}: embeddings are made of one layer")
@@ -158,6 +171,11 @@ def recipe_of(
     args: Mapping[str, Any], task: Task, *, factory: str = FACTORIES[0], file: str = CONFIG, layer: int = -1
 ) -> Recipe:
     """Return the recipe of a factory's arguments; raise `ModelUnavailable` where they name code or several inputs."""
+    if factory in OWN:
+        return _own_recipe(args, task, factory, file)
+    if factory not in FACTORIES:
+        known = ", ".join([*FACTORIES, *OWN])
+        raise ModelUnavailable(f"{file} names the factory {factory}; known factories: {known}")
     if not isinstance(args.get("backbone"), str):
         raise ModelUnavailable(f"{file} names no backbone")
     for key, value in args.items():
@@ -172,6 +190,20 @@ def recipe_of(
             f"one of {', '.join(_MODALITIES)}"
         )
     return recipe
+
+
+def _own_recipe(args: Mapping[str, Any], task: Task, factory: str, file: str) -> Recipe:
+    served, form = OWN[factory]
+    if task != served:
+        raise ModelUnavailable(f"{file} names the factory {factory}, which is served for the task {served} alone")
+    try:
+        return Recipe(task, factory, args, file, own=form.model_validate(dict(args)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ModelUnavailable(
+            f"{file} is not of {factory}: {': '.join(filter(None, (where, first['msg'])))}"
+        ) from error
 
 
 def _check_decoder(args: Mapping[str, Any], file: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
+from penstock.processors.openai.image_embeddings import ImageEmbeddings
 from penstock.processors.openai.kinds import kinds_of
 from penstock.processors.openai.options import MEDIA_KINDS, EngineOptions
 from penstock.processors.vllm.library import error_line, vllm
@@ -85,6 +86,7 @@ def check_arguments(model: Model, options: EngineOptions, *, memory_share: float
         check_kinds(model, kinds := kinds_of(model, options), taken)
         if "audio" in (taken if kinds is None else kinds):
             check_audio(model, config)
+        check_embeddings(model, ImageEmbeddings.of(model, options), config)
 
 
 def kinds_taken(config: Any) -> Collection[str]:
@@ -106,6 +108,15 @@ def check_audio(model: Model, config: Any) -> None:
             f"vLLM cannot read recordings for model {model.name!r} here ({error_line(error)}): `pip install "
             f"'vllm[audio]'`, or set `options.media = {{ audio = 0 }}`"
         ) from error
+
+
+def check_embeddings(model: Model, embeddings: ImageEmbeddings | None, config: Any) -> None:
+    """Raise `ModelUnavailable` where vLLM's embeddings of images have another width than the model's description."""
+    if embeddings is not None and embeddings.width != (width := config.get_inputs_embeds_size()):
+        raise ModelUnavailable(
+            f"vLLM takes embeddings of {width} numbers for model {model.name!r}, whose `config.json` says "
+            f"{embeddings.width}: remove `options.engine.enable_mm_embeds`"
+        )
 
 
 def _silence() -> bytes:

@@ -192,6 +192,23 @@ def test_a_file_that_is_cut_off_anywhere_is_unreadable(form: str, tmp_path: Path
         assert str(tmp_path) not in refusal.value.detail
 
 
+@pytest.mark.filterwarnings("ignore:Truncated File Read:UserWarning")
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF"])
+def test_a_large_file_is_read_in_pieces_with_the_same_pixels_and_refusals(form: str, tmp_path: Path) -> None:
+    """Files above 1 MiB are not read at once."""
+    options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95}}.get(form, {})
+    noise = Image.fromarray(np.random.default_rng(1).integers(0, 256, (1100, 1300, 3), dtype=np.uint8))
+    path = save(tmp_path / "media", noise, form, **options)
+    whole = path.read_bytes()
+    assert len(whole) > 1 << 20
+    with Image.open(path) as image:
+        np.testing.assert_array_equal(read_image(path, NO_LIMITS), np.asarray(image.convert("RGB")))
+    for size in (1 << 20, (1 << 20) + 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(MediaUnreadable):
+            read_image(path, NO_LIMITS)
+
+
 @needs_photos
 @pytest.mark.parametrize(
     ("name", "shape", "mean"),
@@ -228,9 +245,10 @@ def test_a_tile_counts_although_the_image_shows_little_of_it(tmp_path: Path) -> 
         read_image(path, NO_LIMITS)
 
 
-def test_no_room_is_made_for_what_a_file_only_promises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size_bytes", [50, 2 << 20], ids=["small", "large"])
+def test_no_room_is_made_for_what_a_file_only_promises(size_bytes: int, tmp_path: Path) -> None:
     path = tmp_path / "media"
-    path.write_bytes(png_header(30, 20)[:33] + b"\xf0\0\0\0IDAT" + bytes(50))
+    path.write_bytes(png_header(30, 20)[:33] + b"\xf0\0\0\0IDAT" + bytes(size_bytes))
     tracemalloc.start()
     try:
         with pytest.raises(MediaUnreadable, match="the file is damaged or incomplete"):

@@ -57,7 +57,7 @@ def image(height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(height * width).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize(("height", "width"), [(120, 161), (161, 120), (40, 40)])
+@pytest.mark.parametrize(("height", "width"), [(120, 161), (161, 120), (40, 40), (224, 224)])
 @pytest.mark.parametrize(("kind", "module", "fields"), CASES)
 def test_a_directorys_file_is_carried_out_as_transformers_does(
     kind: str, module: str, fields: dict[str, Any], height: int, width: int, tmp_path: Path

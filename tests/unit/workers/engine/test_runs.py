@@ -113,6 +113,25 @@ def test_a_partial_output_counts_against_what_a_run_may_hold() -> None:
         assert run.wants_prompts
 
 
+def test_an_output_tells_whether_the_next_one_is_there_too() -> None:
+    lock = threading.Lock()
+    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 1000), lock, Wakes())
+    items = [Item.of(run, prompt) for prompt in numbers(range(4))]
+    with lock:
+        for item in items:
+            run.add(item)
+        for index in (0, 1, 3):
+            run.answer(items[index], Output({"label": index}))
+    outputs = run.take(never)
+    assert [next(outputs).followed for _ in range(2)] == [True, False]
+    with lock:
+        run.resume(items[2], None, Output({"label": -1}, partial=True))
+    assert not next(outputs).followed  # the next one is its own
+    with lock:
+        run.answer(items[2], Output({"label": 2}))
+    assert [next(outputs).followed for _ in range(2)] == [True, False]
+
+
 @pytest.mark.parametrize(
     "step",
     [

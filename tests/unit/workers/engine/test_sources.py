@@ -226,7 +226,7 @@ class TestTheHub:
         with pytest.raises(ModelUnavailable, match=r"'model\.safetensors' of model 'm' is not the catalogue's"):
             localise(model.model_copy(update={"files": {"model.safetensors": "0" * 64}}), cache=tmp_path)
 
-    @pytest.mark.parametrize("repository", ["org/absent", "not a name", "a/b/c"])
+    @pytest.mark.parametrize("repository", ["org/absent", "not a name"])
     def test_what_cannot_be_had_is_named_with_what_to_do(self, tmp_path: Path, repository: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             nobody = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -248,6 +248,36 @@ class TestTheHub:
             model = a_model("hf://org/tiny", revision="v1", runner="terratorch")
             path = Path(localise(model, cache=tmp_path, hub=hub).source)
         assert content(path).keys() == {"config.json", "model.safetensors", "Flood.pt"}
+
+    def test_one_file_of_a_folder_is_fetched_alone_and_once(self, tmp_path: Path) -> None:
+        model = a_model("hf://org/tiny/v1.5/two words.ckpt", revision="v1", runner="terratorch", sha256=PIN)
+        with pytest.raises(ModelUnavailable, match=r"was not fetched from hf://org/tiny/v1\.5/two words\.ckpt yet"):
+            localise(model, cache=tmp_path, fetch=False)
+        with a_hub("org/tiny", {**REPOSITORY, "v1.5/two words.ckpt": WEIGHTS, "v1/two words.ckpt": b"older"}) as hub:
+            path = Path(localise(model, cache=tmp_path, hub=hub).source)
+            absent = model.model_copy(update={"source": "hf://org/tiny/v2/two words.ckpt"})
+            with pytest.raises(ModelUnavailable, match="could not be fetched from the hub: repository 'org/tiny'"):
+                localise(absent, cache=tmp_path, hub=hub)
+        assert (path.name, path.read_bytes()) == ("two words.ckpt", WEIGHTS)
+        assert {file.name for file in path.parent.parent.rglob("*") if file.is_file()} == {"two words.ckpt"}
+        # The hub is gone.
+        assert Path(localise(model, cache=tmp_path, hub=hub).source) == path
+        with pytest.raises(ModelUnavailable, match="is not the catalogue's"):
+            localise(model.model_copy(update={"sha256": "0" * 64}), cache=tmp_path)
+
+    @pytest.mark.parametrize(
+        ("file", "sentence"),
+        [
+            ("pytorch_model.bin", "the runner 'terratorch' reads no file like 'pytorch_model.bin', but .*ckpt"),
+            ("v1.5", "reads no file like 'v1.5'"),
+            ("v1/../../x.ckpt", "leads out of its directory"),
+        ],
+    )
+    def test_a_file_that_the_runner_does_not_read_is_not_fetched(
+        self, file: str, sentence: str, tmp_path: Path
+    ) -> None:
+        with a_hub("org/tiny", REPOSITORY) as hub, pytest.raises(ModelUnavailable, match=sentence):
+            localise(a_model(f"hf://org/tiny/{file}", revision="v1", runner="terratorch"), cache=tmp_path, hub=hub)
 
 
 REPOSITORY = {

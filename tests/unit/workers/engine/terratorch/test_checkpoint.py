@@ -277,6 +277,63 @@ def test_of_several_files_the_one_with_a_hash_is_taken(tmp_path: Path) -> None:
     assert Checkpoint.of(record(tmp_path).model_copy(update=pinned)).weights.name == "last.ckpt"
 
 
+CLAY = {
+    "model_factory": "Clay1_5ModelFactory", "platform": "s2", "dim": 24, "depth": 1, "heads": 1, "dim_head": 8,
+    "mlp_ratio": 2.0, "metadata": {"s2": {"gsd": 10, "bands": {"wavelength": {"blue": 0.493, "red": 0.665}}}},
+}  # fmt: skip
+
+
+def clay(path: Path, **options: object) -> Model:
+    """Return the record of one file of weights, which has no config beside it."""
+    torch.save({"state_dict": {"model.encoder.cls_token": torch.ones(1, 1, 24)}}, path / "clay-v1.5.ckpt")
+    fields = {"bands": [{"name": "blue"}, {"name": "red"}], "dates": 1, "terratorch": CLAY, "tile_px": 256, **options}
+    return record(path / "clay-v1.5.ckpt", **fields).model_copy(update={"processor": "raster-embedding"})
+
+
+def test_a_file_alone_is_understood_by_the_options_of_its_record(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.of(clay(tmp_path))
+    assert checkpoint.weights == tmp_path / "clay-v1.5.ckpt"
+    assert (checkpoint.recipe.bands, checkpoint.recipe.dates, checkpoint.recipe.side_px) == (2, 1, None)
+    assert checkpoint.tensors().keys() == {"encoder.cls_token"}
+    other = clay(tmp_path).model_copy(update={"sha256": "0" * 64})
+    with pytest.raises(ModelUnavailable, match="is not the catalogue's"):
+        Checkpoint.of(other)
+
+
+WAVES = {"metadata": {"s2": {"gsd": 10, "bands": {"wavelength": {"red": 0.665, "blue": 0.493}}}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"terratorch": {}}, "its source is one file: options.terratorch must have the arguments of the network"),
+        ({"terratorch": CLAY | WAVES}, "options.bands are blue, red, and the wavelengths are of red, blue: give both"),
+        ({"bands": [{"name": "blue"}]}, "of a network of 2 bands, options.bands are 1"),
+        ({"tile_px": 250}, "options.tile_px is 250: Clay takes multiples of 8"),
+        (
+            {"terratorch": CLAY | {"platform": "s1"}},
+            "is not of Clay1_5ModelFactory: Value error, metadata has no platf",
+        ),
+        ({"terratorch": CLAY | {"heads": "many"}}, "options.terratorch is not of Clay1_5ModelFactory: heads: Input sh"),
+        (
+            {"terratorch": CLAY | {"model_factory": "Other"}},
+            "the factory Other; known factories: .*Clay1_5ModelFactory",
+        ),
+    ],
+)
+def test_a_record_of_clay_that_cannot_be_right_is_refused(
+    options: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelUnavailable, match=sentence):
+        Checkpoint.of(clay(tmp_path, **options))
+
+
+def test_clay_is_served_for_embeddings_alone(tmp_path: Path) -> None:
+    model = clay(tmp_path).model_copy(update={"processor": "raster-segmentation"})
+    with pytest.raises(ModelUnavailable, match="Clay1_5ModelFactory, which is served for the task embedding_gener"):
+        Checkpoint.of(model)
+
+
 @pytest.mark.skipif(find_spec("terratorch") is not None, reason="TerraTorch is installed here")
 @pytest.mark.parametrize("look", [Runners.installed().check, Runners.installed().load], ids=["check", "load"])
 def test_without_terratorch_it_says_what_to_install(look: Any, tmp_path: Path) -> None:
