@@ -10,6 +10,7 @@ without their artifacts, which no recovery reads. The recovery is the first that
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -40,15 +41,17 @@ COPIED = ("request.json", "outcome.json")
 
 
 def copy_jobs(folder: Path, count: int) -> None:
-    """Copy requests and outcomes of the ended jobs in a folder until there are so many jobs."""
+    """Copy requests and outcomes of ended jobs until a folder has so many, each a millisecond older than the last."""
     made = [job for job in (folder / JOBS).iterdir() if (job / "outcome.json").exists()]
     texts = [(job.name, [(name, (job / name).read_text()) for name in COPIED]) for job in made]
-    for (old, files), _ in zip(cycle(texts), range(count - len(made)), strict=False):
+    for number, (old, files) in zip(range(count - len(made)), cycle(texts), strict=False):
         new = str(uuid.uuid4())
         job = folder / JOBS / new
         job.mkdir()
+        created_us = json.loads(files[0][1])["created_us"]
         for name, text in files:
-            (job / name).write_text(text.replace(old, new))
+            older = text.replace(f"{created_us}", f"{created_us - 1000 * (number + 1)}")
+            (job / name).write_text(older.replace(old, new))
 
 
 def measure(jobs: int, live: int, purged: int) -> dict[str, str]:

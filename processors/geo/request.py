@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.processors.geo.area_request import AnyCrs, AreaRequest
 from penstock.processors.geo.scene_request import OF_A_SCENE, Acquisition, BandName, check_without
-from penstock.processors.geo.schema_marks import only_one_of, without_default
+from penstock.processors.geo.schema_marks import item_needs, only_one_of, without_default
 from penstock.times import Time
 
 OutputName = Literal[
@@ -39,6 +47,7 @@ def _each_once(names: tuple[NameT, ...]) -> tuple[NameT, ...]:
 
 _SCENE_SCHEMA = only_one_of("scene", "files", "mosaic", "dates", apart={"mosaic": OF_A_SCENE, "dates": OF_A_SCENE})
 _SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
+_CHANGE_NEEDED = "`change` needs the field `change`"
 
 
 class Location(BaseModel):
@@ -160,7 +169,8 @@ class ChangeRequest(BaseModel):
         default=[],
         description=(
             "Names of classes that hide the ground, e.g. [`cloud`, `cloud shadow`]. A pixel with such a class at "
-            "either date has no data in the change."
+            "either date has no data in the change. If the field is left out, these classes count like all others "
+            "that `of` does not name, and a note lists them; [] says that no class hides the ground."
         ),
     )
 
@@ -171,9 +181,21 @@ class SegmentationRequest(SceneRequest):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Segmentation of a scene"},
+        json_schema_extra=_SCENE_SCHEMA
+        | {"title": "Segmentation of a scene"}
+        | item_needs("outputs", "change", "change", _CHANGE_NEEDED),
     )
 
+    change: ChangeRequest | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=without_default,
+        description=(
+            "Also compute the change since an earlier scene, for models of one date. change.tif (0 = in neither, 1 = "
+            "lost, 2 = gained, 3 = at both dates, 255 = no data) is made for the outputs `change` and `classes`, "
+            "before-classes.tif for `classes`, change.png for `preview`, and change.fgb and change.geojson for "
+            "`polygons`; `stats` has the areas."
+        ),
+    )
     outputs: Annotated[tuple[OutputName, ...], AfterValidator(_each_once)] = Field(
         default=DEFAULT_OUTPUTS,
         min_length=1,
@@ -183,21 +205,20 @@ class SegmentationRequest(SceneRequest):
             "class, in steps of 1/254; probability_float32: the same, unrounded; confidence: a COG of the largest "
             "probability; polygons: FlatGeobuf in the scene's CRS and GeoJSON; preview: a PNG of at most 1024 px; "
             "quicklook: the scene itself in its colours, as such a PNG; change: the COG of the field `change`, "
-            "made whenever that field is given, and never without it; stats: pixels, area and percentage of each "
-            "class as JSON; item: STAC items of the outputs (if the acquisition time is known) and the model."
+            "which it needs (`classes` gives it too); stats: pixels, area and percentage of each class as JSON; item: "
+            "STAC items of the outputs (if the acquisition time is known) and the model."
         ),
     )
 
     polygons: PolygonRequest = Field(default=PolygonRequest(), description="Options of the output `polygons`.")
-    change: ChangeRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Also compute the change since an earlier scene, for models of one date. Adds before-classes.tif and "
-            "change.tif (0 = in neither, 1 = lost, 2 = gained, 3 = at both dates, 255 = no data), and change.png, "
-            "change.fgb and change.geojson if `preview` and `polygons` are among the outputs; `stats` has the areas."
-        ),
-    )
+
+    @field_validator("outputs")
+    @classmethod
+    def _change_has_its_field(cls, names: tuple[OutputName, ...], info: ValidationInfo) -> tuple[OutputName, ...]:
+        # `change` is declared before `outputs`; it is absent from the data if it is invalid itself.
+        if "change" in names and info.data.get("change", names) is None:
+            raise ValueError(_CHANGE_NEEDED)
+        return names
 
 
 class RegressionRequest(SceneRequest):

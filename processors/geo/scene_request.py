@@ -202,7 +202,7 @@ class GridRequest(BaseModel):
         ge=1e-9,
         le=1e9,
         allow_inf_nan=False,
-        description="Width and height of a pixel in the CRS's unit, e.g. 30 for metres.",
+        description="Width and height of a pixel in the CRS's unit: 30 in metres, or 0.00027 in degrees.",
     )
 
 

@@ -35,6 +35,15 @@ def by_range(schema: dict[str, Any]) -> None:
     schema |= {BY_RANGE: "area", SHARED: True}
 
 
+def item_needs(array: str, item: str, field: str, why: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object whose array has an item only beside a field.
+
+    `why` is the error's sentence.
+    """
+    without = {"not": {"contains": {"const": item}}, "description": why}
+    return {"if": {"not": {"required": [field]}}, "then": {"properties": {array: without}}}
+
+
 def only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:
     """Return the JSON Schema of an object with exactly one of these properties; `apart` lists further exclusions."""
     shut_out = {name: [*(set(names) - {name}), *apart.get(name, ())] for name in names}

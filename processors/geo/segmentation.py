@@ -143,18 +143,21 @@ class RasterSegmentation:
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:
             return self._save(outputs, context, sink)
-        change = context.request.change
+        change, described = context.request.change, "item" in context.request.outputs
         with ExitStack() as stack:
             if change is None or context.before is None:
-                results, provenance = self._write(outputs, context, sink, stack)
+                results, provenance = self._write(outputs, context, sink, stack, described=described)
                 return Result(data=results.finish(provenance, quicklook=Quicklook(context.inputs)))
             split = SplitOutputs(outputs, context.before.pending)
-            before, of_before = self._write(split.first(), context.before, PrefixedSink(sink, "before-"), stack)
-            after, of_after = self._write(split.second(), context, sink, stack)
+            earlier = PrefixedSink(sink, "before-")
+            before, of_before = self._write(split.first(), context.before, earlier, stack, described=described)
+            after, of_after = self._write(split.second(), context, sink, stack, described=described)
             before_raster = before.close()
-            before.finish(of_before)
-            made = self._change(change, before_raster, context.request)
-            return Result(data=after.finish(both(of_before, of_after), made, quicklook=Quicklook(context.inputs)))
+            if "classes" in context.request.outputs:
+                before.finish(of_before)
+            made, known = self._change(change, before_raster, context.request), both(of_before, of_after)
+            quicklook = Quicklook(context.inputs)
+            return Result(data=after.finish(known, made, quicklook=quicklook, earlier=before.artifacts))
 
     def _save(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Save the strips of a part: those of the earlier scene first."""
@@ -166,11 +169,13 @@ class RasterSegmentation:
         return self._mapper.finish_part(outputs, context, encoded, sink, ClassTally(class_counts(context.inputs.grid)))
 
     def _write(
-        self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack
+        self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack, *, described: bool
     ) -> tuple[ClassOutputs, Provenance]:
-        """Write the rasters of one scene."""
+        """Write the rasters of one scene; `described` is True if a STAC item will list them."""
         inputs, request = context.inputs, context.request
-        results = ClassOutputs(self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink)
+        results = ClassOutputs(
+            self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink, described=described
+        )
         stack.enter_context(results)
         encoded = partial(_encoded, wanted=request.outputs)
         written = self._mapper.finish(outputs, context, results, encoded, sink, ClassTally(results.counts))
@@ -183,7 +188,8 @@ class RasterSegmentation:
         if of & ignored:
             raise InvalidInput("`change.of` and `change.ignore` name the same class.")
         name = change.name or " or ".join(label.name for label in labels if label.id in of)
-        return ChangeOutputs(before, of, name, ignored, labels, frozenset(request.outputs), request.polygons)
+        decided = "ignore" in change.model_fields_set
+        return ChangeOutputs(before, of, name, ignored, decided, labels, frozenset(request.outputs), request.polygons)
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of noise; see `SceneMapper.dummy`."""

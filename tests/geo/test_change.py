@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.errors import InvalidInput
 from penstock.processors.geo.read.gdal import pyogrio, rasterio
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.write.change_outputs import ABSENT, GAINED, KEPT, LOST, change_of
+from penstock.processors.geo.write.stac import multihash
 from tests.support.geo.scenes import NORTH_UP, Files, Folder, answers, by_value, make_model, read, segment, write_scene
 
 UTM = "EPSG:32633"
@@ -52,14 +54,97 @@ CHANGE = {"of": ["class 1", "class 3"], "ignore": ["class 4"]}
 ALL = ("classes", "polygons", "preview", "stats", "item")
 
 
-def test_the_output_change_needs_the_field_change(tmp_path: Path) -> None:
+def with_sides(stem: str) -> set[str]:
+    """Return the names of a class map and its two files of names and colours."""
+    return {f"{stem}.tif", f"{stem}.tif.aux.xml", f"{stem}.qml"}
+
+
+POLYGONS = {f"{stem}.{end}" for stem in ("polygons", "change") for end in ("fgb", "geojson")}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "files"),
+    [
+        (("stats",), {"stats.json"}),
+        (("change",), with_sides("change")),
+        (("classes",), with_sides("change") | with_sides("classes") | with_sides("before-classes")),
+        (("preview",), {"preview.png", "change.png"}),
+        (("polygons",), POLYGONS),
+    ],
+)
+def test_a_change_has_the_files_of_the_outputs_and_no_others(
+    outputs: tuple[str, ...], files: set[str], tmp_path: Path
+) -> None:
     before, after = two_scenes(tmp_path)
-    with_it, _ = segment(
-        after, tmp_path / "with", outputs=("change",), change={**CHANGE, "before": {"scene": str(before)}}
+    sink, result = segment(
+        after, tmp_path / "out", outputs=outputs, change={**CHANGE, "before": {"scene": str(before)}}
     )
-    without, _ = segment(after, tmp_path / "without", outputs=("change", "classes"))
-    assert {"change.tif", "before-classes.tif"} <= set(with_it.artifacts)
-    assert {name for name in without.artifacts if name.startswith("change")} == set()
+    assert set(sink.artifacts) == files
+    assert {path.name for path in (tmp_path / "out").iterdir()} == files
+    assert result.data is not None
+    assert result.data["change"]["transitions"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_stac_item_lists_every_file_of_both_dates(asked: bool, tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    change = {**CHANGE, "before": {"scene": str(before), "datetime": "2017-01-18T07:00:00Z"}}
+    outputs = ALL if asked else ("change", "item")
+    sink, _ = segment(after, tmp_path / "out", outputs=outputs, change=change, datetime="2020-01-27T07:00:00Z")
+    item = json.loads(sink.artifacts["item.json"].read_text())
+    assert set(item["assets"]) == set(sink.artifacts) - {"item.json", "model.json"}
+    assert (with_sides("before-classes") <= set(item["assets"])) is asked
+    for name, asset in item["assets"].items():
+        assert asset["file:checksum"] == multihash(hashlib.sha256(sink.artifacts[name].read_bytes()).hexdigest())
+    if asked:
+        earlier = item["assets"]["before-classes.tif"]
+        assert (earlier["title"], earlier["roles"]) == ("before: classes", ["data"])
+        assert earlier["classification:classes"] == item["assets"]["classes.tif"]["classification:classes"]
+
+
+def test_classes_that_nobody_decided_on_are_named_in_a_note(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    maps, notes = [], []
+    for at, ignore in enumerate(({}, {"ignore": []}, {"ignore": ["class 4"]})):
+        change = {"of": ["class 1", "class 3"], "name": "water", "before": {"scene": str(before)}, **ignore}
+        sink, result = segment(after, tmp_path / str(at), outputs=("change",), change=change)
+        assert result.data is not None
+        maps.append(read(sink.artifacts["change.tif"]))
+        notes.append(result.data["notes"])
+    np.testing.assert_array_equal(maps[0], maps[1])
+    assert notes[1:] == [[], []]
+    (note,) = notes[0]
+    assert note.startswith("The change counts these classes as 'no water': class 0, class 2, class 4.")
+    assert "`change.ignore`" in note
+
+
+def test_a_change_without_georeferencing_has_notes_on_its_polygons(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path, crs=None, transform=None)
+    change = {**CHANGE, "before": {"scene": str(before)}}
+    sink, result = segment(after, tmp_path / "out", outputs=("polygons",), change=change)
+    assert result.data is not None
+    assert set(sink.artifacts) == set()
+    assert result.data["notes"] == [
+        f"{stem}.fgb and {stem}.geojson were not created. The scene has no geotransform."
+        for stem in ("polygons", "change")
+    ]
+
+
+def test_the_lineage_and_the_layer_speak_of_the_change(tmp_path: Path) -> None:
+    before, after = two_scenes(tmp_path)
+    area = {"bbox": [*(NORTH_UP @ (50, 150)), *(NORTH_UP @ (140, 60))], "crs": UTM}
+    change = {**CHANGE, "before": {"mosaic": {"scenes": [{"scene": str(before)}]}, "datetime": "2017-01-18T07:00:00Z"}}
+    outputs, time = ("polygons", "item"), "2020-01-27T07:00:00Z"
+    sink, _ = segment(after, tmp_path / "out", outputs=outputs, change=change, area=area, datetime=time)
+    said = json.loads(sink.artifacts["item.json"].read_text())["properties"]["processing:lineage"]
+    assert said.endswith(
+        " applied to 2 files, a mosaic of 1 scene, cut to an area, with the change since an earlier scene"
+    )
+    layers = {name: pyogrio.list_layers(sink.artifacts[name])[0][0] for name in ("polygons.fgb", "change.fgb")}
+    assert layers == {"polygons.fgb": "polygons", "change.fgb": "change"}
+    plain, _ = segment(after, tmp_path / "plain", outputs=("item",), datetime=time)
+    said = json.loads(plain.artifacts["item.json"].read_text())["properties"]["processing:lineage"]
+    assert said.endswith(" applied to 1 file")
 
 
 def test_the_change_is_the_difference_of_two_separate_runs(tmp_path: Path) -> None:
@@ -99,7 +184,7 @@ def test_the_change_is_the_difference_of_two_separate_runs(tmp_path: Path) -> No
 def test_the_polygons_are_those_of_the_changed_pixels(tmp_path: Path) -> None:
     before, after = two_scenes(tmp_path)
     change = {**CHANGE, "before": {"scene": str(before)}}
-    sink, result = segment(after, tmp_path / "both", outputs=("polygons", "stats"), change=change)
+    sink, result = segment(after, tmp_path / "both", outputs=("change", "polygons", "stats"), change=change)
     assert "classes.tif" not in sink.artifacts
     data = result.data
     assert data is not None

@@ -185,7 +185,7 @@ def test_the_flood_of_betsiboka_is_gained_water(network: Network, tmp_path: Path
         "name": "water",
         "ignore": ["cloud", "cloud shadow"],
     }
-    scene, outputs = DATA / "l8_betsiboka_20200127_6b.tif", ("polygons", "stats")
+    scene, outputs = DATA / "l8_betsiboka_20200127_6b.tif", ("classes", "polygons", "stats")
     sink, result = segment(scene, tmp_path / "out", network=network, model=csmask(), outputs=outputs, change=change)
     assert result.data is not None
     found = {label["name"]: label for label in result.data["change"]["classes"]}

@@ -220,7 +220,7 @@ def test_a_resolution_beyond_all_use_is_rejected(resolution: float) -> None:
 @pytest.mark.parametrize("crs", [UTM, "EPSG:4326"])
 def test_the_smallest_resolution_has_a_reason(tmp_path: Path, crs: str) -> None:
     scene = {"scene": str(write_scene(tmp_path / "scene.tif", pattern(8, 8)))}
-    with pytest.raises(InvalidInput, match="nearly all of it would be empty"):
+    with pytest.raises(InvalidInput, match=f"The unit of {crs} is the (metre|degree): with the resolution 1e-09,"):
         inputs(mosaic(scene, grid={"crs": crs, "resolution": 1e-9}))
 
 
@@ -443,6 +443,32 @@ def test_stac_items_of_one_day_are_a_mosaic(tmp_path: Path) -> None:
     assert [time.isoformat() for time in found.acquired] == ["2024-05-01T10:00:00+00:00"]
 
 
+@pytest.mark.parametrize(
+    ("crs", "resolution", "said"),
+    [
+        ("EPSG:4326", 60, r"EPSG:4326 is the degree: with the resolution 60, .* would have 1 x 1 pixels"),
+        ("EPSG:4326", 1, r"is the degree: with the resolution 1,"),
+        (UTM, 0.01, r"EPSG:32633 is the metre: with .* 0\.01, the mosaic would have 120,000 x 90,000 pixels"),
+        (UTM, 30_000, r"is the metre: with the resolution 30000,"),
+    ],
+)
+def test_a_resolution_in_a_wrong_unit_is_refused_with_the_unit(
+    crs: str, resolution: float, said: str, tmp_path: Path
+) -> None:
+    scene = {"scene": str(write_scene(tmp_path / "s.tif", pattern(30, 40)))}
+    with pytest.raises(InvalidInput, match=said) as refused:
+        inputs(mosaic(scene, grid={"crs": crs, "resolution": resolution}))
+    assert refused.value.errors[0].pointer == "/input/mosaic/grid/resolution"
+    assert "far apart" not in refused.value.detail
+
+
+def test_a_mosaic_may_be_much_coarser_or_finer_than_its_scenes(tmp_path: Path) -> None:
+    scene = {"scene": str(write_scene(tmp_path / "s.tif", pattern(300, 400)))}
+    for resolution, shape in ((4, (2250, 3000)), (2500, (4, 5))):
+        found = inputs(mosaic(scene, grid={"crs": UTM, "resolution": resolution})).scene
+        assert (found.height, found.width) == pytest.approx(shape, abs=1)
+
+
 def test_scenes_that_do_not_fit_are_rejected_with_a_reason(tmp_path: Path) -> None:
     numbers = pattern(30, 40)
 
@@ -465,6 +491,8 @@ def test_scenes_that_do_not_fit_are_rejected_with_a_reason(tmp_path: Path) -> No
     near = scene("near.tif", transform=NORTH_UP @ rasterio.Affine.translation(40, 0))
     with pytest.raises(MediaTooLarge, match="80 x 30"):
         inputs(mosaic(base, near), limits=Limits(max_pixels=2000))
+    with pytest.raises(InvalidInput, match="far apart"):
+        inputs(mosaic(base, far, grid={"crs": UTM, "resolution": 30}))
     for wrong in ({**mosaic(base), "scene": base["scene"]}, {**mosaic(base), "sidecar": "a.xml"}, mosaic()):
         with pytest.raises(ValidationError):
             SceneRequest.model_validate(wrong)

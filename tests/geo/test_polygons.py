@@ -148,6 +148,7 @@ def test_without_a_crs_there_is_no_geojson_and_no_area(tmp_path: Path) -> None:
     assert set(columns) == {"class", "name", "pixels"}
     assert shapely.area(polygons).sum() == columns["pixels"].sum() * 900
     assert stats["polygons"]["notes"] == ["polygons.geojson was not created: the scene has no CRS."]
+    assert stats["notes"] == stats["polygons"]["notes"]
 
 
 def test_without_a_geotransform_there_are_no_polygons_and_the_result_says_why(tmp_path: Path) -> None:
@@ -155,6 +156,7 @@ def test_without_a_geotransform_there_are_no_polygons_and_the_result_says_why(tm
     assert set(sink.artifacts) == {"classes.tif", "classes.tif.aux.xml", "classes.qml", "stats.json"}
     assert stats["polygons"]["count"] is None
     assert "no geotransform" in stats["polygons"]["notes"][0]
+    assert stats["notes"] == stats["polygons"]["notes"]
 
 
 def test_a_map_of_noise_gets_a_note_in_place_of_polygons(tmp_path: Path) -> None:
@@ -165,6 +167,7 @@ def test_a_map_of_noise_gets_a_note_in_place_of_polygons(tmp_path: Path) -> None
     assert list((tmp_path / "out").iterdir()) == []
     assert result.data is not None
     assert "noise" in result.data["polygons"]["notes"][0]
+    assert result.data["notes"] == result.data["polygons"]["notes"]
 
 
 def test_a_map_without_data_has_files_without_polygons(tmp_path: Path) -> None:

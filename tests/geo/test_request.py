@@ -37,6 +37,8 @@ FILE = {"media": "media://1/a.tif"}
         {"dates": [{"scene": "media://1", "sidecar": "media://2"}, {"files": [FILE], "stac": "media://3"}]},
         {"dates": [{"scene": "media://1"}], "radiometry": {"scale": 1}, "bands": [1]},
         {"scene": "media://1", "datetime": "2024-04-02T16:50:00.25+01:00"},
+        {"scene": "media://1", "outputs": ["change"], "change": {"of": ["a"], "before": {"scene": "media://2"}}},
+        {"scene": "media://1", "change": {"of": ["a"], "before": {"scene": "media://2"}}},
     ],
 )
 def test_scenes_come_as_one_file_or_several_or_dates_of_either(request_: dict[str, Any]) -> None:
@@ -70,6 +72,10 @@ NO_TIME = "must be a time such as 2026-01-31T12:00:00Z"
             {"dates": [{"scene": "media://1", "dates": []}]},
             {"/input/dates/0/dates": "is not known to this model"},
         ),
+        (
+            {"scene": "media://1", "outputs": ["stats", "change"]},
+            {"/input/outputs": "`change` needs the field `change`"},
+        ),
         ({"scene": "media://1", "datetime": "2020"}, {"/input/datetime": NO_TIME}),
         ({"scene": "media://1", "datetime": 2020}, {"/input/datetime": "2020 is not of type 'string'"}),
         (
@@ -89,6 +95,13 @@ def test_wrong_combinations_are_told_of_at_their_place(request_: dict[str, Any],
     assert {issue.pointer: issue.detail for issue in refused.value.errors} == told
     with pytest.raises(ValidationError):
         SegmentationRequest.model_validate(request_)
+
+
+@pytest.mark.parametrize("change", [{}, {"change": {"of": []}}])
+def test_the_output_change_without_its_field_is_an_error_of_the_outputs(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        SegmentationRequest.model_validate({"scene": "media://1", "outputs": ["change"], **change})
+    assert {error["loc"][0] for error in refused.value.errors()} == {"change" if change else "outputs"}
 
 
 def test_all_media_of_a_request_are_found_by_the_schema() -> None:

@@ -15,7 +15,7 @@ from penstock.processors.geo.read.grids import Factor, finest, nesting
 from penstock.processors.geo.read.masks import SceneMask, fitted
 from penstock.processors.geo.read.merge import Merge, merged_dtype
 from penstock.processors.geo.read.opened_scene import InputBand, InputFile, OpenedMask, naming
-from penstock.processors.geo.read.placement import Placement, Shift, bounds_in, warped
+from penstock.processors.geo.read.placement import Placement, Shift, bounds_in, extent_in, warped
 from penstock.processors.geo.read.radiometry import BandRadiometry
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.read.row_stream import layer_dtype
@@ -28,6 +28,10 @@ _POINTER: Final = "/input/mosaic"
 _TOLERANCE_PX: Final = 0.01
 #: Pixels of a mosaic for each pixel of its scenes, at most: scenes that are far apart would be mostly nodata.
 _MOST_EMPTY: Final = 100
+#: Pixels of the scenes for each pixel of a stated grid, at most, and the reverse. Beyond, the resolution is taken to be
+#: in a wrong unit: metres for degrees are a factor of 1e10.
+_COARSEST: Final = 10_000
+_FINEST: Final = _MOST_EMPTY
 _SAME: Final = Factor(1, 1)
 
 
@@ -236,17 +240,33 @@ def _on_stated_grid(
         raise _wrong(f"There is no CRS {request.crs!r}; give a code such as EPSG:32738.", "/grid/crs") from error
     size = request.resolution
     anchor = rasterio.Affine(size, 0, 0, 0, -size, 0)
-    boxes = []
+    boxes, covered = [], 0.0
     for scene, label in zip(scenes, labels, strict=True):
         with naming(label):
             boxes.append(bounds_in(scene, crs, anchor))
+            north, west, south, east = extent_in(scene, crs, anchor)
+            covered += (south - north) * (east - west)
     top, left = min(box.top for box in boxes), min(box.left for box in boxes)
     height, width = max(box.bottom for box in boxes) - top, max(box.right for box in boxes) - left
     transform = rasterio.Affine(size, 0, left * size, 0, -size, -top * size)
     if not math.isfinite(transform.c * transform.f) or height * width <= 0:
         raise _wrong("The scenes have no place on the stated grid.", "/grid")
+    own = sum(scene.height * scene.width for scene in scenes)
+    if covered * _COARSEST < own or min(sum(box.height * box.width for box in boxes), height * width) > _FINEST * own:
+        raise _wrong(
+            f"The resolution of a mosaic's grid is in the unit of its CRS. The unit of {request.crs} is the "
+            f"{_unit(crs)}: with the resolution {size:g}, the mosaic would have {width:,} x {height:,} pixels, "
+            f"and its scenes have {own:,} pixels together.",
+            "/grid/resolution",
+        )
     union = _grid(scenes[0], crs, transform, height, width)
     return union, [warped(scene, crs, transform, height, width) for scene in scenes]
+
+
+def _unit(crs: Any) -> str:
+    """Return the name of a CRS's unit, such as degree or metre."""
+    name, _ = crs.units_factor
+    return str(name)
 
 
 def _grid(first: Scene, crs: Any, transform: Any, height: int, width: int) -> Scene:

@@ -187,6 +187,15 @@ def warped(scene: Scene, crs: Any, transform: Any, height: int, width: int) -> W
 
 def bounds_in(scene: Scene, crs: Any, transform: Any) -> Box:
     """Return the pixels of another grid that a scene covers. Raises `InvalidInput` if it has no place there."""
+    top, left, bottom, right = extent_in(scene, crs, transform)
+    return Box(
+        math.floor(top + _EDGE_PX), math.floor(left + _EDGE_PX),
+        math.ceil(bottom - _EDGE_PX), math.ceil(right - _EDGE_PX),
+    )  # fmt: skip
+
+
+def extent_in(scene: Scene, crs: Any, transform: Any) -> tuple[float, float, float, float]:
+    """Return top, left, bottom and right of a scene in pixels of another grid, not rounded; see `bounds_in`."""
     side = np.linspace(0, 1, _POINTS)
     u, v = (each * size for each, size in zip(np.meshgrid(side, side), (scene.width, scene.height), strict=True))
     x, y = _affine(scene.transform, u, v)
@@ -196,10 +205,7 @@ def bounds_in(scene: Scene, crs: Any, transform: Any) -> Box:
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise InvalidInput(f"The scene has no place in the CRS {crs} of `mosaic.grid`.")
     left, top = _affine(~transform, x, y)
-    return Box(
-        math.floor(top.min() + _EDGE_PX), math.floor(left.min() + _EDGE_PX),
-        math.ceil(top.max() - _EDGE_PX), math.ceil(left.max() - _EDGE_PX),
-    )  # fmt: skip
+    return float(top.min()), float(left.min()), float(top.max()), float(left.max())
 
 
 def _transformer(source: Any, target: Any) -> Any | None:

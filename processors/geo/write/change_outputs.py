@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,8 @@ from penstock.processors.geo.write.stats import ClassCounts
 ABSENT, LOST, GAINED, KEPT = range(4)
 _COLOURS: Final = ("#f0f0f0", "#e08214", "#2166ac", "#92c5de")
 _SIDE = NODATA + 1
+#: Outputs that include the COG of the change.
+_WITH_COG: Final = frozenset({"classes", "change"})
 #: Pixels of a strip.
 _STRIP_PX = 2**22
 
@@ -56,12 +58,17 @@ class ChangeOutputs:
     of: frozenset[int]
     name: str
     ignored: frozenset[int]
+    #: True if the request says which classes hide the ground, or that none does.
+    decided: bool
     labels: tuple[ClassLabel, ...]
     wanted: frozenset[str]
     polygons: PolygonRequest
 
-    def add(self, rasters: RasterSet) -> dict[str, Any]:
-        """Add the artifacts to a set whose raster `classes` is closed. Return their entry of the statistics."""
+    def add(self, rasters: RasterSet) -> tuple[dict[str, Any], list[str]]:
+        """Add the artifacts to a set whose raster `classes` is closed.
+
+        Return their entry of the statistics, and notes for its reader.
+        """
         scene, labels = rasters.scene, change_labels(self.name)
         area = pixel_area(scene.crs, scene.transform, scene.height, scene.width)
         counts, pairs = ClassCounts(area), _Pairs(area)
@@ -78,11 +85,23 @@ class ChangeOutputs:
             **counts.to_json(labels, scene.width * scene.height),
             "transitions": pairs.to_json(self.labels),
         }
-        preview = "change.png" if "preview" in self.wanted else None
-        add_class_raster(rasters, "change", labels, preview=preview, hidden=(ABSENT,))
+        preview, cog = "change.png" if "preview" in self.wanted else None, bool(self.wanted & _WITH_COG)
+        add_class_raster(rasters, "change", labels, preview=preview, cog=cog, hidden=(ABSENT,))
+        notes = self._notes(found["transitions"], labels[ABSENT].name)
         if "polygons" in self.wanted:
             found["polygons"] = add_polygons(rasters, "change", labels, area, self.polygons, without=ABSENT)
-        return found
+            notes += found["polygons"]["notes"]
+        return found, notes
+
+    def _notes(self, transitions: Sequence[Mapping[str, Any]], absent: str) -> list[str]:
+        """Return a note on the classes outside `of` that occur, unless the request says which of them to ignore."""
+        seen = {pair[date] for pair in transitions for date in ("before", "after")}
+        others = [label.name for label in self.labels if label.id not in self.of and label.name in seen]
+        if self.decided or not others:
+            return []
+        said = f"The change counts these classes as {absent!r}: {', '.join(others)}."
+        hint = "If some of them hide the ground, as clouds do, name them in `change.ignore`; if none does, give []."
+        return [f"{said} {hint}"]
 
 
 class _Pairs:

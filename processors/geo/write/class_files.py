@@ -66,11 +66,11 @@ def add_polygons(
     """
     artifacts, scene, stem = rasters.artifacts, rasters.scene, stem or name
     if scene.transform is None:
-        return _no_polygons("The scene has no geotransform.")
+        return _no_polygons(stem, "The scene has no geotransform.")
     try:
         polygons = find_polygons(rasters.path(name), area, request, without=without)
     except TooRagged as error:
-        return _no_polygons(str(error))
+        return _no_polygons(stem, str(error))
     write_flatgeobuf(path := artifacts.sink.path(f"{stem}.fgb"), polygons, scene, labels)
     artifacts.add(path.name, path, FLATGEOBUF_TYPE, title=stem, roles=("data",))
     path, notes = artifacts.sink.path(f"{stem}.geojson"), list[str]()
@@ -89,5 +89,6 @@ def add_polygons(
     return {"count": len(polygons.classes), "left_out": polygons.dropped, "connectedness": 4, "notes": notes}
 
 
-def _no_polygons(why: str) -> dict[str, Any]:
-    return {"count": None, "left_out": None, "connectedness": 4, "notes": [f"Polygons were not created. {why}"]}
+def _no_polygons(stem: str, why: str) -> dict[str, Any]:
+    note = f"{stem}.fgb and {stem}.geojson were not created. {why}"
+    return {"count": None, "left_out": None, "connectedness": 4, "notes": [note]}

@@ -7,8 +7,8 @@ finish      scratch rasters -> COGs, polygons, preview, statistics, STAC item
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.area import pixel_area
+from penstock.processors.geo.write.artifacts import SceneArtifact
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_files import add_class_raster, add_polygons
 from penstock.processors.geo.write.cog import Dtype
@@ -111,10 +112,13 @@ class ClassOutputs:
         radiometry: Radiometry,
         request: SegmentationRequest,
         sink: ArtifactSink,
+        *,
+        described: bool,
     ) -> None:
+        """Write the outputs of a request; `described` is True if a STAC item will list them."""
         self._labels, self._request = labels, request
         self._wanted: Final = frozenset(request.outputs)
-        self._rasters = RasterSet(model, scene, radiometry, sink, described="item" in self._wanted)
+        self._rasters = RasterSet(model, scene, radiometry, sink, described=described)
         every = [f"probability of {label.name}" for label in labels]
         averaged: dict[str, tuple[Dtype, float, list[str]]] = {
             "probability": ("uint8", 1 / STEPS, every),
@@ -138,15 +142,28 @@ class ClassOutputs:
         """Write the arrays of `encode` for a box of the scene. Boxes do not overlap."""
         self._rasters.write(rasters, box)
 
+    @property
+    def artifacts(self) -> Sequence[SceneArtifact]:
+        """The artifacts that were created so far."""
+        return tuple(self._rasters.artifacts.done)
+
     def close(self) -> Path:
         """Close the rasters after the last `write`, and return the class raster."""
         self._rasters.close()
         return self._rasters.path("classes")
 
     def finish(
-        self, provenance: Provenance, change: ChangeOutputs | None = None, *, quicklook: Quicklook | None = None
+        self,
+        provenance: Provenance,
+        change: ChangeOutputs | None = None,
+        *,
+        quicklook: Quicklook | None = None,
+        earlier: Sequence[SceneArtifact] = (),
     ) -> dict[str, Any]:
-        """Create all wanted artifacts after the last `write`, and return the statistics."""
+        """Create all wanted artifacts after the last `write`, and return the statistics.
+
+        The STAC item also lists the artifacts of the `earlier` date.
+        """
         rasters = self._rasters
         rasters.close()
         stats = rasters.stats(provenance, self.counts.to_json(self._labels, rasters.scene.width * rasters.scene.height))
@@ -154,10 +171,13 @@ class ClassOutputs:
             self._add_classes()
         if "polygons" in self._wanted:
             stats["polygons"] = self._add_polygons()
+            stats["notes"] += stats["polygons"]["notes"]
         if "quicklook" in self._wanted and quicklook is not None:
             stats["notes"] += quicklook.add(rasters.artifacts)
         if change is not None:
-            stats["change"] = change.add(rasters)
+            stats["change"], notes = change.add(rasters)
+            stats["notes"] += notes
+        rasters.artifacts.done += [replace(each, title=f"before: {each.title}") for each in earlier]
         for name, (dtype, scale, bands) in self._averaged.items():
             rasters.add_cog(name, "AVERAGE", bands_fields(bands, dtype, scale=scale))
         if "stats" in self._wanted:

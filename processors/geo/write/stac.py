@@ -69,7 +69,7 @@ def stac_item(model: Model, scene: Scene, provenance: Provenance, artifacts: Seq
             "title": model.title,
             **_projection(scene),
             "processing:software": {"penstock": penstock.__version__},
-            "processing:lineage": f"{model.name} {model.revision} applied to {len(provenance.sources)} file(s)",
+            "processing:lineage": _lineage(model, provenance),
         },
     )
     for artifact in artifacts:
@@ -149,6 +149,25 @@ def _field_names(item: Mapping[str, Any]) -> Iterator[str]:
         yield from asset
         for band in asset.get("bands", ()):
             yield from band
+
+
+def _lineage(model: Model, provenance: Provenance) -> str:
+    """Return how the results were made, as a sentence without a full stop."""
+    used = provenance.used
+    earlier = used.get("before", {})
+    mosaics = [mosaic for mosaic in (*used.get("mosaics", ()), *earlier.get("mosaics", ())) if mosaic is not None]
+    return ", ".join(
+        (
+            f"{model.name} {model.revision} applied to {_counted(len(provenance.sources), 'file')}",
+            *(f"a mosaic of {_counted(len(mosaic['scenes']), 'scene')}" for mosaic in mosaics),
+            *(["cut to an area"] if "area" in used else []),
+            *(["with the change since an earlier scene"] if earlier else []),
+        )
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _text(time: datetime) -> str:

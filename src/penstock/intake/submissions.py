@@ -152,14 +152,12 @@ def _issues(error: ValidationError) -> Iterator[Issue]:
             yield from (Issue(place + pointer([needed]), f"is required with {name}") for name, needed in missing)
         case str(word) if word in _BOUNDS:
             yield Issue(place, f"must be {_BOUNDS[word]} {schema[word]}")
-        case "not" if schema["not"] == {}:
-            yield Issue(place, "cannot be combined with the other fields")
+        case "not":
+            yield Issue(place, _ruled_out(error))
         case str(word) if word in _SIZES:
             yield Issue(place, f"has {len(value)} {_SIZES[word]}; at most {schema[word]} are allowed")
         case "pattern":
             yield Issue(place, _other_form(schema, value))
-        case "not" if list(schema["not"]) == ["required"]:
-            yield Issue(place, _several([{"required": [name]} for name in schema["not"]["required"]], value))
         case "anyOf" | "oneOf":
             yield from _issues_of_alternatives(error, place)
         case _:
@@ -175,6 +173,20 @@ def _issues_of_alternatives(error: ValidationError, place: str) -> Iterator[Issu
         yield from _issues_of_branch(error, place)
     else:
         yield Issue(place, _several(schema["oneOf"], value))
+
+
+def _ruled_out(error: ValidationError) -> str:
+    """Return the message for a value that the schema excludes: the schema's own, if it describes one."""
+    schema: Any = error.schema
+    value: Any = error.instance
+    excluded = schema["not"]
+    if excluded == {}:
+        return "cannot be combined with the other fields"
+    if list(excluded) == ["required"]:
+        return _several([{"required": [name]} for name in excluded["required"]], value)
+    if list(excluded) == ["contains"] and "description" in schema:
+        return str(schema["description"])
+    return _shortened(error)
 
 
 def _shortened(error: ValidationError) -> str:
