@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
 from penstock.processors.geo.schema_marks import only_one_of, without_default
 
+_CODE = r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$"
+
+
+def _code(given: Any) -> Any:
+    if not isinstance(given, str) or not re.match(_CODE, given):
+        raise PydanticCustomError("crs", "must be a code such as EPSG:32738")
+    return given
+
+
 #: Code of an authority: PROJ strings and WKT can name files.
-CrsCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$")]
+CrsCode = Annotated[str, Field(pattern=_CODE, examples=["EPSG:32738"]), BeforeValidator(_code)]
 #: The same, WGS 84 with longitude first, or the scene's own CRS.
 AnyCrs = Literal["wgs84", "scene"] | CrsCode
 #: A ring of GeoJSON: positions of two numbers, or three with a height.
@@ -66,6 +78,16 @@ class AreaRequest(BaseModel):
             "GeoJSON."
         ),
     )
+
+    @field_validator("geometry", mode="before")
+    @classmethod
+    def _is_a_polygon(cls, given: Any) -> Any:
+        kind = given.get("type") if isinstance(given, Mapping) else None
+        if kind == "Feature":
+            raise PydanticCustomError("geometry", "must be a geometry: give the feature's `geometry`")
+        if isinstance(kind, str) and kind not in ("Polygon", "MultiPolygon"):
+            raise PydanticCustomError("geometry", "must be of type Polygon or MultiPolygon")
+        return given
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from penstock.errors import InvalidInput
+from penstock.errors import InputError, InvalidInput
 from penstock.processors.base import ArtifactSink, Divisible, Output, final_outputs
 from penstock.processors.geo.options import ClassLabel
 from penstock.processors.geo.read.grids import nesting
@@ -28,6 +29,8 @@ from penstock.processors.geo.tiling.tiles import PendingTiles
 from penstock.reports import Issue
 
 _POINTER = "/input/change"
+#: Fields that give a scene.
+_WAYS = ("scene", "files", "mosaic", "stac")
 
 
 def earlier_request(request: SegmentationRequest, change: ChangeRequest) -> SegmentationRequest:
@@ -38,17 +41,38 @@ def earlier_request(request: SegmentationRequest, change: ChangeRequest) -> Segm
     return request.model_copy(update={**own, "change": None, "outputs": ("classes",)})
 
 
-def check_dates(before: Inputs, after: Inputs) -> None:
-    """Raise `InvalidInput` for two dates on different grids, and for an earlier date that is the later one."""
+@contextmanager
+def of_the_earlier_scene() -> Iterator[None]:
+    """Name the earlier scene in errors: its request has the fields of `change.before` as its own."""
     try:
-        factor = nesting(after.grid, before.grid, label="The scene of `change.before`")
+        yield
+    except InputError as error:
+        issues = [replace(issue, pointer=_in_before(issue.pointer)) for issue in error.errors]
+        raise type(error)(f"Before: {error.detail}", errors=issues) from error
+
+
+def _in_before(pointer: str) -> str:
+    """Return the pointer to a field of the earlier scene in the whole request."""
+    field = pointer.removeprefix("/input/")
+    return f"{_POINTER}/before/{field}" if field.partition("/")[0] in Acquisition.model_fields else pointer
+
+
+def check_dates(before: Inputs, after: Inputs, request: Acquisition) -> None:
+    """Raise `InvalidInput` for two dates on different grids, and for an earlier date that is the later one.
+
+    `request` is that of the earlier scene.
+    """
+    way = next(name for name in _WAYS if getattr(request, name) is not None)
+    place = f"{_POINTER}/before/{way}"
+    try:
+        factor = nesting(after.grid, before.grid, label="The scene of `change.before`", target_label="the scene")
     except InvalidInput as error:
         hint = "" if after.area is not None else " Scenes that overlap, of one pixel grid, need an `area` inside both."
-        raise InvalidInput(error.detail + hint, errors=[Issue(f"{_POINTER}/before", "is on another grid")]) from error
+        raise InvalidInput(error.detail + hint, errors=[Issue(place, "is on another grid")]) from error
     if not factor.same:
         raise InvalidInput(
             "The scene of `change.before` has another resolution than the scene: both dates must be on one grid.",
-            errors=[Issue(f"{_POINTER}/before", "has another resolution than the scene")],
+            errors=[Issue(place, "has another resolution than the scene")],
         )
     first, last = before.times[-1].at, after.times[-1].at
     if first is not None and last is not None and last < first:

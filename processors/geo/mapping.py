@@ -107,13 +107,15 @@ class Context(Generic[RequestT]):
     def provenance(self, written: Written) -> Provenance:
         """Return source files, radiometry and suspected nodata of the scene."""
         inputs = self.inputs
+        masked, hidden = count_masked(inputs) if inputs.masked else ([], ())
         return Provenance(
             tuple(SourceFile(file.reference, file.etag) for file in inputs.sources),
-            _used_data(inputs, self.coordinates) | ({"masked": count_masked(inputs)} if inputs.masked else {}),
+            _used_data(inputs, self.coordinates) | ({"masked": masked} if inputs.masked else {}),
             inputs.acquired,
             (
                 *inputs.notes,
                 *self.doubts,
+                *hidden,
                 *_scene_bands(inputs).notes(written.suspects, inputs.grid.width * inputs.grid.height),
                 *(() if written.any_data else (_NO_DATA.format("scene" if inputs.area is None else "area"),)),
             ),

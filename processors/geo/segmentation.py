@@ -19,11 +19,11 @@ from penstock.processors.geo.change import (
     class_ids,
     earlier_request,
     later_part,
+    of_the_earlier_scene,
     one_division,
 )
 from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
 from penstock.processors.geo.options import SegmentationOptions, read_options
-from penstock.processors.geo.read.opened_scene import naming
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
@@ -124,11 +124,11 @@ class RasterSegmentation:
         if self._options.dates > 1:
             raise InvalidInput("`change` is for models of one date; this model compares several dates by itself.")
         earlier = earlier_request(request, request.change)
-        with naming("Before"):
+        with of_the_earlier_scene():
             before = self._mapper.prepare(earlier, earlier.outputs, media, part)
         strips = before.context.plan.strip_count
         after = self._mapper.prepare(request, request.outputs, media, later_part(part, strips))
-        check_dates(before.context.inputs, after.context.inputs)
+        check_dates(before.context.inputs, after.context.inputs, request.change.before)
         return Prepared(
             _one_after_the_other(before.prompts, after.prompts),
             (before.count or 0) + (after.count or 0),
@@ -202,5 +202,6 @@ def _encoded(piece: FinalPixels, wanted: Collection[str]) -> RasterArrays:
 
 def _one_after_the_other(first: Iterator[Prompt], second: Iterator[Prompt]) -> Iterator[Prompt]:
     """Yield the prompts of two runs. A generator, so that closing it closes the run in progress."""
-    yield from first
+    with of_the_earlier_scene():
+        yield from first
     yield from second

@@ -124,12 +124,13 @@ def issues(found: Iterable[Mapping[str, Any]], value: Any, *, under: str = "") -
     """Return pydantic's errors of `value` as issues, at most `MAX_ISSUES`; `under` is the pointer of the value itself.
 
     For a value that may have several types, only errors about the type that it has are returned, if there are any.
+    `must be None` is only returned where there is no other error.
     """
     everything = [(_place(error, value), error) for error in found]
     inside = {path[:n] for path, _ in everything for n in range(len(path))}
     placed = [(path, error) for path, error in everything if not _is_of_dropped_items(path, error, inside)]
     fitting = {path[:n] for path, error in placed if not _is_of_another_type(error) for n in range(len(path) + 1)}
-    typed = {path for path, error in placed if error["type"] != "none_required"}
+    typed = {path[:n] for path, error in placed if error["type"] != "none_required" for n in range(len(path) + 1)}
     told = (
         _issue(path, error, under)
         for path, error in placed

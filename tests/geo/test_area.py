@@ -275,6 +275,47 @@ def test_an_area_across_the_antimeridian(west: float, bbox: list[float], tmp_pat
     assert area_of(path, bbox=bbox).box == Box(40, 90, 60, 120)
 
 
+def test_a_long_polygon_in_degrees_has_the_pixels_of_the_rectangle_with_its_sides(tmp_path: Path) -> None:
+    """Over 150 km, a parallel deviates from a straight line on the grid by more than a pixel of 300 m."""
+    coarse = NORTH_UP @ rasterio.Affine.scale(10)
+    path = write_scene(tmp_path / "scene.tif", pattern(400, 500), transform=coarse)
+    ring = [[15.2, 44.3], [16.6, 44.3], [16.6, 44.9], [15.2, 44.9], [15.2, 44.3]]
+    by_bbox, by_ring = area_of(path, bbox=[15.2, 44.3, 16.6, 44.9]), area_of(path, **polygon(*ring))
+    assert by_ring.box == by_bbox.box
+    np.testing.assert_array_equal(by_ring.mask(by_ring.box), by_bbox.mask(by_bbox.box))
+
+
+RIGHT = [[179, 9], [182, 9], [182, 11], [179, 11], [179, 9]]
+PARTS = [
+    [[[179, 9], [180, 9], [180, 11], [179, 11], [179, 9]]],
+    [[[-180, 9], [-178, 9], [-178, 11], [-180, 11], [-180, 9]]],
+]
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [{"type": "Polygon", "coordinates": [RIGHT]}, {"type": "MultiPolygon", "coordinates": PARTS}],
+    ids=["beyond 180", "two parts"],
+)
+def test_a_polygon_across_the_antimeridian(geometry: dict[str, Any], tmp_path: Path) -> None:
+    place = rasterio.Affine(0.1, 0, 170.0, 0, -0.1, 15)
+    path = write_scene(tmp_path / "scene.tif", pattern(100, 200), crs="EPSG:4326", transform=place)
+    assert area_of(path, geometry=geometry).box == Box(40, 90, 60, 120)
+
+
+@pytest.mark.parametrize(("west", "noted"), [(15.0, True), (170.0, False), (-190.0, False)])
+def test_a_bbox_with_swapped_sides_has_a_note_where_the_scene_is_far_from_the_antimeridian(
+    west: float, noted: bool, tmp_path: Path
+) -> None:
+    place = rasterio.Affine(0.1, 0, west, 0, -0.1, 15)
+    path = write_scene(tmp_path / "scene.tif", pattern(100, 200), crs="EPSG:4326", transform=place)
+    east_first = {15.0: [20, 9, 18, 11]}.get(west, [179, 9, -178, 11])
+    _, result = segment(path, tmp_path / "out", area={"bbox": east_first}, outputs=("stats",))
+    assert result.data is not None
+    said = "from 20 eastwards across the antimeridian to 18"
+    assert any(said in note for note in result.data["notes"]) == noted
+
+
 def test_south_up_and_rotated_scenes_have_areas(tmp_path: Path) -> None:
     upright = write_scene(tmp_path / "n.tif", pattern(90, 80))
     flipped = write_scene(
@@ -299,6 +340,7 @@ def polygon(*ring: list[float]) -> dict[str, Any]:
 OUTSIDE = "The area lies outside the scene: it spans 40 to 41 (x) and 5 to 6 (y). The scene spans 15 to 15."
 CROSSING = polygon(*(RING[i] for i in (0, 1, 3, 2, 0)))
 FLAT = polygon(*(RING[i] for i in (0, 1, 1, 0)))
+ACROSS = polygon([179.9, -15.5], [-179.95, -15.5], [-179.95, -15.4], [179.9, -15.4], [179.9, -15.5])
 OPEN = polygon(*RING[:-1], [15.02, 45.06])
 
 
@@ -309,6 +351,9 @@ OPEN = polygon(*RING[:-1], [15.02, 45.06])
         (CROSSING, "self-intersection at 15.055", "/input/area/geometry"),
         (FLAT, "not a valid polygon", "/input/area/geometry"),
         (OPEN, "not closed", "/input/area/geometry"),
+        (ACROSS, "edge from the longitude 179.9 to -179.95, longer than 180", "/input/area/geometry"),
+        (ACROSS, "a MultiPolygon", "/input/area/geometry"),
+        (ACROSS, "beyond 180: 180.05 instead of -179.95", "/input/area/geometry"),
         ({"bbox": [15.05, 45.05, 15.0500001, 45.0500001]}, "smaller than the scene's pixels", "/input/area"),
         ({"bbox": [15.01, 45.05, 15.1, 45.1], "crs": "EPSG:99999"}, "There is no CRS 'EPSG:99999'", "/input/area/crs"),
     ],

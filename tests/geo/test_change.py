@@ -205,8 +205,12 @@ def test_scenes_of_other_extents_have_a_change_within_an_area_of_both(tmp_path: 
         part = file.read(window=((20, 180), (30, 190)))
     moved = NORTH_UP @ rasterio.Affine.translation(30, 20)
     shifted = write_scene(tmp_path / "shifted.tif", part, nodata=0, transform=moved)
-    with pytest.raises(InvalidInput, match=r"do not nest .* need an `area` inside both"):
+    said = (
+        r"^The scene of `change.before` has pixels that do not nest in those of the scene.* need an `area` inside both"
+    )
+    with pytest.raises(InvalidInput, match=said) as caught:
         segment(after, tmp_path / "no", change={**CHANGE, "before": {"scene": str(shifted)}})
+    assert [issue.pointer for issue in caught.value.errors] == ["/input/change/before/scene"]
     area = {"bbox": [*(NORTH_UP @ (50, 150)), *(NORTH_UP @ (140, 60))], "crs": UTM}
     found = []
     for path in (before, shifted):

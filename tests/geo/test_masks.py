@@ -278,3 +278,64 @@ def test_an_area_of_a_masked_mosaic_of_two_resolutions_is_its_result_cut(tmp_pat
         found.append((classes(sink), result.data["masked"]))
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
+
+
+def refusal(tmp_path: Path, scene: str | None = None, **request: Any) -> InvalidInput:
+    path, folder = None if scene is None else Path(scene), tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+    with pytest.raises(InvalidInput) as caught:
+        segment(path, folder, outputs=("classes",), **request)
+    return caught.value
+
+
+def masked(tmp_path: Path, values: Numbers, kind: str = "scl", **profile: Any) -> dict[str, Any]:
+    return {
+        "scene": str(write_scene(tmp_path / "scene.tif", pattern(60, 70))),
+        "mask": {"media": str(write_scene(tmp_path / "mask.tif", values, **profile)), "kind": kind},
+    }
+
+
+def test_a_mask_with_a_value_that_its_kind_lacks_is_refused_at_its_place(tmp_path: Path) -> None:
+    wrong = masked(tmp_path, blocks([100, 109], 60, 70))
+    error = refusal(tmp_path, **wrong)
+    assert error.detail == (
+        "The mask has the value 109, but scl has only 0 to 11. Give the mask's `kind`: scl or fmask."
+    )
+    assert [issue.pointer for issue in error.errors] == ["/input/mask"]
+    error = refusal(tmp_path, mosaic={"scenes": [wrong]})
+    assert [issue.pointer for issue in error.errors] == ["/input/mosaic/scenes/0/mask"]
+    names = [label["name"] for label in make_model().options["classes"]]
+    error = refusal(tmp_path, scene=wrong["scene"], change={"before": wrong, "of": names[:1]})
+    assert error.detail.startswith("Before: The mask has the value 109")
+    assert [issue.pointer for issue in error.errors] == ["/input/change/before/mask"]
+
+
+@pytest.mark.parametrize(
+    ("size", "profile", "said"),
+    [
+        ((30, 35), {}, "The mask has a different extent from the scene: 35 x 30 pixels instead of 70 x 60."),
+        ((60, 70), {"crs": "EPSG:32634"}, "The mask has EPSG:32634, but the scene has EPSG:32633."),
+        (
+            (60, 70), {"transform": NORTH_UP @ rasterio.Affine.translation(0.5, 0)},
+            "The mask has pixels that do not nest in those of the scene: each covers 1 x 1 of them",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mask_on_another_grid_is_refused_at_its_place(
+    tmp_path: Path, size: tuple[int, int], profile: dict[str, Any], said: str
+) -> None:
+    error = refusal(tmp_path, **masked(tmp_path, blocks([4, 9], *size), **profile))
+    assert error.detail.startswith(said)
+    assert [(issue.pointer, issue.detail) for issue in error.errors] == [("/input/mask", "is on another grid")]
+
+
+@pytest.mark.parametrize(("clear", "noted"), [(3, True), (4, False)])
+def test_a_mask_that_hides_nearly_everything_has_a_note(tmp_path: Path, clear: int, noted: bool) -> None:
+    values = np.full((1, 60, 70), 9, np.uint8)
+    values[0, :, :clear] = 4
+    values[0, :, 66:] = 0  # no data, which counts neither as hidden nor as clear
+    request = masked(tmp_path, values)
+    _, result = segment(Path(request.pop("scene")), tmp_path / "out", outputs=("classes", "stats"), **request)
+    assert result.data is not None
+    share = 100 * (66 - clear) / 66
+    said = f"The mask (scl) hides {share:.1f} % of the {60 * 66:,} pixels with data."
+    assert any(note.startswith(said) for note in result.data["notes"]) == noted

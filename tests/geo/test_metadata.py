@@ -160,6 +160,19 @@ def test_a_file_that_is_no_asset_goes_by_its_bands_names(tmp_path: Path) -> None
         found.of_band(["red", "rededge1"])
 
 
+def test_a_bands_synonyms_count_in_their_order_where_its_own_names_are_missing(tmp_path: Path) -> None:
+    def asset(name: str, scale: float) -> dict[str, Any]:
+        return {"href": f"{name}.tif", "eo:bands": [{"name": name}], "raster:bands": [{"scale": scale}]}
+
+    assets = {name: asset(name, scale) for name, scale in (("nir08", 2), ("B08", 3), ("red", 5))}
+    found = read_stac_item(write(tmp_path / "i", item(assets)))
+    synonyms = ("nir", "nir08", "B08")
+    assert found.of_band(["nir"], synonyms) == found.of_band([], synonyms) == Declaration(2.0)
+    assert found.of_band(["B08"], synonyms) == Declaration(3.0)
+    with pytest.raises(InvalidInput, match=r"no radiometry for the band named swir22"):
+        found.of_band(["swir22"], ["B12"])
+
+
 def test_names_of_files_are_compared_as_uploads_write_them(tmp_path: Path) -> None:
     found = read_stac_item(write(tmp_path / "i", item({"red": {**RED, "href": "../my%20scene/r%C3%A9d 4.tif"}})))
     assert found.of_file("media://u/red_4.tif")

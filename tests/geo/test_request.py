@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from penstock.documents import validated
 from penstock.errors import InvalidRequest
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, media_references
@@ -123,3 +124,48 @@ def test_every_field_says_what_it_is() -> None:
         assert part["description"], name
         for field, about in part["properties"].items():
             assert about.get("description"), f"{name}.{field}"
+
+
+RING = [[0, 0], [1, 0], [1, 1], [0, 0]]
+FEATURE = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [RING]}}
+POLYGONS = "must be of type Polygon or MultiPolygon"
+NO_CODE = "must be a code such as EPSG:32738"
+
+
+@pytest.mark.parametrize(
+    ("area", "told", "by_the_service"),
+    [
+        ({"bbox": [1, 2, 3, 4], "crs": 4326}, {"crs": NO_CODE}, {"crs": "4326 is not of type 'string'"}),
+        (
+            {"bbox": [1, 2, 3, 4], "crs": "utm38"},
+            {"crs": NO_CODE},
+            {"crs": "has the wrong format; an example is EPSG:32738"},
+        ),
+        (
+            {"geometry": FEATURE},
+            {"geometry": "must be a geometry: give the feature's `geometry`"},
+            {"geometry/type": "must be one of: MultiPolygon, Polygon; give its field `geometry` instead"},
+        ),
+        (
+            {"geometry": {"type": "Point", "coordinates": [1, 2]}},
+            {"geometry": POLYGONS},
+            {"geometry/type": "must be one of: MultiPolygon, Polygon"},
+        ),
+        (
+            {"bbox": [1, 2, "x", 4]},
+            {"bbox/2": "must be a valid number, unable to parse string as a number"},
+            {"bbox/2": "'x' is not of type 'number'"},
+        ),
+    ],
+)
+def test_wrong_areas_are_explained_without_regexes_and_without_none(
+    area: dict[str, Any], told: dict[str, str], by_the_service: dict[str, str]
+) -> None:
+    value = {"scene": "media://1", "area": area}
+    with pytest.raises(InvalidRequest) as refused:
+        validated(SegmentationRequest, value)
+    assert {issue.pointer: issue.detail for issue in refused.value.errors} == {f"/area/{p}": t for p, t in told.items()}
+    with pytest.raises(InvalidRequest) as refused:
+        check_input(ENTRY, value)
+    found = {issue.pointer: issue.detail for issue in refused.value.errors}
+    assert found == {f"/input/area/{place}": said for place, said in by_the_service.items()}

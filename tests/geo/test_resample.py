@@ -125,7 +125,7 @@ MOVED = rasterio.Affine.translation
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.rotation(3)), "do not nest"),
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.scale(1, -1)), "do not nest"),
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.scale(1.0003)), "do not nest"),
-        (coarser(2, 2, height=49), "a different extent from the finest file: 30 x 49 pixels, but 30 x 50 would cover"),
+        (coarser(2, 2, height=49), "a different extent from the finest file: 30 x 49 pixels instead of 30 x 50"),
         (coarser(2, 2, width=31), "different extent"),
         (Grid(100, 60, None), "do not nest"),
     ],

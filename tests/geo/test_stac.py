@@ -25,6 +25,7 @@ from penstock.processors.geo.read.raster import read_scene
 from penstock.processors.geo.write.footprint import footprint
 from penstock.processors.geo.write.mlm import stac_mlm
 from penstock.processors.geo.write.stac import public_address, stac_item
+from tests.support.geo.metadata import item as item_of
 from tests.support.geo.metadata import landsat, sentinel2
 from tests.support.geo.scenes import NORTH_UP, RPCS, Folder, make_model, pattern, segment, write_scene
 from tests.support.geo.stac_schemas import EXTENSIONS
@@ -195,6 +196,39 @@ def test_a_scene_of_unknown_time_has_no_item_and_the_statistics_tell_why(tmp_pat
     _, result = segment(path, tmp_path / "no item", outputs=("classes", "stats"))
     assert result.data is not None
     assert result.data["notes"] == []
+
+
+SPAN = {"start_datetime": "2024-05-01T00:00:00Z", "end_datetime": "2024-05-03T02:00:00+02:00"}
+UNREAD = "of the STAC item is 'yesterday', which is no time with a time zone such as 2026-01-31T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("properties", "given", "times", "noted"),
+    [
+        ({"datetime": None, **SPAN}, {}, (None, "2024-05-01T00:00:00Z", "2024-05-03T00:00:00Z"), None),
+        ({"datetime": "yesterday", **SPAN}, {}, (None, "2024-05-01T00:00:00Z", "2024-05-03T00:00:00Z"), "datetime"),
+        ({"datetime": "yesterday"}, {}, None, "datetime"),
+        ({"datetime": None, **SPAN, "end_datetime": "yesterday"}, {}, None, "end_datetime"),
+        ({"datetime": "yesterday"}, {"datetime": "2020-01-02T00:00:00Z"}, ("2020-01-02T00:00:00Z",), None),
+    ],
+    ids=["interval", "interval and no time", "no time", "no end", "time of the request"],
+)
+def test_the_interval_of_a_scenes_item_is_that_of_the_results_item(
+    properties: dict[str, Any], given: dict[str, str], times: tuple[str | None, ...] | None, noted: str | None,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    path = write_scene(tmp_path / "s.tif", pattern(30, 40))
+    document = item_of({"s": {"href": "s.tif", "eo:bands": [{"name": "grey"}]}}, **properties)
+    sink, result = segment(path, tmp_path / "out", outputs=("item", "stats"), stac=document, **given)
+    assert result.data is not None
+    notes = " ".join(result.data["notes"])
+    assert (f"The `{noted}` {UNREAD}" in notes) if noted else "yesterday" not in notes
+    assert ("item.json was not created" in notes) == (times is None) == ("item.json" not in sink.artifacts)
+    if times is not None:
+        made = json.loads(sink.artifacts["item.json"].read_text())
+        assert problems(made) == []
+        names = ("datetime", "start_datetime", "end_datetime")
+        assert tuple(made["properties"][name] for name in names if name in made["properties"]) == times
 
 
 @pytest.mark.parametrize(

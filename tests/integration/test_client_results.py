@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import numpy as np
 import pytest
 import rasterio
 
-from penstock.client import AsyncClient, ClientError, JobFailed, Result, StillRunning
+from penstock.client import AsyncClient, Client, ClientError, JobFailed, Result, StillRunning
 from penstock.errors import MediaUnreadable
 from penstock.jobs import Claim, State
 from penstock.storage.redis.records import Outcome
-from tests.support.service import Service
+from tests.support.api_server import listening
+from tests.support.catalogues import penstock
+from tests.support.service import Service, serving
+from tests.support.stack import free_port
+from tests.support.valkey import ValkeyProcess
 
 
 def client_of(service: Service) -> AsyncClient:
@@ -104,3 +109,45 @@ async def test_a_run_ends_after_its_timeout(service: Service) -> None:
     async with client_of(service) as client:
         with pytest.raises(StillRunning):
             await client.run("echo", text="hi", timeout_s=0)
+
+
+def run_in_a_thread(url: str, document: dict[str, Any]) -> str:
+    with Client(url, patience_s=60) as client:
+        return client.run("echo", document).job.id
+
+
+def submit_by_command(url: str, document: dict[str, Any], folder: Path) -> str:
+    done = penstock(folder, "submit", "echo", "--url", url, "--input", json.dumps(document), "--json")
+    assert done.returncode == 0, done.stderr
+    job: dict[str, str] = json.loads(done.stdout)
+    return job["id"]
+
+
+@pytest.mark.parametrize("way", ["sync", "async", "command"])
+async def test_local_files_inside_other_fields_are_uploaded(valkey: ValkeyProcess, tmp_path: Path, way: str) -> None:
+    for name in ("after", "before"):
+        (tmp_path / f"{name}.tif").write_bytes(name.encode())
+    file, known = str(tmp_path / "before.tif"), "media://018f0000-0000-7000-8000-000000000000/known.tif"
+    key = f"tenants/default/uploads/{known.removeprefix('media://')}"
+    document = {"text": "hi", "scene": str(tmp_path / "after.tif"), "more": [{"file": file}, {"file": known}]}
+    port = free_port()
+    async with (
+        serving(valkey.url, tmp_path / "service", port=port) as service,
+        listening(service, port) as server,
+        client_of(service) as client,
+    ):
+        service.objects.put_bytes(key, b"known", content_type="image/tiff")
+        if way == "async":
+            running = asyncio.create_task(client.run("echo", document))
+        else:
+            call = (run_in_a_thread,) if way == "sync" else (submit_by_command,)
+            more = () if way == "sync" else (tmp_path,)
+            running = asyncio.create_task(asyncio.to_thread(*call, server.url, document, *more))  # type: ignore[arg-type]
+        claim = await claimed(service)
+        sent = claim.submission.input
+        assert sent["more"][1] == {"file": known}
+        for reference, content in ((sent["scene"], b"after"), (sent["more"][0]["file"], b"before")):
+            key = f"tenants/default/uploads/{reference.removeprefix('media://')}"
+            assert b"".join(service.objects.read(key)) == content
+        await service.succeed(claim)
+        await running

@@ -42,6 +42,13 @@ class AcquisitionTime:
 
     at: datetime | None = None
     source: Source = "none"
+    #: First and last time of a scene of which no single time is known: the interval of its STAC item.
+    interval: tuple[datetime, ...] = ()
+
+    @property
+    def span(self) -> tuple[datetime, ...]:
+        """The time, or both ends of the interval; empty if neither is known."""
+        return self.interval if self.at is None else (self.at,)
 
 
 def check_order(times: Sequence[AcquisitionTime]) -> tuple[str, ...]:

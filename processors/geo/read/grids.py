@@ -71,28 +71,28 @@ def finest(grids: Sequence[Placed]) -> int:
     return min(range(len(grids)), key=coarseness)
 
 
-def nesting(target: Placed, other: Placed, *, label: str) -> Factor:
+def nesting(target: Placed, other: Placed, *, label: str, target_label: str = "the finest file") -> Factor:
     """Return the number of target pixels in one pixel of the other grid.
 
     Raises `InvalidInput` if the CRS, the pixels (rotated, not a whole multiple, shifted) or the extent differ.
-    `label` names the other file in errors.
+    `label` and `target_label` name the two in errors; the first begins a sentence.
     """
     if target.crs != other.crs or _points(target) != _points(other):
-        raise InvalidInput(f"{label} has {_crs(other)}, but the finest file has {_crs(target)}. {_REMEDY}")
+        raise InvalidInput(f"{label} has {_crs(other)}, but {target_label} has {_crs(target)}. {_REMEDY}")
     ours, theirs = _affine(target), _affine(other)
     # From the other grid's pixels to the target's. A transform times its inverse may differ from identity by rounding.
     px = Affine.identity() if ours == theirs else ~ours @ theirs
     factor = Factor(round(px.e), round(px.a))
     if min(factor.rows, factor.columns) < 1 or not _nests(px, factor, other):
         raise InvalidInput(
-            f"The pixels of {label} do not nest in those of the finest file: each covers {px.a:.4g} x {px.e:.4g} of "
+            f"{label} has pixels that do not nest in those of {target_label}: each covers {px.a:.4g} x {px.e:.4g} of "
             f"them, starting at column {px.c:.4g} and row {px.f:.4g}. {_REMEDY}"
         )
     height, width = -(-target.height // factor.rows), -(-target.width // factor.columns)
     if (other.height, other.width) != (height, width):
         raise InvalidInput(
-            f"{label} has a different extent from the finest file: {other.width} x {other.height} pixels, but "
-            f"{width} x {height} would cover its {target.width} x {target.height}. Crop all files to one extent."
+            f"{label} has a different extent from {target_label}: {other.width} x {other.height} pixels instead of "
+            f"{width} x {height}. Crop all files to one extent."
         )
     return factor
 

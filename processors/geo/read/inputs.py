@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from penstock.processors.geo.read.opened_scene import InputBand, InputFile, Open
 from penstock.processors.geo.read.radiometry import Radiometry, Source
 from penstock.processors.geo.read.raster import Scene, check_pixels
 from penstock.processors.geo.read.row_stream import stream_dtype
-from penstock.processors.geo.read.scene_area import SceneArea, find_area
+from penstock.processors.geo.read.scene_area import SceneArea, area_notes, find_area
 from penstock.processors.geo.read.stac_collection import with_items
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import Acquisition, SingleScene
@@ -79,9 +79,9 @@ class Inputs:
 
     @property
     def acquired(self) -> tuple[datetime, ...]:
-        """Acquisition time of each date; none if the time of any date is unknown."""
-        known = tuple(time.at for time in self.times if time.at is not None)
-        return known if len(known) == len(self.times) else ()
+        """Acquisition time of each date, or both ends of its interval; none if the time of any date is unknown."""
+        spans = [time.span for time in self.times]
+        return tuple(at for span in spans for at in span) if all(spans) else ()
 
     @property
     def sources(self) -> tuple[InputFile, ...]:
@@ -147,7 +147,7 @@ def read_inputs(
     acquisitions = [with_items(one, media, _label(at, dates)) for at, one in enumerate(requested, 1)]
     # Of a scene with an area, only the area counts.
     opener = SceneOpener(request, media, needed, (limits or Limits()) if request.area is None else Limits())
-    opened_dates = _open_dates(opener, acquisitions, dates)
+    opened_dates = _open_dates(opener, acquisitions, dates, _mask_places(request, acquisitions))
     chosen = [
         [_choose(scene, request, needed, defaults, acquisition) for scene in scenes]
         for acquisition, scenes in zip(acquisitions, opened_dates, strict=True)
@@ -166,7 +166,11 @@ def read_inputs(
         files=tuple(file for each in opened_dates for opened in each for file in opened.files),
         dates=scenes,
         times=tuple(times),
-        notes=check_order(times),
+        notes=(
+            *check_order(times),
+            *_time_notes(times, opened_dates),
+            *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
+        ),
         area=area,
         items=tuple(item for one in acquisitions for single in one.singles() if (item := _item_address(single))),
     )
@@ -183,11 +187,13 @@ def _check_dates(given: int, needed: int) -> None:
         )
 
 
-def _open_dates(opener: SceneOpener, acquisitions: Sequence[Acquisition], dates: int) -> list[list[OpenedScene]]:
+def _open_dates(
+    opener: SceneOpener, acquisitions: Sequence[Acquisition], dates: int, mask_places: Sequence[Sequence[str]]
+) -> list[list[OpenedScene]]:
     """Open the scenes of all dates. Raises `InvalidInput` for too many files."""
     found, files = list[list[OpenedScene]](), 0
     for date, acquisition in enumerate(acquisitions, 1):
-        scenes = _open_date(opener, acquisition, date, dates)
+        scenes = _open_date(opener, acquisition, date, dates, mask_places[date - 1])
         files += sum(len(scene.files) + (scene.mask is not None) for scene in scenes)
         if files > _MAX_FILES:
             raise InvalidInput(f"The scenes and their masks have {files} files; at most {_MAX_FILES} are allowed.")
@@ -195,12 +201,29 @@ def _open_dates(opener: SceneOpener, acquisitions: Sequence[Acquisition], dates:
     return found
 
 
-def _open_date(opener: SceneOpener, acquisition: Acquisition, date: int, dates: int) -> list[OpenedScene]:
+def _mask_places(request: SceneRequest, acquisitions: Sequence[Acquisition]) -> list[list[str]]:
+    """Return the JSON pointer to the mask of each scene, by date. The items of a collection share its mask."""
+    found = []
+    for at, (requested, acquisition) in enumerate(zip(request.acquisitions(), acquisitions, strict=True)):
+        base = "/input" if request.dates is None else f"/input/dates/{at}"
+        count, mosaic = len(acquisition.singles()), requested.mosaic
+        if mosaic is None:
+            found.append([f"{base}/mask"] * count)
+        elif len(mosaic.scenes) == count:
+            found.append([f"{base}/mosaic/scenes/{number}/mask" for number in range(count)])
+        else:
+            found.append([f"{base}/mosaic/scenes"] * count)
+    return found
+
+
+def _open_date(
+    opener: SceneOpener, acquisition: Acquisition, date: int, dates: int, mask_places: Sequence[str]
+) -> list[OpenedScene]:
     """Open the scenes of a date."""
     singles = acquisition.singles()
     names = [_scene_name(at, single) if len(singles) > 1 else "" for at, single in enumerate(singles, 1)]
     labels = [", ".join(filter(None, (_label(date, dates), name))) for name in names]
-    return [opener.open(single, date, label) for single, label in zip(singles, labels, strict=True)]
+    return [opener.open(single, date, *named) for single, *named in zip(singles, labels, mask_places, strict=True)]
 
 
 def _label(date: int, dates: int) -> str:
@@ -234,7 +257,18 @@ def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> Acquis
     if acquisition.datetime is not None:
         return AcquisitionTime(acquisition.datetime, "request")
     known = [(at, source) for scene in scenes for source, at in _first_time(scene) if at is not None]
-    return AcquisitionTime(*min(known, key=lambda each: each[0])) if known else AcquisitionTime()
+    if known:
+        return AcquisitionTime(*min(known, key=lambda each: each[0]))
+    ends = [end for scene in scenes if scene.item is not None for end in scene.item.interval]
+    return AcquisitionTime(interval=(min(ends), max(ends)) if ends else ())
+
+
+def _time_notes(times: Sequence[AcquisitionTime], dates: Sequence[Sequence[OpenedScene]]) -> Iterator[str]:
+    """Yield notes on times in STAC items that cannot be read, unless the request gives the time."""
+    for time, scenes in zip(times, dates, strict=True):
+        if time.source != "request":
+            for scene in scenes:
+                yield from scene.time_notes()
 
 
 def _first_time(scene: OpenedScene) -> list[tuple[Source, datetime | None]]:

@@ -27,6 +27,10 @@ from penstock.reports import Issue
 _CHUNK_ROWS: Final = 256
 
 _SAME: Final = Factor(1, 1)
+#: Values of uint8.
+_VALUES: Final = 256
+#: Share of the observed pixels that a mask hides at most without a note.
+_MOST_HIDDEN: Final = 0.95
 
 Flags = npt.NDArray[np.bool_]
 
@@ -41,6 +45,8 @@ class SceneMask:
     hidden: tuple[str, ...]
     #: Scene pixels per pixel of the mask.
     factor: Factor
+    #: JSON pointer to the mask in the request.
+    place: str = "/input/mask"
 
     @property
     def kind(self) -> MaskKind:
@@ -54,6 +60,16 @@ class SceneMask:
         for name in self.hidden:
             table[list(self.kind.values[name])] = True
         return table
+
+    def check(self, values: npt.NDArray[np.uint8]) -> None:
+        """Raise `InvalidInput` for a value that the kind does not have: the mask is of another kind."""
+        known = [value for some in self.kind.values.values() for value in some]
+        if len(set(known)) < _VALUES and values.size and (values > max(known)).any():
+            raise _wrong(
+                f"{self.file.label} has the value {values.max()}, but {self.kind_name} has only {min(known)} to "
+                f"{max(known)}. Give the mask's `kind`: {' or '.join(MASK_KINDS)}.",
+                self.place,
+            )
 
     def in_the_file(self, box: Box) -> Box:
         """Return the mask's pixels of a box of the scene."""
@@ -70,26 +86,41 @@ def fit_mask(opened: OpenedMask, scene: Scene) -> SceneMask:
 
     Raises `InvalidInput` for a file that is no mask, another grid, finer pixels, and unknown classes.
     """
-    kind, file = MASK_KINDS[opened.kind], opened.file
+    kind, file, place = MASK_KINDS[opened.kind], opened.file, opened.place
     if file.scene.dtype != "uint8" or len(file.scene.bands) != 1:
-        raise _wrong(f"{file.label} must be one band of uint8, not {len(file.scene.bands)} of {file.scene.dtype}.")
+        found = f"{len(file.scene.bands)} of {file.scene.dtype}"
+        raise _wrong(f"{file.label} must be one band of uint8, not {found}.", place)
     wanted = opened.request.classes if opened.request.classes is not None else kind.hidden
     unknown = [name for name in wanted if name not in kind.values]
     if unknown:
-        raise _wrong(f"{opened.kind} has no class {unknown[0]!r}; it has {', '.join(kind.values)}.")
-    factor = nesting(scene, file.scene, label=file.label)
+        raise _wrong(f"{opened.kind} has no class {unknown[0]!r}; it has {', '.join(kind.values)}.", place)
+    try:
+        factor = nesting(scene, file.scene, label=file.label, target_label="the scene")
+    except InvalidInput as error:
+        raise _wrong(error.detail, place, "is on another grid") from error
     hidden = tuple(name for name in kind.values if name in kind.empty or name in wanted)
-    return SceneMask(file, opened.kind, hidden, factor)
+    return SceneMask(file, opened.kind, hidden, factor, place)
 
 
-def fitted(opened: OpenedMask | None, scene: Scene, label: str) -> SceneMask | None:
+def fitted(opened: OpenedMask | None, scene: Scene) -> SceneMask | None:
     """Return the mask of a scene, if it has one; see `fit_mask`."""
-    with naming(label):
-        return None if opened is None else fit_mask(opened, scene)
+    if opened is None:
+        return None
+    with naming(opened.scene_label):
+        return fit_mask(opened, scene)
 
 
-def _wrong(sentence: str) -> InvalidInput:
-    return InvalidInput(sentence, errors=[Issue("/input/mask", "is not usable")])
+def _wrong(sentence: str, place: str, issue: str = "is not usable") -> InvalidInput:
+    return InvalidInput(sentence, errors=[Issue(place, issue)])
+
+
+def mostly_hidden(kind_name: str, hidden: int, seen: int) -> Iterator[str]:
+    """Yield a note on a mask that hides nearly all of the pixels that it has an observation of."""
+    if seen and hidden > _MOST_HIDDEN * seen:
+        yield (
+            f"The mask ({kind_name}) hides {100 * hidden / seen:.1f} % of the {seen:,} pixels with data. If the ground "
+            "is not so hidden, check the `kind` and the `classes` of the mask."
+        )
 
 
 class MaskRows:
@@ -106,6 +137,7 @@ class MaskRows:
             part = Box(top, box.left, min(box.bottom, top + _CHUNK_ROWS), box.right)
             coarse = self._mask.in_the_file(part)
             values, _ = whole(self._rows.read(coarse))
+            self._mask.check(values)
             rows = np.arange(part.top, part.bottom) // factor.rows - coarse.top
             columns = np.arange(part.left, part.right) // factor.columns - coarse.left
             yield top, values[:, rows][:, :, columns], np.ones((part.height, part.width), bool)

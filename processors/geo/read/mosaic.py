@@ -139,7 +139,7 @@ def on_one_grid(bands: Sequence[InputBand]) -> tuple[Scene, tuple[Factor, ...]]:
 
 def single_scene(chosen: ChosenScene, target: Scene, factors: tuple[Factor, ...]) -> DateScenes:
     """Return a date of one scene on the grid of all dates."""
-    mask = fitted(chosen.mask, target, chosen.label)
+    mask = fitted(chosen.mask, target)
     place = Shift(Box(0, 0, target.height, target.width))
     return DateScenes(target, (Member(target, chosen.bands, chosen.radiometry, factors, mask, place),))
 
@@ -170,7 +170,7 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
     if union.height * union.width > _MOST_EMPTY * sum(scene.height * scene.width for scene in scenes):
         raise _wrong("The scenes of the mosaic are far apart, and nearly all of it would be empty: use several jobs.")
     members = tuple(
-        Member(scene, one.bands, one.radiometry, factors, fitted(one.mask, scene, one.label), place)
+        Member(scene, one.bands, one.radiometry, factors, fitted(one.mask, scene), place)
         for one, (scene, factors), place in zip(chosen, grids, placements, strict=True)
     )
     return DateScenes(union, members, request.merge, request.grid is not None)

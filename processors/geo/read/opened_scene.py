@@ -29,6 +29,9 @@ from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
 
+#: Characters of a value in a note, at most.
+_SHOWN_CHARS = 40
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputFile:
@@ -62,6 +65,10 @@ class OpenedMask:
     file: InputFile
     kind: MaskKindName
     request: MaskRequest
+    #: JSON pointer to the mask in the request.
+    place: str
+    #: Name of its scene in error messages; empty for a single one.
+    scene_label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,16 @@ class OpenedScene:
             yield "stac", self.item.acquired
         for file in self.files:
             yield "file", file.scene.acquired
+
+    def time_notes(self) -> Iterator[str]:
+        """Yield a note on each time in the STAC item that cannot be read."""
+        for name, value in () if self.item is None else self.item.unread.items():
+            label = f"{self.label}: " if self.label else ""
+            said = str(value)[:_SHOWN_CHARS]
+            yield (
+                f"{label}The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
+                "2026-01-31T12:00:00Z. It was not used."
+            )
 
     def bands(
         self,
@@ -118,8 +135,11 @@ class SceneOpener:
     #: Limits of each file.
     limits: Limits
 
-    def open(self, single: SingleScene, date: int, label: str) -> OpenedScene:
-        """Open a scene, and have the assets of its STAC item fetched. Raises an `InputError` that names the scene."""
+    def open(self, single: SingleScene, date: int, label: str, mask_place: str) -> OpenedScene:
+        """Open a scene, and have the assets of its STAC item fetched. Raises an `InputError` that names the scene.
+
+        `mask_place` is the JSON pointer to its mask in the request.
+        """
         with naming(label):
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
@@ -132,7 +152,7 @@ class SceneOpener:
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
-            mask = None if single.mask is None else self._mask(single.mask, item, single)
+            mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
         return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask)
 
     def _file(self, reference: str, label: str) -> InputFile:
@@ -148,13 +168,15 @@ class SceneOpener:
             self.media.fetch(address, by_range=self.request.area is not None)
         return tuple(SceneFile(media=address) for address in addresses)
 
-    def _mask(self, mask: MaskRequest, item: StacItem | None, single: SingleScene) -> OpenedMask:
+    def _mask(
+        self, mask: MaskRequest, item: StacItem | None, single: SingleScene, label: str, place: str
+    ) -> OpenedMask:
         with naming("The mask"):
-            if mask.media is not None and mask.kind is not None:
-                return OpenedMask(self._file(mask.media, "The mask"), mask.kind, mask)
-            kind, address = choose_mask(item, _base(single), mask.kind)
-            self.media.fetch(address, by_range=self.request.area is not None)
-            return OpenedMask(self._file(address, "The mask"), kind, mask)
+            kind, address = mask.kind, mask.media
+            if kind is None or address is None:
+                kind, address = choose_mask(item, _base(single), mask.kind)
+                self.media.fetch(address, by_range=self.request.area is not None)
+            return OpenedMask(self._file(address, "The mask"), kind, mask, place, label)
 
 
 def _base(single: SingleScene) -> str | None:
@@ -206,7 +228,7 @@ def _radiometry(
 def _of_item(item: StacItem, band: InputBand) -> Declaration:
     asset = item.of_file(band.file.reference)
     if not asset:
-        return item.of_band(band.band.names)
+        return item.of_band(band.band.names, (band.need.name, *band.need.synonyms))
     return asset[band.band.index - 1].declared if band.band.index <= len(asset) else Declaration()
 
 

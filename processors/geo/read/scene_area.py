@@ -32,6 +32,8 @@ _BEND_PX: Final = 0.01
 _MAX_HALVINGS, _MAX_POINTS = 14, 1_000_000
 #: Side in pixels of the squares that are compared with the area as a whole before their pixels are.
 _SQUARE_PX = 64
+#: Degrees from the antimeridian within which a scene may well have an area across it.
+_NEAR_DEGREES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,9 +101,11 @@ def find_area(request: AreaRequest, scene: Scene) -> SceneArea:
     """
     if scene.transform is None or scene.crs is None:
         raise _wrong("An area needs a scene with a CRS and a geotransform; the file has none.")
-    shape = _given(request)
+    crs, shape = _crs(request.crs), _given(request)
+    if request.geometry is not None and crs.is_geographic:
+        _check_edges(shape, _degrees(crs))
     target, to_pixels = CRS.from_wkt(scene.crs.to_wkt()), ~scene.transform
-    placed = _on_the_grid(shape, _crs(request.crs), target, to_pixels)
+    placed = _on_the_grid(shape, crs, target, to_pixels)
     inside = _inside(placed, target, to_pixels, scene)
     if inside.is_empty:
         raise _wrong(_outside(shape, request.crs, scene), "lies outside the scene")
@@ -111,6 +115,40 @@ def find_area(request: AreaRequest, scene: Scene) -> SceneArea:
     if area is None or not _has_pixels(area):
         raise _wrong("The area contains the centre of no pixel: it is smaller than the scene's pixels.")
     return area
+
+
+def area_notes(request: AreaRequest, scene: Scene) -> tuple[str, ...]:
+    """Return a note on a rectangle across the antimeridian for a scene that is far from there; else nothing."""
+    if request.bbox is None or request.bbox[0] <= request.bbox[2]:
+        return ()
+    ends = _scene_bounds(scene, request.crs)
+    if ends is None or ends[0] > ends[2] or max(abs(ends[0]), abs(ends[2])) > 180 - _NEAR_DEGREES:
+        return ()
+    west, _, east, _ = request.bbox
+    note = (
+        f"The area's west ({west:g}) is greater than its east ({east:g}): the area was taken to go from {west:g} "
+        f"eastwards across the antimeridian to {east:g}. The scene lies far from there: if you mean the rectangle "
+        f"between {east:g} and {west:g}, give [west, south, east, north]."
+    )
+    return (note,)
+
+
+def _check_edges(shape: Any, degrees: float) -> None:
+    """Raise `InvalidInput` for an edge longer than half of the earth, as between 179 and -179; `degrees` per unit."""
+    for ring in _rings(shape):
+        x = ring[:, 0]
+        long = np.flatnonzero(np.abs(np.diff(x)) * degrees > 180)
+        if long.size:
+            start, end = x[long[0] : long[0] + 2].tolist()
+            beyond = end + math.copysign(360 / degrees, start - end)
+            raise _wrong(
+                f"The area has an edge from the longitude {start:.10g} to {end:.10g}, longer than 180 degrees. An area "
+                f"across the antimeridian is a MultiPolygon with a part on each side (RFC 7946), or a Polygon with "
+                f"longitudes beyond 180: {beyond:.10g} instead of {end:.10g}. If the long edge is meant, give "
+                "positions on it.",
+                "has an edge longer than 180 degrees",
+                "/geometry",
+            )
 
 
 def _wrong(sentence: str, issue: str = "is not usable", place: str = "") -> InvalidInput:
@@ -209,7 +247,7 @@ def _affine(transform: Any, xy: Coordinates) -> Coordinates:
 def _with_bends(shape: Any, place: Any) -> Any:
     """Return the shape with so many points that its placed edges deviate by at most `_BEND_PX` from the true ones."""
     for _ in range(_MAX_HALVINGS):
-        rings = [shapely.get_coordinates(ring) for ring in shapely.get_rings(shape)]
+        rings = _rings(shape)
         middles = [(ring[1:] + ring[:-1]) / 2 for ring in rings]
         bent = [_bends(place, ring, middle) for ring, middle in zip(rings, middles, strict=True)]
         if not any(some.any() for some in bent):
@@ -229,6 +267,11 @@ def _bends(place: Any, ring: Coordinates, middle: Coordinates) -> npt.NDArray[np
     ends = place(ring)
     off = place(middle) - (ends[1:] + ends[:-1]) / 2
     return np.asarray(np.hypot(*off.T) > _BEND_PX)
+
+
+def _rings(shape: Any) -> list[Coordinates]:
+    """Return the positions of each ring. `shapely.get_rings` finds none in a multipolygon as a whole."""
+    return [shapely.get_coordinates(ring) for ring in shapely.get_rings(shapely.get_parts(shape))]
 
 
 def _of_rings(shape: Any, rings: list[Coordinates]) -> Any:
@@ -255,13 +298,21 @@ def _has_pixels(area: SceneArea) -> bool:
 
 def _outside(shape: Any, crs: str, scene: Scene) -> str:
     """Return the error for an area outside the scene, with the bounds of both."""
+    ends = _scene_bounds(scene, crs)
+    there = "" if ends is None else f" The scene spans {_words(ends)} in {crs}."
+    return f"The area lies outside the scene: it spans {_words(shapely.bounds(shape).tolist())}.{there}"
+
+
+def _scene_bounds(scene: Scene, crs: str) -> tuple[float, float, float, float] | None:
+    """Return a scene's west, south, east and north in a CRS; None where it has no place."""
     left, bottom, right, top = rasterio.transform.array_bounds(scene.height, scene.width, scene.transform)
     try:
-        ends = rasterio.warp.transform_bounds(scene.crs, crs, left, min(bottom, top), right, max(bottom, top))
-        there = f" The scene spans {_words(ends)} in {crs}."
+        west, south, east, north = rasterio.warp.transform_bounds(
+            scene.crs, crs, left, min(bottom, top), right, max(bottom, top)
+        )
     except (rasterio.errors.RasterioError, ValueError):
-        there = ""
-    return f"The area lies outside the scene: it spans {_words(shapely.bounds(shape).tolist())}.{there}"
+        return None
+    return west, south, east, north
 
 
 def _words(bounds: Any) -> str:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from penstock.processors.geo.read.grids import Factor
 from penstock.processors.geo.read.inputs import Inputs
-from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows, SceneMask
+from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows, SceneMask, mostly_hidden
 from penstock.processors.geo.read.merge import MergedRows, MosaicPart
 from penstock.processors.geo.read.mosaic import DateScenes, Member, rescaled_dtype
 from penstock.processors.geo.read.opened_scene import InputFile
@@ -338,29 +338,33 @@ class _RescaledRows:
             yield top, converted.astype(self.dtype), valid
 
 
-def count_masked(inputs: Inputs) -> list[dict[str, Any]]:
-    """Return the masked pixels of the results, for each date with masks, as recorded in the statistics.
+def count_masked(inputs: Inputs) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return the masked pixels of the results, for each date with masks, as recorded in the statistics, and notes.
 
     A pixel can have several classes of Fmask, so that the classes may add up to more than all masked pixels.
     """
-    found = []
+    found, notes = [], list[str]()
     with open_clear(inputs) as dates:
         for number, clear in dates.items():
             masks = inputs.dates[number - 1].masks
-            counts, total = _counted(inputs, clear)
+            counts, total, pixels = _counted(inputs, clear)
             kind = masks[0].kind
             hidden = [name for name in kind.values if any(name in mask.hidden for mask in masks)]
             classes = [{"name": name, "pixels": int(counts[list(kind.values[name])].sum())} for name in hidden]
             dated = {"date": number} if len(inputs.dates) > 1 else {}
             found.append({**dated, "kind": masks[0].kind_name, "pixels": total, "classes": classes})
-    return found
+            empty = sum(int(counts[list(kind.values[name])].sum()) for name in kind.empty)
+            notes += mostly_hidden(masks[0].kind_name, total - empty, pixels - empty)
+    return found, tuple(notes)
 
 
-def _counted(inputs: Inputs, clear: ClearPixels) -> tuple[npt.NDArray[np.int64], int]:
-    """Return how many masked pixels of the area have each value, and how many there are."""
-    counts, total, area, box = np.zeros(256, np.int64), 0, inputs.area, inputs.box
+def _counted(inputs: Inputs, clear: ClearPixels) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return how many masked pixels of the area have each value, how many there are, and the pixels of the area."""
+    counts, total, every, area, box = np.zeros(256, np.int64), 0, 0, inputs.area, inputs.box
     for top in range(box.top, box.bottom, _COUNTED_ROWS):
         strip = Box(top, box.left, min(box.bottom, top + _COUNTED_ROWS), box.right)
-        some, pixels = clear.count(strip, None if area is None else area.mask(strip))
+        among = None if area is None else area.mask(strip)
+        some, pixels = clear.count(strip, among)
         counts, total = counts + some, total + pixels
-    return counts, total
+        every += strip.height * strip.width if among is None else int(among.sum())
+    return counts, total, every

@@ -23,6 +23,8 @@ from penstock.processors.geo.read.radiometry import Declaration
 
 _WHAT = "STAC item"
 
+#: Properties with the time of an item, and with its interval if `datetime` is null.
+_TIMES = ("datetime", "start_datetime", "end_datetime")
 #: Earth Search's `sentinel-2-l2a` also gives the offset -0.1 for files that already include it.
 _OFFSET_APPLIED = ("earthsearch:boa_offset_applied", "sentinel:boa_offset_applied")
 
@@ -47,6 +49,10 @@ class StacItem:
     document: Mapping[str, Any] = field(default_factory=dict)
     assets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: Mapping[str, tuple[AssetBand, ...]] = field(default_factory=dict)
+    #: First and last time of an item without a single time; empty for others.
+    interval: tuple[datetime, ...] = ()
+    #: Names and values of the properties that should be times with a time zone, and are not.
+    unread: Mapping[str, Any] = field(default_factory=dict)
 
     def of_file(self, reference: str) -> tuple[AssetBand, ...]:
         """Return the bands of the asset with the file name of a media reference, in order; empty if there is none.
@@ -58,16 +64,21 @@ class StacItem:
             raise InvalidInput(f"The STAC item has several assets named {name} with different radiometry.")
         return assets[0] if assets else ()
 
-    def of_band(self, names: Sequence[str]) -> Declaration:
+    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = ()) -> Declaration:
         """Return the declaration of a band by its names, for a file that is not an asset of the item.
 
-        Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
+        Where the item has none of the names, the first of the `synonyms` that it has counts, as in the choice of its
+        assets. Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
         """
-        wanted = set(map(canonical, names))
         every = [band for assets in self.files.values() for bands in assets for band in bands]
-        declared = {band.declared for band in every if wanted & set(map(canonical, band.names))}
-        if len(declared) == 1:
-            return declared.pop()
+        declared = set[Declaration]()
+        for some in (names, *([synonym] for synonym in synonyms)):
+            wanted = set(map(canonical, some))
+            declared = {band.declared for band in every if wanted & set(map(canonical, band.names))}
+            if len(declared) == 1:
+                return declared.pop()
+            if declared:
+                break
         label = " or ".join(names) or "(unnamed)"
         raise InvalidInput(
             f"The STAC item has {'different' if declared else 'no'} radiometry for the band named {label}: "
@@ -90,7 +101,12 @@ def read_stac_item(source: Path | Mapping[str, Any]) -> StacItem:
     bands = {key: tuple(_bands(key, asset, applied=applied)) for key, asset in named.items()}
     for key, asset in named.items():
         files.setdefault(file_name(asset["href"]), []).append(bands[key])
-    return StacItem(files, parse_time(properties.get("datetime")), item, named, bands)
+    times = {name: parse_time(properties.get(name)) for name in _TIMES}
+    unread = {name: properties[name] for name in _TIMES if times[name] is None and properties.get(name) is not None}
+    acquired, *ends = times.values()
+    interval = tuple(end for end in ends if end is not None)
+    interval = interval if acquired is None and len(interval) == len(ends) else ()
+    return StacItem(files, acquired, item, named, bands, interval, unread)
 
 
 def read_document(path: Path) -> dict[str, Any]:

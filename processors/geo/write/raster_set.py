@@ -25,7 +25,7 @@ from penstock.processors.geo.write.stac import ITEM_TYPE, MODEL_ITEM, stac_item
 #: Note in the statistics of a scene that no STAC item can describe.
 UNDATED = (
     "item.json was not created: STAC requires the acquisition time, and neither the request nor the scene's metadata "
-    "gives it. Give `datetime`, for each date if there are several."
+    "gives one that can be read. Give `datetime`, for each date if there are several."
 )
 
 #: Arrays (bands, rows, columns) by raster name.

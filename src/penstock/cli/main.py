@@ -356,20 +356,15 @@ def _first_jobs(client: Client, limit: int, **filters: Any) -> list[Job]:
 
 def _input(
     document: dict[str, Any], files: list[str], schema: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str | list[str]]]:
-    """Return the job's input, and those of its fields that hold local files."""
+) -> tuple[dict[str, Any], dict[str, str | Path]]:
+    """Return the job's input, and the local files in it by their place."""
     from penstock.cli.params import assign_files, assign_texts, means_texts
-    from penstock.client.answers import media_fields
-    from penstock.jobs import is_reference
+    from penstock.client.local_files import split_files
     from penstock.requests import is_file
 
     if files and means_texts(files, schema, is_file):
-        return document | assign_texts(files, schema), {}
-    given = {field: document[field] for field in media_fields(schema) if _are_texts(document.get(field))}
-    named = given | assign_files(files, schema, taken=document)
-    local = {field: paths for field, paths in named.items() if not _all(is_reference, paths)}
-    kept = {field: value for field, value in (document | named).items() if field not in local}
-    return kept, local
+        return split_files(document | assign_texts(files, schema), schema)
+    return split_files(document | assign_files(files, schema, taken=document), schema)
 
 
 def _follow(client: Client, job: Job) -> Job:
@@ -390,16 +385,6 @@ def _follow(client: Client, job: Job) -> Job:
 
 def _goes_on(job_id: str) -> None:
     err.print(f"\nThe job continues. Follow: `penstock events {job_id}`. Cancel: `penstock cancel {job_id}`.")
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list) and bool(value) and all(isinstance(part, str) for part in value)
-    )
-
-
-def _all(test: Any, paths: str | list[str]) -> bool:
-    return all(test(path) for path in ([paths] if isinstance(paths, str) else paths))
 
 
 def _hint(error: Exception) -> str:

@@ -34,6 +34,7 @@ from penstock.client.answers import (
     read_worker,
 )
 from penstock.client.downloads import open_file, rename, require_place
+from penstock.client.local_files import with_media
 from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, OnRetry, Reply, Request
 from penstock.client.transfers import MULTIPART_FROM_BYTES
 from penstock.client.upload_notes import UploadNote
@@ -203,9 +204,9 @@ class Operations:
         key = protocol.idempotency_key(options.get("idempotency_key")) or options.get("job_id")
         for name, paths in files.items():
             if isinstance(paths, str | Path):
-                document = protocol.with_media(document, name, (yield from self.upload(Path(paths), on_bytes, key)))
+                document = with_media(document, name, (yield from self.upload(Path(paths), on_bytes, key)))
             else:
-                document = protocol.with_media(document, name, (yield from self._upload_all(paths, on_bytes, key)))
+                document = with_media(document, name, (yield from self._upload_all(paths, on_bytes, key)))
         request = protocol.submission(model, document, key=key or uuid.uuid4().hex, options=options)
         return read_job((yield from self.exchange(request)).document())
 

@@ -397,20 +397,6 @@ def idempotency_key(text: str | None) -> str | None:
     return text
 
 
-def with_media(document: Mapping[str, Any], field_name: str, reference: str | list[str]) -> dict[str, Any]:
-    """Return a copy of a job's input with the media reference in a field (`a.b` is field `b` of `a`).
-
-    Raises `ClientError` where the input already has the field.
-    """
-    head, _, rest = field_name.partition(".")
-    if not rest:
-        if head in document:
-            raise ClientError(f"the field {head!r} is given twice: in the input and as a file")
-        return {**document, head: reference}
-    inner = document.get(head)
-    return {**document, head: with_media(inner if isinstance(inner, Mapping) else {}, rest, reference)}
-
-
 def artifact_path(folder: Path, name: str) -> Path:
     """Return the path for an artifact; raise `ClientError` for a name that leads out of the folder."""
     parts = PurePosixPath(name).parts

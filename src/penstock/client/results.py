@@ -13,11 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from penstock.client.answers import ClientError, Job, media_fields
+from penstock.client.answers import ClientError, Job
+from penstock.client.local_files import split_files
 from penstock.client.notebook import card, is_picture
-from penstock.client.operations import Files, OnJob, Operations
+from penstock.client.operations import OnJob, Operations
 from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes
-from penstock.jobs import Status, is_reference
+from penstock.jobs import Status
 from penstock.output_kinds import opener_of
 from penstock.reports import with_places
 
@@ -170,41 +171,13 @@ def new_folder() -> Path:
     return Path(_KEPT[-1].name)
 
 
-def split_fields(fields: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
-    """Return the fields of an input without those that hold local files, and these."""
-    media = media_fields(schema)
-    files = {name: value for name, value in fields.items() if name in media and _is_local(value)}
-    others = {name: value for name, value in fields.items() if name not in files}
-    for name, value in others.items():
-        _require_no_path(name, value)
-    return others, files
-
-
-def _require_no_path(place: str, value: Any) -> None:
-    """Raise `ClientError` for a path in a field that is not sent as a file."""
-    if isinstance(value, Path):
-        raise ClientError(f"the file {value} in {place!r} cannot be sent: upload it first, and give its reference")
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            _require_no_path(f"{place}.{name}", inner)
-    elif isinstance(value, list | tuple):
-        for n, inner in enumerate(value):
-            _require_no_path(f"{place}.{n}", inner)
-
-
-def _is_local(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_local, value))
-    return isinstance(value, Path) or (isinstance(value, str) and not is_reference(value))
-
-
 def run(
     do: Operations, model: str, document: Mapping[str, Any], folder: Path | None, deadline: Deadline,
     on_job: OnJob | None, on_bytes: OnBytes | None, options: JobOptions,
 ) -> Flow[Result]:  # fmt: skip
     """Submit a job, wait for its end, save its files; raise `JobFailed` for a job without a result."""
     schema = (yield from do.model(model)).input_schema
-    value, files = split_fields(document, schema)
+    value, files = split_files(document, schema)
     job = yield from do.submit(model, value, files, on_bytes, options)
     job = yield from do.wait(job.id, deadline, on_job)
     if job.status is not Status.SUCCEEDED:

@@ -221,7 +221,9 @@ def _issues_of_kind(error: ValidationError, place: str, tag: str) -> Iterator[Is
     value: Any = error.instance
     known, said = schema["discriminator"]["mapping"], value.get(tag)
     if not isinstance(said, str) or said not in known:
-        told = "is required" if said is None else f"must be one of: {', '.join(known)}"
+        inside = (name for name, inner in value.items() if isinstance(inner, Mapping) and inner.get(tag) in known)
+        hint = next((f"; give its field `{name}` instead" for name in inside), "")
+        told = "is required" if said is None else f"must be one of: {', '.join(known)}{hint}"
         yield Issue(place + pointer([tag]), told)
         return
     number = schema[error.validator].index({"$ref": known[said]})

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.client import Client, ClientError
+from penstock.client.local_files import with_media
 from penstock.client.operations import Operations
-from penstock.client.protocol import JobOptions, Request, with_media
+from penstock.client.protocol import JobOptions, Request
 
 NOWHERE = "http://127.0.0.1:9"
 

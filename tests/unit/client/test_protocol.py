@@ -27,7 +27,6 @@ from penstock.client.protocol import (
     exchange,
     retry_after_s,
     submission,
-    with_media,
 )
 from penstock.jobs import Status
 
@@ -220,13 +219,6 @@ async def test_a_file_that_goes_with_a_key_is_read_beside_the_event_loop(
         job = await client.submit("csmask", files={"scene": tmp_path / "scene.tif"}, idempotency_key="k")
     assert (job.id, len(threads)) == ("0190", 1)
     assert threads[0] is not threading.current_thread()
-
-
-def test_media_goes_into_its_field_and_nothing_else_changes() -> None:
-    document = {"a": {"x": 1}}
-
-    assert with_media(document, "a.b", "media://1/x") == {"a": {"x": 1, "b": "media://1/x"}}
-    assert document == {"a": {"x": 1}}
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "", "a\\..\\x"])

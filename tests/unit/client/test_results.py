@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from penstock.client.answers import ClientError, read_job
-from penstock.client.results import Result, split_fields
+from penstock.client.results import Result
 
 
 def test_a_result_prints_as_one_short_line() -> None:
@@ -48,10 +47,3 @@ def test_text_is_read_as_utf_8(tmp_path: Path) -> None:
     )
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     subprocess.run([sys.executable, "-c", code, tmp_path / "a.json"], env=env, check=True)
-
-
-@pytest.mark.parametrize("value", [{"file": Path("a.tif")}, [{"file": Path("a.tif")}], [Path("a.tif"), "media://a/b"]])
-def test_a_path_inside_another_field_is_refused_in_words(value: Any) -> None:
-    schema = {"properties": {"scene": {"format": "media"}, "all": {"items": {"format": "media"}}}}
-    with pytest.raises(ClientError, match=r"a\.tif.*upload it first"):
-        split_fields({"scene": Path("b.tif"), "all": value}, schema)

@@ -1,0 +1,82 @@
+"""Local files in a job's input, found by the model's JSON Schema, and the references that replace them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.client.answers import ClientError, shapes
+from penstock.jobs import is_reference
+
+
+def split_files(document: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | Path]]:
+    """Return an input without its local files, and these by their place: `scene`, `change.before.scene`, `images.0`.
+
+    A local file is a path, or a text that is no reference, where the schema has media, at any depth. In lists, None
+    holds its place. Raises `ClientError` for a path elsewhere: it is not sent as a file.
+    """
+    files = {".".join(place): file for place, file in _local_files(schema, schema, document, ())}
+    kept = {name: _without(files, name, value) for name, value in document.items() if name not in files}
+    return kept, files
+
+
+def with_media(document: Mapping[str, Any], field_name: str, reference: str | list[str]) -> dict[str, Any]:
+    """Return a copy of a job's input with the media reference in a field.
+
+    `a.b` is field `b` of `a`, and `a.0` the first item of the list `a`, whose place None holds. Raises `ClientError`
+    where the input already has the field, or has no such item.
+    """
+    head, _, rest = field_name.partition(".")
+    return {**document, head: _with(document.get(head), rest.split(".") if rest else [], field_name, reference)}
+
+
+def _with(into: Any, place: Sequence[str], field_name: str, reference: str | list[str]) -> Any:
+    """Return a value with the reference at a place inside it."""
+    if not place:
+        if into is not None:
+            raise ClientError(f"the field {field_name!r} is given twice: in the input and as a file")
+        return reference
+    head, *rest = place
+    if not isinstance(into, list):
+        fields = into if isinstance(into, Mapping) else {}
+        return {**fields, head: _with(fields.get(head), rest, field_name, reference)}
+    if not head.isdecimal() or int(head) >= len(into):
+        raise ClientError(f"the field {field_name!r} has no place in the input: there is no item {head} of the list")
+    at = int(head)
+    return [*into[:at], _with(into[at], rest, field_name, reference), *into[at + 1 :]]
+
+
+def _local_files(
+    root: Mapping[str, Any], part: Mapping[str, Any], value: Any, place: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str | Path]]:
+    """Yield the place of each local file in a value, in the order of the value; the same one perhaps several times."""
+    found = list(shapes(root, part))
+    if any(shape.get("format") == "media" for shape in found) and _is_local(value):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            for shape in found:
+                if name in shape.get("properties", {}):
+                    yield from _local_files(root, shape["properties"][name], inner, (*place, name))
+    elif isinstance(value, list | tuple):
+        for at, inner in enumerate(value):
+            for shape in found:
+                yield from _local_files(root, shape.get("items") or {}, inner, (*place, str(at)))
+
+
+def _is_local(value: Any) -> bool:
+    return isinstance(value, Path) or (isinstance(value, str) and not is_reference(value))
+
+
+def _without(files: Mapping[str, Any], place: str, value: Any) -> Any:
+    """Return a value without the files in it; raise `ClientError` for another path."""
+    if isinstance(value, Path):
+        raise ClientError(f"the file {value} in {place!r} cannot be sent: upload it first, and give its reference")
+    if isinstance(value, Mapping):
+        inside = {name: (f"{place}.{name}", inner) for name, inner in value.items()}
+        return {name: _without(files, at, inner) for name, (at, inner) in inside.items() if at not in files}
+    if isinstance(value, list | tuple):
+        each = [(f"{place}.{n}", inner) for n, inner in enumerate(value)]
+        return [None if at in files else _without(files, at, inner) for at, inner in each]
+    return value

@@ -1,0 +1,70 @@
+"""Local files in a job's input are found at any depth, and their references go back to the same places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.answers import ClientError
+from penstock.client.local_files import split_files, with_media
+from penstock.processors.geo.request import SegmentationRequest
+
+SCENES = SegmentationRequest.model_json_schema()
+LISTS = {"properties": {"scene": {"format": "media"}, "all": {"items": {"format": "media"}}}}
+
+
+def test_local_files_of_a_change_its_masks_and_mosaics_are_found_by_the_schema() -> None:
+    document = {
+        "mosaic": {
+            "scenes": [
+                {"scene": "north.tif", "mask": {"media": "scl.tif", "kind": "scl"}},
+                {"files": [{"media": Path("b2.tif")}, {"media": "https://host/b3.tif"}]},
+                {"stac": {"type": "Feature", "id": "a.tif"}},
+            ]
+        },
+        "change": {"before": {"scene": "before.tif", "sidecar": "s3://b/MTL.json"}, "of": ["water"]},
+        "outputs": ["classes"],
+    }
+    kept, files = split_files(document, SCENES)
+    assert files == {
+        "mosaic.scenes.0.scene": "north.tif",
+        "mosaic.scenes.0.mask.media": "scl.tif",
+        "mosaic.scenes.1.files.0.media": Path("b2.tif"),
+        "change.before.scene": "before.tif",
+    }
+    assert kept["change"] == {"before": {"sidecar": "s3://b/MTL.json"}, "of": ["water"]}
+    for place, file in files.items():
+        kept = with_media(kept, place, f"media://1/{Path(file).name}")
+    assert kept["change"]["before"]["scene"] == "media://1/before.tif"
+    assert kept["mosaic"]["scenes"] == [
+        {"scene": "media://1/north.tif", "mask": {"media": "media://1/scl.tif", "kind": "scl"}},
+        {"files": [{"media": "media://1/b2.tif"}, {"media": "https://host/b3.tif"}]},
+        {"stac": {"type": "Feature", "id": "a.tif"}},
+    ]
+
+
+def test_a_list_keeps_the_order_of_files_and_references() -> None:
+    kept, files = split_files({"all": ["a.tif", "media://1/b", Path("c.tif")]}, LISTS)
+    assert (kept, files) == ({"all": [None, "media://1/b", None]}, {"all.0": "a.tif", "all.2": Path("c.tif")})
+    kept = with_media(with_media(kept, "all.0", "media://1/a"), "all.2", "media://1/c")
+    assert kept == {"all": ["media://1/a", "media://1/b", "media://1/c"]}
+
+
+@pytest.mark.parametrize("value", [{"file": Path("a.tif")}, [{"file": Path("a.tif")}]])
+def test_a_path_inside_another_field_is_refused_in_words(value: Any) -> None:
+    with pytest.raises(ClientError, match=r"a\.tif.*upload it first"):
+        split_files({"scene": Path("b.tif"), "all": value}, LISTS)
+
+
+def test_media_goes_into_its_field_and_nothing_else_changes() -> None:
+    document = {"a": {"x": 1}}
+    assert with_media(document, "a.b", "media://1/x") == {"a": {"x": 1, "b": "media://1/x"}}
+    assert document == {"a": {"x": 1}}
+
+
+@pytest.mark.parametrize("place", ["all.1", "all.scene"])
+def test_a_file_for_an_item_that_a_list_lacks_is_refused(place: str) -> None:
+    with pytest.raises(ClientError, match=rf"'{place}' has no place in the input"):
+        with_media({"all": [None]}, place, "media://1/x")
