@@ -294,6 +294,20 @@ def masked(tmp_path: Path, values: Numbers, kind: str = "scl", **profile: Any) -
     }
 
 
+def test_a_nodata_number_that_the_kind_lacks_is_no_data(tmp_path: Path) -> None:
+    values = blocks([4, 255], 60, 70)
+    found = []
+    for given, profile in ((values, {"nodata": 255}), (np.where(values == 255, np.uint8(0), values), {})):
+        wanted = masked(tmp_path, given, **profile)
+        folder = tmp_path / f"out-{len(found)}"
+        sink, result = segment(Path(wanted["scene"]), folder, outputs=("classes", "stats"), mask=wanted["mask"])
+        assert result.data is not None
+        found.append((classes(sink), result.data["masked"], result.data["nodata_pixels"]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
+    assert found[0][2] == (values == 255).sum() > 0
+
+
 def test_a_mask_with_a_value_that_its_kind_lacks_is_refused_at_its_place(tmp_path: Path) -> None:
     wrong = masked(tmp_path, blocks([100, 109], 60, 70))
     error = refusal(tmp_path, **wrong)

@@ -61,15 +61,22 @@ class SceneMask:
             table[list(self.kind.values[name])] = True
         return table
 
-    def check(self, values: npt.NDArray[np.uint8]) -> None:
-        """Raise `InvalidInput` for a value that the kind does not have: the mask is of another kind."""
+    def checked(self, values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the values, with the kind's "no data" where the file has a nodata number that the kind does not know.
+
+        Raises `InvalidInput` for any other value that the kind does not have: the mask is of another kind.
+        """
         known = [value for some in self.kind.values.values() for value in some]
+        nodata = self.file.scene.nodata[0]
+        if nodata is not None and nodata not in known:
+            values = np.where(values == nodata, np.uint8(self.kind.values[self.kind.empty[0]][0]), values)
         if len(set(known)) < _VALUES and values.size and (values > max(known)).any():
             raise _wrong(
                 f"{self.file.label} has the value {values.max()}, but {self.kind_name} has only {min(known)} to "
                 f"{max(known)}. Give the mask's `kind`: {' or '.join(MASK_KINDS)}.",
                 self.place,
             )
+        return values
 
     def in_the_file(self, box: Box) -> Box:
         """Return the mask's pixels of a box of the scene."""
@@ -136,8 +143,7 @@ class MaskRows:
         for top in range(box.top, box.bottom, _CHUNK_ROWS):
             part = Box(top, box.left, min(box.bottom, top + _CHUNK_ROWS), box.right)
             coarse = self._mask.in_the_file(part)
-            values, _ = whole(self._rows.read(coarse))
-            self._mask.check(values)
+            values = self._mask.checked(whole(self._rows.read(coarse))[0])
             rows = np.arange(part.top, part.bottom) // factor.rows - coarse.top
             columns = np.arange(part.left, part.right) // factor.columns - coarse.left
             yield top, values[:, rows][:, :, columns], np.ones((part.height, part.width), bool)
