@@ -39,6 +39,7 @@ _MADE_UP = {"runner": "none", "processor": "none", "source": "", "revision": ""}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 _HUB = "hf://"
+_UNIONS = ("anyOf", "oneOf", "allOf")
 
 #: An `https` address without a password and without a query, which could contain a signature.
 PublicAddress = Annotated[str, StringConstraints(pattern=r"^https://[^\s/@?#]+(/[^\s?#]*)?$", max_length=2048)]
@@ -372,7 +373,7 @@ def media_by_range(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
 
     Such a field limits the part of the media that the processor reads.
     """
-    found = _places(schema, schema, value, "")
+    found = _places(schema, value)
     return frozenset(
         text for _, part, text in found if isinstance(text, str) and value.get(part.get(BY_RANGE, "")) is not None
     )
@@ -383,13 +384,13 @@ def media_to_share(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
 
     Files on the web are none of them: their servers may be slow to answer many requests.
     """
-    found = (text for _, part, text in _places(schema, schema, value, "") if part.get(SHARED) is True)
+    found = (text for _, part, text in _places(schema, value) if part.get(SHARED) is True)
     return frozenset(text for text in found if isinstance(text, str) and not text.startswith(("http://", "https://")))
 
 
 def linked_documents(schema: Mapping[str, Any], value: Any) -> Iterator[str | Mapping[str, Any]]:
     """Yield the documents of a request whose links may be fetched: references, or documents themselves."""
-    for _, part, found in _places(schema, schema, value, ""):
+    for _, part, found in _places(schema, value):
         if part.get(LINKS) is True and isinstance(found, str | Mapping):
             yield found
 
@@ -399,14 +400,14 @@ def media_references(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[st
 
     Follows `properties`, `items`, `anyOf`/`oneOf`/`allOf` and local `$ref`s, as pydantic writes them.
     """
-    for place, part, found in _places(schema, schema, value, ""):
+    for place, part, found in _places(schema, value):
         if isinstance(found, str) and part.get("format") == "media":
             yield place, found
 
 
 def tensor_places(schema: Mapping[str, Any], value: Any) -> Iterator[str]:
     """Yield the JSON pointer of every part of `value` that the schema marks as raw tensors."""
-    for place, part, found in _places(schema, schema, value, ""):
+    for place, part, found in _places(schema, value):
         if found is not None and part.get(TENSORS) is True:
             yield place
 
@@ -527,24 +528,19 @@ def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
     return found
 
 
-def _places(
-    root: Mapping[str, Any], schema: Mapping[str, Any], value: Any, pointer: str
-) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+def _places(root: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
     """Yield the pointer, schema and value of every part of a value, a whole before its parts."""
-    yield pointer, schema, value
-    if "$ref" in schema:
-        yield from _places(root, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], value, pointer)
-        return
-    for union in ("anyOf", "oneOf", "allOf"):
-        for part in schema.get(union, ()):
-            yield from _places(root, part, value, pointer)
-    for name, part, inner in _inside(schema, value):
-        yield from _places(root, part, inner, f"{pointer}/{name}")
-
-
-def _inside(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str | int, Mapping[str, Any], Any]]:
-    """Yield (name, schema, value) of an object's known properties or of a list's items."""
-    if isinstance(value, dict):
-        yield from ((key, part, value[key]) for key, part in schema.get("properties", {}).items() if key in value)
-    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        yield from ((index, schema["items"], item) for index, item in enumerate(value))
+    waiting = [("", root, value)]
+    while waiting:
+        pointer, schema, found = waiting.pop()
+        yield pointer, schema, found
+        if "$ref" in schema:
+            waiting.append((pointer, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], found))
+            continue
+        parts = [(pointer, part, found) for union in _UNIONS if union in schema for part in schema[union]]
+        if isinstance(found, dict):
+            properties = schema.get("properties", {})
+            parts += [(f"{pointer}/{name}", part, found[name]) for name, part in properties.items() if name in found]
+        elif isinstance(found, list) and isinstance(schema.get("items"), dict):
+            parts += [(f"{pointer}/{index}", schema["items"], item) for index, item in enumerate(found)]
+        waiting += reversed(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.formats import known
@@ -29,7 +29,11 @@ class ErrorReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON-ready data."""
-        return {**asdict(self), "errors": [asdict(issue) for issue in self.errors]}
+        issues = [{"pointer": issue.pointer, "detail": issue.detail} for issue in self.errors]
+        return {
+            "code": self.code, "title": self.title, "detail": self.detail, "retryable": self.retryable,
+            "errors": issues,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ErrorReport:

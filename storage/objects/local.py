@@ -1,8 +1,10 @@
 """Objects as plain files under a folder, for one machine and for drop folders.
 
 A key is the file's path. A put is atomic: the bytes are written to a temporary file (`.penstock/tmp`), synced to disk
-and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. A
-content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard links.
+and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. Where
+the file system has files without a name (`O_TMPFILE`), a file to be linked has none before: two changes of a folder
+less. A content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard
+links.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -41,7 +43,14 @@ from penstock.storage.objects.base import (
     StoredPart,
     new_file,
 )
-from penstock.storage.objects.local_drafts import Draft, bytes_writer, file_writer, in_the_way
+from penstock.storage.objects.local_drafts import (
+    NAMELESS,
+    Draft,
+    bytes_writer,
+    file_writer,
+    has_nameless,
+    in_the_way,
+)
 from penstock.storage.objects.local_multipart import PartFolder
 from penstock.storage.objects.local_syncs import GroupSyncs, Witness
 from penstock.storage.spool import is_full, write_probe
@@ -71,7 +80,9 @@ class LocalStore:
         passed_over: Callable[[str], None] = lambda _key: None,
         private: bool = False,
         syncs: GroupSyncs | None = None,
+        nameless: bool | None = None,
     ) -> None:
+        """`nameless` says whether the file system has files without a name; None looks."""
         self.root = root.absolute()
         self._base_url = base_url
         self._secret = secret
@@ -80,6 +91,7 @@ class LocalStore:
         self._mode = 0o600 if private else 0o666  # less the umask
         self._own = self.root / _OWN
         self._drafts = str(self._own / "tmp")
+        self._has_nameless = nameless
         self._syncs = syncs or GroupSyncs(self.root)
         #: True once the store's own folder was seen: a store that is missing afterwards is away, not empty.
         self._seen = False
@@ -203,7 +215,7 @@ class LocalStore:
 
     def begin_multipart(self, key: str, *, content_type: str) -> None:
         """Make a folder for the parts."""
-        with _translated():
+        with _TRANSLATED:
             self._own_folder("parts")
             self._parts(key).begin(content_type, key)
 
@@ -239,7 +251,7 @@ class LocalStore:
 
     def abort_multiparts(self, prefix: str) -> int:
         """Remove the folders of parts of all keys under a prefix."""
-        with _translated():
+        with _TRANSLATED:
             return PartFolder.remove_all(self._own / "parts", prefix)
 
     def uri(self, key: str) -> str:
@@ -248,13 +260,13 @@ class LocalStore:
 
     def ping(self) -> None:
         """Return if the folder exists, or can be made, and a small file can be written there."""
-        with _translated():
+        with _TRANSLATED:
             write_probe(self._temporary_folder())
 
     def sweep(self, *, older_than_s: float) -> int:
         """Remove the temporary files of dead writers, and the parts of uploads that never ended."""
         count = PartFolder.sweep(self._own / "parts", before_s=self._clock() - older_than_s)
-        with _translated():
+        with _TRANSLATED:
             for temporary in self._temporary_folder().iterdir():
                 with suppress(FileNotFoundError):
                     if self._clock() - temporary.stat().st_mtime >= older_than_s:
@@ -271,17 +283,18 @@ class LocalStore:
 
         The contents are on the disk before an object gets its name, and the names before this returns.
         """
+        root = str(self.root)
         with ExitStack() as opened:
             self._each(drafts, partial(self._write, opened))
             self._sync(drafts, Draft.unsynced)
-            self._each(drafts, lambda draft: draft.place(self.root))
+            self._each(drafts, lambda draft: draft.place(root))
             self._sync(drafts, lambda draft: draft.folders)
 
     def _each(self, drafts: Sequence[Draft], act: Callable[[Draft], None]) -> None:
         for draft in drafts:
             if draft.error is None:
                 try:
-                    with _translated():
+                    with _TRANSLATED:
                         act(draft)
                 except PenstockError as error:
                     draft.error = error
@@ -291,21 +304,20 @@ class LocalStore:
         if left:
             witness = min(draft.witness for draft in left)
             try:
-                with _translated():
+                with _TRANSLATED:
                     self._syncs.sync([each for draft in left for each in targets(draft)], witness)
             except PenstockError as error:
                 for draft in left:
                     draft.error = error
 
     def _write(self, opened: ExitStack, draft: Draft) -> None:
-        self._path(draft.key)  # raises for a wrong key
-        name = f"{self._drafts}/{uuid.uuid4().hex}"
+        _require_key(draft.key)
         opened_ns = time.monotonic_ns()
         try:
-            descriptor = os.open(name, _NEW, self._mode)
+            name, descriptor = self._new_file(draft)
         except FileNotFoundError:
             self._temporary_folder()  # made at first; raises where the store is away
-            descriptor = os.open(name, _NEW, self._mode)
+            name, descriptor = self._new_file(draft)
         self._seen = True
         draft.temporary, draft.witness = name, Witness(opened_ns, descriptor)
         opened.callback(draft.discard)
@@ -316,6 +328,15 @@ class LocalStore:
         draft.info = ObjectInfo(draft.key, status.st_size, _etag(status), status.st_mtime, draft.content_type)
         self._keep_type(draft.info)
         draft.sync_alone()
+
+    def _new_file(self, draft: Draft) -> tuple[str | None, int]:
+        """Return the path of a new temporary file, None for a file without a name, and its descriptor."""
+        if draft.if_absent and self._has_nameless is None:
+            self._has_nameless = has_nameless(self._drafts)
+        if draft.if_absent and self._has_nameless:
+            return None, os.open(self._drafts, NAMELESS, self._mode)
+        name = f"{self._drafts}/{uuid.uuid4().hex}"
+        return name, os.open(name, _NEW, self._mode)
 
     def _temporary_folder(self) -> Path:
         return self._own_folder("tmp")
@@ -352,7 +373,7 @@ class LocalStore:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        with _translated():
+        with _TRANSLATED:
             try:
                 yield
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -380,8 +401,7 @@ class LocalStore:
         return self._own / "types" / digest[:2] / digest
 
     def _path(self, key: str) -> Path:
-        if not _is_key(key):
-            raise InvalidRequest("the object's key has a part that no file may have")
+        _require_key(key)
         return self.root / key
 
     def _open(self, key: str) -> BinaryIO:
@@ -392,7 +412,7 @@ class LocalStore:
         return os.fdopen(descriptor, "rb")
 
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        with _translated():
+        with _TRANSLATED:
             try:
                 with os.scandir(self.root / folder) as scan:
                     entries = sorted(scan, key=_listing_order)
@@ -423,16 +443,24 @@ class LocalStore:
         return f"{self._base_url}/v1/local/{quote(link.key)}?{sign_link(self._secret, link)}"
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
+class _Translated:
+    """Raises an `OSError` of its block as the error of the store. A generator would cost a put 10 us."""
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Raise `ObjectStoreFull` or `ObjectStoreUnavailable` for an `OSError`."""
+        if not isinstance(error, OSError):
+            return
         if is_full(error):
             raise ObjectStoreFull(
                 f"the disk of the object store's folder is full ({error.strerror}); free space there"
             ) from error
         raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
+
+
+_TRANSLATED = _Translated()
 
 
 def _is_key(key: str) -> bool:
@@ -444,11 +472,22 @@ def _is_key(key: str) -> bool:
     return fits and b"\0" not in key.encode() and parts[0] != _OWN.encode() and not {b"", b".", b".."} & set(parts)
 
 
+def _require_key(key: str) -> None:
+    if not _is_key(key):
+        raise InvalidRequest("the object's key has a part that no file may have")
+
+
 def _etag(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _guessed_type(key: str) -> str:
+    _, slash, name = key.rpartition("/")
+    return _type_of(f"/{name}" if slash else key)
+
+
+@lru_cache(1000)
+def _type_of(key: str) -> str:
     return _TYPES.guess_type(key, strict=False)[0] or DEFAULT_CONTENT_TYPE
 
 

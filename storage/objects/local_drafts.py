@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +17,8 @@ from penstock.storage.objects.local_syncs import Witness
 
 #: Times that a put makes its folder again after a concurrent delete removed the empty folder.
 FOLDER_TRIES = 100
+#: Opens a file without a name in a folder.
+NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 #: Largest object whose contents are synced in a group.
 GROUPED_BYTES = 1 << 20
 
@@ -27,8 +31,8 @@ class Draft:
     write: Callable[[int], object]
     content_type: str
     if_absent: bool = False
-    #: Path of the temporary file, and the open file.
-    temporary: str = ""
+    #: Path of the temporary file, None for one without a name, and the open file.
+    temporary: str | None = None
     witness: Witness = field(default_factory=lambda: Witness(0, -1))
     #: Folders with new entries.
     folders: list[str] = field(default_factory=list)
@@ -52,15 +56,15 @@ class Draft:
         """Return the open file, unless its contents are on the disk."""
         return [self.witness.descriptor] if self.info.size_bytes <= GROUPED_BYTES else []
 
-    def place(self, root: Path) -> None:
+    def place(self, root: str) -> None:
         """Give the temporary file the name of the object, in its folder under `root`."""
         target, is_missing = f"{root}/{self.key}", False
         folder = target.rpartition("/")[0]
         for tries_left in reversed(range(FOLDER_TRIES)):
             try:
                 if is_missing:
-                    self.folders += _make_folder(Path(folder), root)
-                (os.link if self.if_absent else os.rename)(self.temporary, target)
+                    self.folders += _make_folder(folder, root)
+                self._name(target)
                 return self.folders.append(folder)
             except FileNotFoundError:
                 if not tries_left:
@@ -72,10 +76,18 @@ class Draft:
                 raise in_the_way(Path(target)) from error
         return None
 
+    def _name(self, target: str) -> None:
+        if self.temporary is None:
+            _name(self.witness.descriptor, target)
+        else:
+            (os.link if self.if_absent else os.rename)(self.temporary, target)
+
     def discard(self) -> None:
-        """Close the temporary file, and remove it unless it has become the object."""
+        """Close the temporary file, and remove its name; the object's name stays."""
         os.close(self.witness.descriptor)
-        Path(self.temporary).unlink(missing_ok=True)
+        if self.temporary is not None:
+            with suppress(FileNotFoundError):  # renamed
+                os.unlink(self.temporary)  # noqa: PTH108
 
 
 def bytes_writer(data: bytes) -> Callable[[int], object]:
@@ -104,14 +116,46 @@ def in_the_way(target: Path) -> InvalidRequest:
     return InvalidRequest(f"{target.name!r} is, or lies under, another object's key")
 
 
-def _make_folder(folder: Path, root: Path) -> list[str]:
-    """Make a folder under `root`, which must exist; return the folder above each new folder."""
-    if folder == root or folder.is_dir():
-        return []
-    changed = _make_folder(folder.parent, root)
+def has_nameless(folder: str) -> bool:
+    """Return True where a file without a name can be made in a folder and be given one; else False.
+
+    Raises `FileNotFoundError` without the folder.
+    """
+    path = f"{folder}/{uuid.uuid4().hex}"
     try:
-        folder.mkdir()
-    except FileExistsError:
-        if not stat.S_ISDIR(folder.stat().st_mode):  # FileNotFoundError where a delete has removed it
-            raise NotADirectoryError(str(folder)) from None
-    return [*changed, str(folder.parent)]
+        descriptor = os.open(folder, NAMELESS, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    try:
+        _name(descriptor, path)
+        os.unlink(path)  # noqa: PTH108  (texts instead of paths, as everywhere here: a small put would cost 0.1 ms more)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _name(descriptor: int, path: str) -> None:
+    """Give an open file a name, the first one or another; `FileExistsError` where the name is taken."""
+    # With a descriptor, which an absolute path does not use, Python follows the link of /proc to the file.
+    os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+
+
+def _make_folder(folder: str, root: str) -> list[str]:
+    """Make a missing folder under `root`, which must exist; return the folder above each new folder."""
+    if folder == root:
+        return []
+    above, changed = folder.rpartition("/")[0], []
+    try:
+        try:
+            os.mkdir(folder)  # noqa: PTH102
+        except FileNotFoundError:
+            changed = _make_folder(above, root)
+            os.mkdir(folder)  # noqa: PTH102
+    except FileExistsError:  # somebody else has made it meanwhile, and may not have synced it yet
+        if not stat.S_ISDIR(os.stat(folder).st_mode):  # noqa: PTH116  FileNotFoundError where a delete has removed it
+            raise NotADirectoryError(folder) from None
+    return [*changed, above]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as fields_of
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -72,6 +73,8 @@ ANNOUNCE_AGAIN_S = 3 * 86_400
 LOOK_S = 60.0
 #: Values of a brief reply of `confirm`; a view has five.
 _BRIEF = 6
+#: Counts of a usage, which are stored by their names.
+_COUNTS = tuple(each.name for each in fields_of(Usage) if each.name != "device_s")
 #: Longest `Retry-After` in seconds.
 MAX_PATIENCE_S = 600.0
 
@@ -255,8 +258,8 @@ def confirm(key: JobKey, created_us: int, *, made: Job | None = None) -> Command
         row, hint = known(reply)
         if made is not None and len(row) == _BRIEF:
             *outlook, revision, delivery = row
-            job = replace(made, state=State.QUEUED, revision=revision, delivery=Delivery.read(delivery))
-            return Confirmed(viewed(replace(job, created_s=created_us / MICRO), *outlook), bool(hint))
+            now = {"state": State.QUEUED, "revision": revision, "delivery": Delivery.read(delivery)}
+            return Confirmed(viewed(replace(made, **now, created_s=created_us / MICRO), *outlook), bool(hint))
         return Confirmed(view_of(*row), bool(hint))
 
     return Command("confirm", {**_names(key), "created_us": created_us, "brief": True if made else None}, parse)
@@ -487,9 +490,8 @@ def _webhook(submission: Submission) -> str | None:
 
 
 def _used(usage: Usage) -> dict[str, int | None]:
-    counts = asdict(usage)
-    device_s = counts.pop("device_s")
-    return {**counts, "device_us": None if device_s is None else us(device_s)}
+    counts = {name: getattr(usage, name) for name in _COUNTS}
+    return {**counts, "device_us": None if usage.device_s is None else us(usage.device_s)}
 
 
 def _unknown(carried: Mapping[str, str]) -> dict[str, Arg]:

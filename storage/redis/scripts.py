@@ -73,8 +73,12 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _for_lua(value: Arg) -> Any:
-    if type(value) is str:  # most are
+    if type(value) is str or type(value) is bool:
         return value
+    if type(value) is dict:  # most parts of both are texts, which need no call
+        return {name: each if type(each) is str else _for_lua(each) for name, each in value.items() if each is not None}
+    if type(value) is list:
+        return [each if type(each) is str else _for_lua(each) for each in value]
     match value:
         case bool() | str():
             return value
