@@ -17,7 +17,6 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -72,7 +71,7 @@ class StripWriter:
         arrays = {name: np.ascontiguousarray(array) for name, array in rasters.items()}
         self._line(
             {
-                "box": list(asdict(box).values()),
+                "box": [box.top, box.left, box.bottom, box.right],
                 "rasters": {name: [array.dtype.str, array.shape[0]] for name, array in arrays.items()},
                 "fill": [[*suspect, pixels] for suspect, pixels in suspects.items()],
                 "counts": counts,
