@@ -43,8 +43,8 @@ class Calls:
     def _call(self, commands: Sequence[Words]) -> list[Any]:
         connection = self._open()
         try:
-            packed = [part for words in commands for part in connection.pack_command(*words)]  # type: ignore[no-untyped-call]
-            connection.send_packed_command(packed, check_health=False)  # type: ignore[no-untyped-call]
+            packed = b"".join(part for words in commands for part in connection.pack_command(*words))  # type: ignore[no-untyped-call]
+            connection.send_packed_command([packed], check_health=False)  # type: ignore[no-untyped-call]
             replies = [_reply(connection) for _ in commands]
         except BaseException:
             self._give_back(connection)
