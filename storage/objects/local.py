@@ -8,6 +8,7 @@ content type that differs from the key's suffix is stored under `.penstock/types
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mimetypes
 import os
 import shutil
@@ -80,6 +81,8 @@ class LocalStore:
         self._mode = 0o600 if private else 0o666  # less the umask
         self._own = self.root / _OWN
         self._drafts = str(self._own / "tmp")
+        #: The names of drafts: random for each store, and counted in it.
+        self._unique, self._numbers = uuid.uuid4().hex, itertools.count()
         self._syncs = syncs or GroupSyncs(self.root)
         #: True once the store's own folder was seen: a store that is missing afterwards is away, not empty.
         self._seen = False
@@ -299,7 +302,8 @@ class LocalStore:
 
     def _write(self, opened: ExitStack, draft: Draft) -> None:
         self._path(draft.key)  # raises for a wrong key
-        name = f"{self._drafts}/{uuid.uuid4().hex}"
+        # A fork has the counter of this process, and another process id.
+        name = f"{self._drafts}/{self._unique}-{os.getpid()}-{next(self._numbers)}"
         opened_ns = time.monotonic_ns()
         try:
             descriptor = os.open(name, _NEW, self._mode)

@@ -59,7 +59,7 @@ class Draft:
         for tries_left in reversed(range(FOLDER_TRIES)):
             try:
                 if is_missing:
-                    self.folders += _make_folder(Path(folder), root)
+                    self.folders += _make_folder(folder, str(root))
                 (os.link if self.if_absent else os.rename)(self.temporary, target)
                 return self.folders.append(folder)
             except FileNotFoundError:
@@ -104,14 +104,19 @@ def in_the_way(target: Path) -> InvalidRequest:
     return InvalidRequest(f"{target.name!r} is, or lies under, another object's key")
 
 
-def _make_folder(folder: Path, root: Path) -> list[str]:
-    """Make a folder under `root`, which must exist; return the folder above each new folder."""
-    if folder == root or folder.is_dir():
-        return []
-    changed = _make_folder(folder.parent, root)
+def _make_folder(folder: str, root: str) -> list[str]:
+    """Make a folder under `root`, which must exist; return the folders above, down to the last new one.
+
+    The folder itself is tried first: nearly always it alone is missing.
+    """
+    above = folder.rpartition("/")[0]
     try:
-        folder.mkdir()
+        os.mkdir(folder)  # noqa: PTH102  (a path made of text)
+    except FileNotFoundError:
+        if above == root:
+            raise
+        return [*_make_folder(above, root), *_make_folder(folder, root)]
     except FileExistsError:
-        if not stat.S_ISDIR(folder.stat().st_mode):  # FileNotFoundError where a delete has removed it
-            raise NotADirectoryError(str(folder)) from None
-    return [*changed, str(folder.parent)]
+        if not stat.S_ISDIR(Path(folder).stat().st_mode):  # FileNotFoundError where a delete has removed it
+            raise NotADirectoryError(folder) from None
+    return [above]
