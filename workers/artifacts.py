@@ -63,7 +63,8 @@ class Sink:
         self._save = save
         self._show = show
         self._files: dict[str, Finished] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():  # that of a small job is used again
+            folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def files(self) -> Mapping[str, Finished]:

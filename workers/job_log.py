@@ -1,8 +1,9 @@
 """The lines of an attempt: what the processor and the runner said of the job, bounded.
 
 The processor's process writes its lines into memory of a fixed size, which the worker made before: so the lines before
-a crash are kept, the process can take no more memory by them, and no file is made on a disk. The engine passes on a
-runner's lines where the job is alone in the batch.
+a crash are kept, the process can take no more memory by them, and no file is made on a disk. A process keeps its memory
+for its next job, which is of the same tenant and model, until one of its jobs has written to it. The engine passes on
+a runner's lines where the job is alone in the batch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -59,6 +61,25 @@ class Part:
     cut: int
 
 
+class LineMemory:
+    """The memory for the lines of an IO process. Construction raises `OSError` where there is none."""
+
+    def __init__(self) -> None:
+        self.descriptor = _fixed_memory(MAX_FILE_BYTES)
+        #: True once lines were found in it: then it is no other job's.
+        self.is_used = False
+        self._is_sent = False
+
+    def to_send(self) -> int | None:
+        """Return the descriptor for the process, None from the second time on: the process has it by then."""
+        sent, self._is_sent = self._is_sent, True
+        return None if sent else self.descriptor
+
+    def close(self) -> None:
+        """Free it here."""
+        os.close(self.descriptor)
+
+
 class AttemptLog:
     """The lines of an attempt. Safe to use from many threads."""
 
@@ -72,27 +93,21 @@ class AttemptLog:
         self._parts = 0
         #: The part that was not stored yet.
         self._pending: Part | None = None
-        self._descriptor: int | None = None
+        self._memory: LineMemory | None = None
         self._read_bytes = 0
         self._begun = b""
 
-    def open_memory(self) -> int | None:
-        """Make the memory for the lines of the processor's process; return its descriptor, None without memory.
-
-        The descriptor stays this object's.
-        """
-        try:
-            self._descriptor = _fixed_memory(MAX_FILE_BYTES)
-        except OSError:  # a job without lines is better than none
-            return None
-        return self._descriptor
-
-    def close(self) -> None:
-        """Free the memory."""
+    @contextmanager
+    def reading(self, memory: LineMemory | None) -> Iterator[None]:
+        """Read the lines of a process from its memory while the block runs, and those that are left at its end."""
         with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+            self._memory = memory
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._add_written()
+                self._memory = None
 
     def hear_runner(self, level: str, text: str) -> None:
         """Add a line of the runner: a `Listener`."""
@@ -102,8 +117,7 @@ class AttemptLog:
     def next_part(self, *, last: bool) -> Part | None:
         """Return the lines to store next, None without any; the `last` part has the latest lines of all."""
         with self._lock:
-            for line in self._written():
-                self._add(line)
+            self._add_written()
             if self._pending is None and (self._first or (last and self._last)):
                 lines, self._first, cut = self._first, [], 0
                 if last:
@@ -133,14 +147,19 @@ class AttemptLog:
             self._last_bytes -= self._last.popleft().size_bytes
             self._cut += 1
 
-    def _written(self) -> Iterator[Line]:
-        """Yield the whole lines that the process has written since the last call."""
-        while self._descriptor is not None and self._read_bytes < MAX_FILE_BYTES:
-            found = os.pread(self._descriptor, 64 * 1024 if self._read_bytes else 4096, self._read_bytes).partition(
-                b"\0"
-            )[0]
+    def _add_written(self) -> None:
+        """Add the whole lines that the process has written since the last call. The lock must be held."""
+        if self._memory is not None:
+            for line in self._written(self._memory):
+                self._add(line)
+
+    def _written(self, memory: LineMemory) -> Iterator[Line]:
+        while self._read_bytes < MAX_FILE_BYTES:
+            size_bytes = 64 * 1024 if self._read_bytes else 4096
+            found = os.pread(memory.descriptor, size_bytes, self._read_bytes).partition(b"\0")[0]
             if not found:
                 return
+            memory.is_used = True
             self._read_bytes += len(found)
             *lines, self._begun = (self._begun + found).split(b"\n")
             self._begun = self._begun[-MAX_FILE_BYTES:]
@@ -181,22 +200,24 @@ def _fixed_memory(size_bytes: int) -> int:
 
 
 class LineFile:
-    """The process's side of the memory: a `Listener` that writes each line behind the one before."""
+    """The process's side of the memory: a `Listener` that writes each line of a job behind the one before."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take over the descriptor."""
+        """Write to a descriptor, which stays the caller's, while the memory is empty."""
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._written_bytes = 0
+        self._closed = False
 
     def __call__(self, level: str, text: str) -> None:
-        """Write a line; nothing once the memory is full."""
+        """Write a line; nothing once the memory is full, or after `close`."""
         row = json.dumps([round(time.time(), 6), level, text]).encode() + b"\n"
         with self._lock:
             at, self._written_bytes = self._written_bytes, self._written_bytes + len(row)
-        if at + len(row) <= MAX_FILE_BYTES:
-            os.pwrite(self._descriptor, row, at)
+            if at + len(row) <= MAX_FILE_BYTES and not self._closed:
+                os.pwrite(self._descriptor, row, at)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._descriptor)
+        """Write no more lines: a thread that outlives its job would write into the next one's."""
+        with self._lock:
+            self._closed = True

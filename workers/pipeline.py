@@ -108,7 +108,6 @@ class Pipeline:
             self.heartbeat.watching(attempt),
             structlog.contextvars.bound_contextvars(**ids),
             self.rooms.folder(claim) as folder,
-            closing(attempt.lines),
         ):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
             try:
@@ -177,7 +176,7 @@ class Pipeline:
                 self.engine.load(runnable.model, check=attempt.check)
             work = Work(
                 runnable.model, attempt.claim.submission.input, dict(media.files), folder / ARTIFACTS, tenant,
-                folder.parent, attempt.lines.open_memory(), media, None if part is None else (part.first, part.last),
+                folder.parent, attempt.lines, media, None if part is None else (part.first, part.last),
             )  # fmt: skip
             checkpoints = self._checkpoints(attempt, work.model, folder / "checkpoints")
             processed = self._infer(attempt, work, checkpoints, media)

@@ -25,6 +25,7 @@ from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints, NoCheckpoints
 from penstock.workers.engine.base import Check
 from penstock.workers.engine.runners import Runners
+from penstock.workers.job_log import AttemptLog
 from penstock.workers.job_media import MediaRequests, NoRequests
 from penstock.workers.pairs import checked_entry
 from penstock.workers.software import loaded_software
@@ -50,9 +51,8 @@ class Work:
     #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files. Its
     #: path is absolute and without links, and `folder` is below it. None = `folder` alone.
     room: Path | None = None
-    #: Descriptor of the memory for the lines that the processor logs or prints in an IO process; None = nobody reads
-    #: them.
-    lines: int | None = None
+    #: The lines that the processor logs or prints in an IO process go there; None = nobody reads them.
+    lines: AttemptLog | None = None
     #: Answers the processor's requests for further media and ranges.
     requests: MediaRequests = NO_REQUESTS
     #: First and last unit of the part of a job that is to be computed; None for the whole job.

@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from penstock.intake.local_media import FOLDER_PREFIX
 from penstock.jobs import Claim
@@ -19,18 +21,28 @@ from penstock.jobs import Claim
 #: Number of rooms from which empty ones are removed, and seconds that they must have been empty: longer than an IO
 #: process is used.
 MANY, EMPTY_S = 1000, 300.0
+#: Seconds since the last change of a folder from which on a look at it is remembered: file systems round the time of a
+#: change, some to 2 s, and a change in the same step of the clock could not be told from the one before.
+RESTED_S = 2.5
 #: Name of the folder of an attempt in which its processor makes files.
 ARTIFACTS = "artifacts"
+
+
+#: Device, number and time of the last change of folders, in nanoseconds.
+_State: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class Rooms:
     """The rooms of a worker. Safe to use from many threads."""
 
-    def __init__(self, spool: Path, *, shared: bool, many: int = MANY) -> None:
+    def __init__(
+        self, spool: Path, *, shared: bool, many: int = MANY, clock: Callable[[], float] = time.time
+    ) -> None:  # fmt: skip
         """Make rooms in `spool`: for the jobs of one tenant and model if they are `shared`, else for one attempt.
 
-        Their paths are absolute, without links.
+        Their paths are absolute, without links. `clock` returns the seconds since the epoch.
         """
+        self._clock = clock
         self._spool = spool.resolve()
         self._shared = shared
         self._many = many
@@ -41,6 +53,9 @@ class Rooms:
         self._folders: dict[Path, set[Path]] = defaultdict(set)
         #: Folders that earlier attempts left as they found them, by room: making one anew costs more than a look.
         self._spare: dict[Path, list[Path]] = defaultdict(list)
+        #: The state of folders that were clean, and of rooms with their entries then, where a look is remembered.
+        self._clean: dict[Path, _State] = {}
+        self._listed: dict[Path, tuple[_State, frozenset[Path]]] = {}
 
     @contextmanager
     def folder(self, claim: Claim) -> Iterator[Path]:
@@ -59,18 +74,47 @@ class Rooms:
         try:
             yield folder
         finally:
-            clean = self._shared and _is_clean(folder)
+            clean = self._shared and self._is_clean(folder)
+            state = _state(room)
             with self._lock:
                 self._folders[room].discard(folder)
                 if clean:
                     self._spare[room].append(folder)
-                left = _entries(room) - self._folders[room] - set(self._spare[room])
+                left = self._entries(room, state) - self._folders[room] - set(self._spare[room])
                 if not self._folders[room]:
                     del self._folders[room]
             for path in left:
                 _remove(path)
             if not self._shared:
                 _remove(room)
+
+    def _is_clean(self, folder: Path) -> bool:
+        """Return `_is_clean` of a folder: as before if neither it nor its folder of artifacts has changed since."""
+        state = _state(folder, folder / ARTIFACTS)
+        if state is not None and self._clean.get(folder) == state:
+            return True
+        clean = _is_clean(folder)
+        if clean and state is not None and self._has_rested(state):
+            self._clean[folder] = state
+        else:
+            self._clean.pop(folder, None)
+        return clean
+
+    def _entries(self, room: Path, state: _State | None) -> frozenset[Path]:
+        """Return the entries of a room that has this state. The lock must be held."""
+        if state is not None and (known := self._listed.get(room)) is not None and known[0] == state:
+            return known[1]
+        found = frozenset(_entries(room))
+        if state is not None and self._has_rested(state):
+            self._listed[room] = state, found
+        else:
+            self._listed.pop(room, None)
+        return found
+
+    def _has_rested(self, state: _State) -> bool:
+        """Return True where a state is old enough to be distinguished from every later one."""
+        changed_s = max(changed_ns for _, _, changed_ns in state) / 1e9
+        return 0 < changed_s < self._clock() - RESTED_S
 
     def _name(self, claim: Claim) -> str:
         parts = [claim.key.tenant, claim.submission.model]
@@ -91,8 +135,25 @@ class Rooms:
             with suppress(OSError):  # not empty
                 if room not in self._folders and time.time() - room.stat().st_mtime > EMPTY_S:
                     for spare in self._spare.pop(room, ()):
+                        self._clean.pop(spare, None)
                         _remove(spare)
+                    self._listed.pop(room, None)
                     room.rmdir()
+
+
+def _state(*folders: Path) -> _State | None:
+    """Return the identity of folders and the time of their last change; None where one is missing, or is no folder.
+
+    Whatever makes, removes or renames an entry of a folder, or changes its mode, sets this time to the current one. No
+    process can set it to another.
+    """
+    try:
+        found = [os.lstat(folder) for folder in folders]
+    except OSError:
+        return None
+    if not all(stat.S_ISDIR(each.st_mode) for each in found):
+        return None
+    return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in found)
 
 
 def _is_clean(folder: Path) -> bool:

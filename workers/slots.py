@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
@@ -52,9 +53,9 @@ class NextClaim:
     same jobs.
     """
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, nonce: str) -> None:
         self.queue = queue
-        self.nonce = uuid.uuid4().hex
+        self.nonce = nonce
         self.claims: tuple[Claim, ...] | None = None
         self.was_sent = False
         #: Monotonic time at which the slot's time to listen ends, never later than in Redis.
@@ -87,6 +88,8 @@ class Slots:
         claimed.
         """
         self.worker = worker or uuid.uuid4().hex
+        #: The nonces of claims: random for this object, and counted in it.
+        self._unique, self._numbers = uuid.uuid4().hex, itertools.count()
         self._settings = settings
         self._store = store
         self._served = served
@@ -131,14 +134,14 @@ class Slots:
             return 0
         try:
             done = 0
-            wanted: NextClaim | None = NextClaim(queue)
+            wanted: NextClaim | None = self._next_claim(queue)
             while wanted is not None and (claims := self._claim(wanted, listens=done > 0)) is not None:
                 while claims:
-                    wanted = NextClaim(wanted.queue)
+                    wanted = self._next_claim(wanted.queue)
                     done, claims = done + len(claims), self._run_all(claims, wanted)
                 if claims is not None:  # else the same claim again: Redis may have made it, and its reply was lost
                     rung = self._wait_for_ring(wanted.listens_until_s) if done else None
-                    wanted = None if rung is None else NextClaim(rung)
+                    wanted = None if rung is None else self._next_claim(rung)
             return done
         finally:
             self._claimed_at = time.monotonic()
@@ -290,6 +293,9 @@ class Slots:
             return None
         finally:
             self._listening.discard(slot)
+
+    def _next_claim(self, queue: str) -> NextClaim:
+        return NextClaim(queue, f"{self._unique}-{next(self._numbers)}")
 
     def _slot(self) -> str:
         return f"{self.worker}:{threading.get_ident()}"

@@ -84,6 +84,7 @@ class GroupSyncs:
 
         Raises an `OSError` if a write of the group failed. A folder that is gone is no error.
         """
+        targets = list(dict.fromkeys(targets))  # puts of one tenant have the folder of its jobs in common
         if len(targets) < LEAST_GROUP and self._alone.acquire(blocking=False):
             try:
                 return _fsync_all(targets)

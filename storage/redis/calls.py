@@ -6,6 +6,8 @@ the call. redis-py opens the connections, logs in, packs commands and reads repl
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -43,8 +45,8 @@ class Calls:
     def _call(self, commands: Sequence[Words]) -> list[Any]:
         connection = self._open()
         try:
-            packed = [part for words in commands for part in connection.pack_command(*words)]  # type: ignore[no-untyped-call]
-            connection.send_packed_command(packed, check_health=False)  # type: ignore[no-untyped-call]
+            packed = b"".join(part for words in commands for part in connection.pack_command(*words))  # type: ignore[no-untyped-call]
+            connection.send_packed_command([packed], check_health=False)  # type: ignore[no-untyped-call]
             replies = [_reply(connection) for _ in commands]
         except BaseException:
             self._give_back(connection)
@@ -56,6 +58,7 @@ class Calls:
         with suppress(IndexError):
             return self._free.pop()
         connection: Connection = self._pool.get_connection()
+        _wait_in_kernel(connection)
         return connection
 
     def _close_free(self, _error: Exception | None = None) -> None:
@@ -67,6 +70,20 @@ class Calls:
     def _give_back(self, connection: Connection) -> None:
         connection.disconnect()  # type: ignore[no-untyped-call]
         self._pool.release(connection)
+
+
+def _wait_in_kernel(connection: Connection) -> None:
+    """Leave the time limit of each wait to the kernel: Python would look with `poll` before each call of the socket.
+
+    A wait that ends by it is then redis-py's `ConnectionError` in place of its `TimeoutError`; both are tried again.
+    """
+    end = connection._get_socket()
+    timeout_s = end.gettimeout() if type(end) is socket.socket else None  # TLS waits by itself
+    if end is not None and timeout_s:
+        limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, limit)
+        end.settimeout(None)
 
 
 def _reply(connection: Connection) -> Any:

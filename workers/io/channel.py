@@ -34,6 +34,9 @@ _AHEAD_BYTES = 8192
 #: Seconds between two ticks of a wait.
 TICK_S = 0.1
 
+#: The same, as the kernel's `struct timeval`.
+_TICK = struct.pack("@ll", 0, int(TICK_S * 1_000_000))
+
 _PREFIX = struct.Struct("<BIQ")
 _JSON = json.JSONEncoder(ensure_ascii=False)
 #: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
@@ -97,9 +100,12 @@ class Channel:
         #: Bytes that were read ahead, and the descriptor that came with them.
         self._there = bytearray()
         self._descriptor: int | None = None
-        #: A wait for each event: one thread waits to receive, and one at a time to send.
-        self._waits = {event: _wait_for(end, event) for event in (select.POLLIN, select.POLLOUT)}
-        end.setblocking(patient)
+        #: The flag of sends, which wait with `_room`: one in the kernel would end at a tick for each piece.
+        self._flag = 0 if patient else socket.MSG_DONTWAIT
+        self._room = _wait_for(end, select.POLLOUT)
+        end.setblocking(True)
+        if not patient:  # a receive waits for one tick in the kernel: one call in place of two
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
 
     def send(
         self, kind: str, values: Mapping[str, Value] | None = None, /, *, tick: Tick = _forever,
@@ -205,12 +211,12 @@ class Channel:
         buffers, files = [prefix, *parts], [] if descriptor is None else [array("i", [descriptor])]
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, each) for each in files]
         with self._sending:
-            sent = self._with_ticks(tick, select.POLLOUT, self._socket.sendmsg, buffers, ancillary)
+            sent = self._sent(tick, self._socket.sendmsg, buffers, ancillary, self._flag)
             for part in buffers:
                 left = memoryview(part)[sent:]
                 sent = max(0, sent - len(part))
                 while left:
-                    left = left[self._with_ticks(tick, select.POLLOUT, self._socket.send, left) :]
+                    left = left[self._sent(tick, self._socket.send, left, self._flag) :]
 
     def _read_prefix(self, tick: Tick) -> tuple[bytes, int | None]:
         """Return the next message's prefix, and the descriptor that came with the message."""
@@ -226,13 +232,10 @@ class Channel:
 
     def _read_ahead(self, tick: Tick) -> None:
         """Read what has arrived, at most one descriptor with it."""
-        if not self._patient:
-            tick()
-            self._wait(select.POLLIN)  # before the first try, which would nearly always be in vain
         # Behind a descriptor may lie the next message with its own.
         size = _AHEAD_BYTES if self._descriptor is None else _PREFIX.size - len(self._there)
         args = self._socket, size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        data, descriptors, *_ = self._with_ticks(tick, select.POLLIN, socket.recv_fds, *args)
+        data, descriptors, *_ = self._received(tick, socket.recv_fds, *args)
         if descriptors:
             self._drop_descriptor()  # the other side sent one amid a message: it is not trusted with any
             self._descriptor = descriptors[0]
@@ -263,26 +266,33 @@ class Channel:
         buffer.extend(bytes(count - got))
         left = memoryview(buffer)[got:]
         while left:
-            got = self._with_ticks(tick, select.POLLIN, self._socket.recv_into, left)
+            got = self._received(tick, self._socket.recv_into, left)
             if not got:
                 raise Disconnected
             left = left[got:]
         return buffer
 
-    def _with_ticks(self, tick: Tick, event: int, act: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the socket until it need not wait any more; `event` is what it waits for."""
+    def _sent(self, tick: Tick, send: Callable[..., int], *args: Any) -> int:
+        """Send as much as the socket has room for, at least one byte; return its size."""
         while True:
             tick()
             try:
-                return act(*args)
+                return send(*args)
             except BlockingIOError:
-                self._wait(event)
+                self._room.poll(TICK_S * 1000)
             except OSError as error:
                 raise Disconnected from error
 
-    def _wait(self, event: int) -> None:
-        """Wait for an event of the socket, or one tick."""
-        self._waits[event].poll(TICK_S * 1000)
+    def _received(self, tick: Tick, receive: Callable[..., Any], *args: Any) -> Any:
+        """Receive what has arrived, at least one byte, or the other side's end."""
+        while True:
+            tick()
+            try:
+                return receive(*args)
+            except BlockingIOError:  # nothing came within a tick
+                continue
+            except OSError as error:
+                raise Disconnected from error
 
 
 def _wait_for(end: socket.socket, event: int) -> select.poll:

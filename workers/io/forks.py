@@ -20,6 +20,7 @@ import structlog
 from penstock.errors import MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed, ServiceError
 from penstock.workers.io import sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message, Tick
+from penstock.workers.job_log import LineMemory
 
 #: Seconds that the fork server has to import everything, and later to fork or to end a process.
 START_S, ANSWER_S = 120.0, 30.0
@@ -336,6 +337,8 @@ class IOProcess(Forked):
         self.grown_bytes = 0
         #: The tenant and the model, as JSON, that it serves.
         self.serves = "", ""
+        #: The memory for the lines of its jobs; None before it has one.
+        self.lines: LineMemory | None = None
         #: Number of its jobs.
         self.jobs = 0
         self.born_at = self.idle_since = time.monotonic()
@@ -345,10 +348,25 @@ class IOProcess(Forked):
         """True while an idle process still waits. An idle process sends nothing, so anything readable is its end."""
         return not self.ended and not self.channel.readable()
 
+    def line_memory(self) -> LineMemory | None:
+        """Return memory for the lines of its next job, None where there is none: that job has no lines."""
+        if self.lines is not None and self.lines.is_used:
+            self._drop_lines()
+        if self.lines is None:
+            with suppress(OSError):
+                self.lines = LineMemory()
+        return self.lines
+
     def close(self) -> None:
         """End the process and free its resources here. The object must not be used afterwards."""
         super().close()
         self.memory.close()
+        self._drop_lines()
+
+    def _drop_lines(self) -> None:
+        if self.lines is not None:
+            self.lines.close()
+            self.lines = None
 
 
 def _relay(process: subprocess.Popen[bytes]) -> None:

@@ -41,6 +41,7 @@ from penstock.workers.io.session import (
     settle,
 )
 from penstock.workers.io.work_json import work_from_json, work_to_json
+from penstock.workers.job_log import AttemptLog
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
 
@@ -114,7 +115,9 @@ class IOPool:
         # Created first: the process may begin its second half at once, and write there.
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
         with self._using(work, limits) as process, ExitStack() as conversation:
-            send_request(process, limits, "job", descriptor=work.lines, **work_to_json(work))
+            lines = None if work.lines is None else process.lines
+            new = None if lines is None else lines.to_send()
+            send_request(process, limits, "job", descriptor=new, lines=lines is not None, **work_to_json(work))
             if not process.loaded:
                 if receive(process, process.channel, limits, LOADING).kind != "loaded":
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")
@@ -187,10 +190,13 @@ class IOPool:
         process.idle = process.settling = False
         process.jobs += 1
         try:
-            yield process
+            with _reading(process, work.lines):
+                try:
+                    yield process
+                finally:
+                    if process.settling:
+                        settle(process)
         finally:
-            if process.settling:
-                settle(process)
             self._release(process)
 
     def _acquire(self, work: Work, limits: WaitLimits) -> IOProcess:
@@ -378,6 +384,16 @@ class IOPool:
                 if sandbox.threads(process.pid) > sandbox.MAX_THREADS:
                     process.doom = f"started more than {sandbox.MAX_THREADS} threads"
                     process.end()
+
+
+@contextmanager
+def _reading(process: IOProcess, lines: AttemptLog | None) -> Iterator[None]:
+    """Read the lines that a process writes during a job, up to the last."""
+    if lines is None:
+        yield
+        return
+    with lines.reading(process.line_memory()):
+        yield
 
 
 @contextmanager

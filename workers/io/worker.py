@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.intake.local_media import LocalMedia, safe_name
 from penstock.listening import hear_prints, listening
 from penstock.models import Model
-from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
+from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
@@ -62,43 +62,53 @@ class IOWorker:
         self._loaded = loaded
         self._memory_bytes = memory_bytes
         self._fresh_bytes = sandbox.private_bytes()
+        #: Descriptor of the memory for lines; None before a job brings it.
+        self._lines: int | None = None
 
     def work(self) -> None:
         """Answer requests until the worker closes the connection."""
         try:
             while True:
                 message = self._channel.receive()
-                with (
-                    structlog.contextvars.bound_contextvars(**message.header["log"]),
-                    _told_to(message.descriptor),
-                ):
-                    idle = self._do(message)
-                del message  # else its arrays would live until the next job
-                if not idle:
-                    self._channel.send("idle", grown_bytes=self._grown_bytes())
+                self._take_lines(message.descriptor)
+                lines = self._lines if message.header["lines"] else None
+                with structlog.contextvars.bound_contextvars(**message.header["log"]):
+                    with _told_to(lines):
+                        result = self._do(message)
+                    del message  # else its arrays would live until the next job
+                    # All lines are written by now: the worker reads them when it has this.
+                    if result is None or not self._send_last(result):
+                        self._channel.send("idle", grown_bytes=self._grown_bytes())
         except Disconnected:
             return
+
+    def _take_lines(self, descriptor: int | None) -> None:
+        """Write the lines of this job and later ones into other memory, if there is any."""
+        if descriptor is not None:
+            if self._lines is not None:
+                os.close(self._lines)
+            self._lines = descriptor
 
     def _hang_up(self) -> None:
         """Close the conversations in a child that a processor forked: they belong to this process."""
         for channel in self._conversations:
             channel.close()
 
-    def _do(self, message: Message) -> bool:
+    def _do(self, message: Message) -> Result | None:
         """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end.
 
-        Returns True where the answer has told that this process is idle.
+        Returns the result where nothing was left to clean up: it is not sent yet.
         """
         with ExitStack() as afterwards:
             try:
                 return self._run(message, afterwards)
             except (Disconnected, JobStopped):
-                return False  # if the worker has ended, no further message arrives
+                return None  # if the worker has ended, no further message arrives
             except BaseException as error:
                 self._report(self._channel, error)
-                return False
+                return None
 
-    def _run(self, message: Message, afterwards: ExitStack) -> bool:
+    def _run(self, message: Message, afterwards: ExitStack) -> Result | None:
         processor, work = self._load(), work_from_json(self._model, message.header)
         _keep_temporary_files_in(work.folder)
         if not self._loaded:
@@ -114,10 +124,22 @@ class IOWorker:
             self._begin_to_feed(left, afterwards)
         result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
         result = checked_result(result.text, result.data)
-        # After a job whose prompts went with the plan, nothing is left to clean up.
-        idle: dict[str, Any] = {"grown_bytes": self._grown_bytes()} if left is None else {}
+        if left is None:
+            return result
+        self._send(result, {})
+        return None
+
+    def _send_last(self, result: Result) -> bool:
+        """Send a result and that this process is idle; False where the result could not be sent, which is reported."""
+        try:
+            self._send(result, {"grown_bytes": self._grown_bytes()})
+        except PenstockError as error:
+            self._report(self._channel, error)
+            return False
+        return True
+
+    def _send(self, result: Result, idle: dict[str, Any]) -> None:
         self._channel.send("result", text=result.text, data=result.data, software=loaded_software(), **idle)
-        return left is None
 
     def _announce(self, prepared: Prepared[Any], *, early: bool, fills: bool) -> Iterator[Prompt] | None:
         """Send the plan of the first half; return the prompts, or None where the only one went with the plan.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
-from penstock.workers.job_log import FIRST_BYTES, LAST_BYTES, MAX_FILE_BYTES, AttemptLog, LineFile
+from penstock.workers.job_log import FIRST_BYTES, LAST_BYTES, MAX_FILE_BYTES, AttemptLog, LineFile, LineMemory
 
 
 def said(log: AttemptLog, *, last: bool = True) -> list[str]:
@@ -43,29 +44,53 @@ def test_a_part_that_was_not_stored_is_the_same_again() -> None:
     assert said(log) == ["two"]
 
 
-def memory_of(log: AttemptLog) -> int:
-    descriptor = log.open_memory()
-    assert descriptor is not None
-    return descriptor
+@pytest.fixture
+def memory() -> Iterator[LineMemory]:
+    memory = LineMemory()
+    yield memory
+    memory.close()
 
 
-def test_lines_of_a_process_are_read_as_they_come_and_half_of_one_waits() -> None:
+def test_lines_of_a_process_are_read_as_they_come_and_half_of_one_waits(memory: LineMemory) -> None:
     log = AttemptLog()
-    memory = memory_of(log)
-    line_file = LineFile(os.dup(memory))
-    line_file("warning", "whole")
-    assert said(log, last=False) == ["whole"]
-    at = len(os.pread(memory, 1000, 0).rstrip(b"\0"))
-    os.pwrite(memory, b'[1, "info", "ha', at)
-    assert said(log, last=False) == []
-    os.pwrite(memory, b'lf"]\n', at + 15)
-    part = log.next_part(last=True)
+    with log.reading(memory):
+        LineFile(memory.descriptor)("warning", "whole")
+        assert said(log, last=False) == ["whole"]
+        at = len(os.pread(memory.descriptor, 1000, 0).rstrip(b"\0"))
+        os.pwrite(memory.descriptor, b'[1, "info", "ha', at)
+        assert said(log, last=False) == []
+        os.pwrite(memory.descriptor, b'lf"]\n', at + 15)
+        part = log.next_part(last=True)
     assert part is not None
     [line] = part.lines
     assert (line.text, line.source, line.level) == ("half", "processor", "info")
     assert line.at_s > 1_700_000_000  # a time from far away is not believed
+
+
+def test_lines_that_nobody_has_read_at_the_end_are_kept_and_the_memory_counts_as_used(memory: LineMemory) -> None:
+    log = AttemptLog()
+    with log.reading(memory):
+        assert not memory.is_used
+        LineFile(memory.descriptor)("info", "the last")
+    assert memory.is_used
+    LineFile(memory.descriptor)("info", "of another job")
+    assert said(log) == ["the last"]
+
+
+def test_a_memory_is_sent_once_and_not_used_while_no_line_comes(memory: LineMemory) -> None:
+    assert (memory.to_send(), memory.to_send()) == (memory.descriptor, None)
+    log = AttemptLog()
+    with log.reading(memory):
+        assert said(log) == []
+    assert not memory.is_used
+
+
+def test_a_thread_that_outlives_its_job_writes_no_line_into_the_next_ones(memory: LineMemory) -> None:
+    log, line_file = AttemptLog(), LineFile(memory.descriptor)
     line_file.close()
-    log.close()
+    with log.reading(memory):
+        line_file("info", "late")
+    assert said(log) == []
 
 
 @pytest.mark.parametrize(
@@ -80,37 +105,34 @@ def test_lines_of_a_process_are_read_as_they_come_and_half_of_one_waits() -> Non
         (b'[1, "info", "key penstock_abcdefghij0123_SECRET0"]', "key penstock_abcdefghij0123_[redacted]"),
     ],
 )
-def test_a_process_may_write_anything(row: bytes, text: str) -> None:
+def test_a_process_may_write_anything(memory: LineMemory, row: bytes, text: str) -> None:
     log = AttemptLog()
-    os.pwrite(memory_of(log), row + b"\n", 0)
-    assert said(log) == [text]
-    log.close()
+    with log.reading(memory):
+        os.pwrite(memory.descriptor, row + b"\n", 0)
+        assert said(log) == [text]
     assert said(log) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the size is fixed on Linux only")
-def test_a_process_can_neither_grow_nor_shrink_its_memory() -> None:
-    log = AttemptLog()
-    memory = memory_of(log)
+def test_a_process_can_neither_grow_nor_shrink_its_memory(memory: LineMemory) -> None:
     for act in (
-        lambda: os.truncate(memory, 4 * MAX_FILE_BYTES),
-        lambda: os.truncate(memory, 0),
-        lambda: os.pwrite(memory, b"x", MAX_FILE_BYTES),
+        lambda: os.truncate(memory.descriptor, 4 * MAX_FILE_BYTES),
+        lambda: os.truncate(memory.descriptor, 0),
+        lambda: os.pwrite(memory.descriptor, b"x", MAX_FILE_BYTES),
     ):
         with pytest.raises(PermissionError):
             act()
-    os.pwrite(memory, b"x" * MAX_FILE_BYTES, 0)  # one line without an end
-    assert said(log) == []
-    log.close()
-
-
-def test_a_full_memory_takes_no_more_lines() -> None:
     log = AttemptLog()
-    line_file = LineFile(os.dup(memory_of(log)))
-    for _ in range(MAX_FILE_BYTES // 1000 + 10):
-        line_file("info", "x" * 1000)
-    part = log.next_part(last=True)
+    with log.reading(memory):
+        os.pwrite(memory.descriptor, b"x" * MAX_FILE_BYTES, 0)  # one line without an end
+        assert said(log) == []
+
+
+def test_a_full_memory_takes_no_more_lines(memory: LineMemory) -> None:
+    log, line_file = AttemptLog(), LineFile(memory.descriptor)
+    with log.reading(memory):
+        for _ in range(MAX_FILE_BYTES // 1000 + 10):
+            line_file("info", "x" * 1000)
+        part = log.next_part(last=True)
     assert part is not None
     assert part.lines[0].text == "x" * 1000
-    line_file.close()
-    log.close()
