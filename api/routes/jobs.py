@@ -46,6 +46,7 @@ from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
 from penstock.storage.redis.listing import Page
 from penstock.storage.redis.records import Submitted
+from penstock.storage.redis.scripts import one_patience
 from penstock.storage.redis.usage import job_usage
 
 T = TypeVar("T")
@@ -232,14 +233,15 @@ async def page_of(api: Services, tenant: str, query: JobQuery, statuses: Collect
     Short reads leave Redis free for other requests in between.
     """
     page = Page((), query.cursor)
-    for _ in range(MAX_PAGES):
-        page = await api.jobs.run(listing.list_jobs(
-            tenant, cursor=page.next_cursor, limit=query.limit, status=statuses or query.status, model=query.model,
-            created_after_s=query.after_s, created_before_s=query.before_s,
-            metadata=query.metadata, batch_id=query.batch_id,
-        ))  # fmt: skip
-        if page.jobs or page.next_cursor is None:
-            break
+    with one_patience():
+        for _ in range(MAX_PAGES):
+            page = await api.jobs.run(listing.list_jobs(
+                tenant, cursor=page.next_cursor, limit=query.limit, status=statuses or query.status, model=query.model,
+                created_after_s=query.after_s, created_before_s=query.before_s,
+                metadata=query.metadata, batch_id=query.batch_id,
+            ))  # fmt: skip
+            if page.jobs or page.next_cursor is None:
+                break
     return page
 
 

@@ -41,6 +41,7 @@ from penstock.storage.objects.base import ObjectStore, Put
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
+from penstock.storage.redis.scripts import one_patience
 
 T = TypeVar("T")
 
@@ -299,7 +300,11 @@ class AsyncJournal:
         self._puts = puts or GroupedPuts()
 
     async def run(self, flow: Flow[T]) -> T:
-        """Perform a flow and return its result; raise its errors unchanged."""
+        """Perform a flow, within one time limit for its commands; return its result, raise its errors unchanged."""
+        with one_patience():
+            return await self._run(flow)
+
+    async def _run(self, flow: Flow[T]) -> T:
         result: Any = None
         error: PenstockError | None = None
         while True:

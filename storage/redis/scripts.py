@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -319,21 +320,38 @@ def _parsed(command: Command[Any], reply: Any) -> Any:
         return error
 
 
-#: Seconds that an API call of a client which has not waited yet may take.
+#: Seconds that an API call may take.
 TIMEOUT_S = 3.3
-#: Seconds that each API call may take at least, however long its client has waited.
+#: Seconds after the begin of a request at which its calls must have ended (`one_patience`).
+REQUEST_S = 4.0
+#: Seconds that each API call may take at least, however long its request has lasted.
 LEAST_TIMEOUT_S = 0.5
-_waited_s: ContextVar[float] = ContextVar("waited_s", default=0.0)
+_begun_s: ContextVar[float | None] = ContextVar("begun_s", default=None)
 
 
 @contextmanager
-def after_waiting(waited_s: float) -> Iterator[None]:
-    """Shorten the time limit of this task's calls inside the block by the seconds that their client has waited."""
-    token = _waited_s.set(waited_s)
+def one_patience() -> Iterator[None]:
+    """Let the calls of this task inside the block share `REQUEST_S`, with all that happens between them.
+
+    A block inside another one shares the outer one's time. Without it, a request of several calls would wait for a
+    time-out after each slow answer.
+    """
+    if _begun_s.get() is not None:
+        yield
+        return
+    token = _begun_s.set(time.monotonic())
     try:
         yield
     finally:
-        _waited_s.reset(token)
+        _begun_s.reset(token)
+
+
+def _limit_s(longest_s: float) -> float:
+    """Return the seconds that this task's next call may take, where a call takes no longer than `longest_s`."""
+    begun_s = _begun_s.get()
+    if begun_s is None:
+        return longest_s
+    return min(longest_s, max(LEAST_TIMEOUT_S, begun_s + REQUEST_S - time.monotonic()))
 
 
 class AsyncJobStore:
@@ -370,12 +388,11 @@ class AsyncJobStore:
     async def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none.
 
-        After a time-out, commands fail at once (`Breaker`), and so do those in progress. A client that has waited in
-        line waits less (`after_waiting`).
+        After a time-out, commands fail at once (`Breaker`), and so do those in progress. Inside `one_patience`, a later
+        command of a request waits less.
         """
         self._breaker.admit()
-        waited_s, answers = _waited_s.get(), self._answers
-        limit = asyncio.timeout(max(LEAST_TIMEOUT_S, self._timeout_s - waited_s) if waited_s else self._timeout_s)
+        answers, limit = self._answers, asyncio.timeout(_limit_s(self._timeout_s))
         try:
             async with limit:
                 self._limits.add(limit)

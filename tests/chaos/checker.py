@@ -83,7 +83,7 @@ def impatient(history: History, patience_s: float) -> Iterator[str]:
     """Yield answers that took too long, and refusals for a while that do not say for how long."""
     for answer in history.answers:
         if answer.took_s > patience_s:
-            yield f"{answer.what} {answer.id}: took {answer.took_s:.1f} s"
+            yield f"{answer.what} {answer.id}: took {answer.took_s:.1f} s, status {answer.status}"
         if answer.status in (429, 503) and not answer.retry_after:
             yield f"{answer.what} {answer.id}: {answer.status} without Retry-After"
         if answer.status == 500:

@@ -50,6 +50,18 @@ def test_a_job_behind_many_lanes_is_found_by_its_model(crowded: JobStore) -> Non
     assert pages_read(crowded) <= 10
 
 
+def test_new_lanes_are_served_in_the_order_of_their_first_jobs(store: JobStore) -> None:
+    """Whatever their names, before those that were served; and those of older releases, without a time, come first."""
+    submit(store, "a", MANY, tenant="m")
+    submit(store, "b", MANY, tenant="m")
+    assert [held.key.tenant for held in claim(store)] == ["m"]
+    for tenant in ("z", "c", "k"):
+        submit(store, "a", MANY, tenant=tenant)
+    submit(store, "a", MANY, tenant="old")
+    store.client.zadd(LANES, {"m/old": 0})
+    assert [held.key.tenant for held in claim(store, 9)] == ["old", "z", "c", "k", "m"]
+
+
 def test_own_lanes_take_turns(crowded: JobStore) -> None:
     for tenant in ("x", "y", "z"):
         for job_id in "abc":

@@ -1,64 +1,131 @@
-"""A submission that waited in line before Redis hung waits that much less for its refusal."""
+"""The calls of one request share its time: a client waits for one time-out, however many answers come late."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from penstock.errors import RedisUnavailable
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore
-from penstock.storage.redis.scripts import LEAST_TIMEOUT_S, TIMEOUT_S, after_waiting
-from tests.support.valkey import start_valkey
+from penstock.storage.redis.scripts import LEAST_TIMEOUT_S, TIMEOUT_S, one_patience
+from tests.chaos.proxy import Mode, Proxy
+from tests.support.service import assert_problem, serving
+from tests.support.valkey import ValkeyProcess, start_valkey
+
+T = TypeVar("T")
+#: A call that takes this long is answered. Two of them are more than a request may take.
+LATE_S = 2.4
 
 
-@pytest.mark.parametrize("waited_s", [TIMEOUT_S - 1, 60.0])
-async def test_the_time_in_line_counts_in_the_time_limit(tmp_path: Path, waited_s: float) -> None:
-    own = start_valkey(tmp_path / "valkey")
-    jobs = AsyncJobStore.open(own.url)
-    try:
-        await jobs.run(records.ping())
-        with own.hanging():
-            begun_s = time.monotonic()
-            with after_waiting(waited_s), pytest.raises(RedisUnavailable):
-                await jobs.run(records.ping())
-            assert time.monotonic() - begun_s >= LEAST_TIMEOUT_S
-            others = await asyncio.gather(*(jobs.run(records.ping()) for _ in range(20)), return_exceptions=True)
-            assert {type(other) for other in others} == {RedisUnavailable}
-            assert time.monotonic() - begun_s < TIMEOUT_S  # nobody waited for a time-out of its own
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    await jobs.run(records.ping())
-                    break
-                except RedisUnavailable:
-                    await asyncio.sleep(0.05)
-    finally:
-        await jobs.close()
-        own.kill()
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[ValkeyProcess]:
+    valkey = start_valkey(tmp_path / "valkey")
+    yield valkey
+    valkey.kill()
 
 
-async def test_one_time_out_ends_the_calls_that_wait_behind_it(tmp_path: Path) -> None:
-    own = start_valkey(tmp_path / "valkey")
-    jobs = AsyncJobStore.open(own.url)
+async def answered(call: Callable[[], Awaitable[T]]) -> T:
+    """Return the answer to a call that is tried until the store answers."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except RedisUnavailable:
+                await asyncio.sleep(0.05)
 
-    async def call() -> float:
-        begun_s = time.monotonic()
-        with pytest.raises(RedisUnavailable):
+
+async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
+    with Proxy(own.port) as proxy:
+        jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
+        try:
             await jobs.run(records.ping())
-        return time.monotonic() - begun_s
+            proxy.set(Mode.SLOW, delay_s=LATE_S)
+            with one_patience():
+                with pytest.raises(RedisUnavailable):
+                    for _ in range(2):
+                        with one_patience():  # no time of its own
+                            await jobs.run(records.ping())
+                proxy.set(Mode.PASS)
+                proxy.cut()
+                await answered(lambda: jobs.run(records.ping()))  # its time is over, and it may still call
+        finally:
+            await jobs.close()
 
-    try:
-        await jobs.run(records.ping())
-        with own.hanging():
-            with after_waiting(TIMEOUT_S - 1):
-                first = asyncio.create_task(call())
-            await asyncio.sleep(0)  # it has begun
+
+async def test_a_late_call_waits_its_least(own: ValkeyProcess) -> None:
+    with Proxy(own.port) as proxy:
+        jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
+        try:
+            await jobs.run(records.ping())
+            proxy.set(Mode.SLOW, delay_s=LATE_S)
+            with one_patience():
+                with pytest.raises(RedisUnavailable):
+                    while True:
+                        await jobs.run(records.ping())
+                proxy.set(Mode.PASS)
+                proxy.cut()
+                await answered(lambda: jobs.run(records.ping()))
+                with own.hanging():
+                    begun_s = time.monotonic()
+                    with pytest.raises(RedisUnavailable):
+                        await jobs.run(records.ping())
+                    assert time.monotonic() - begun_s >= LEAST_TIMEOUT_S
+                    others = await asyncio.gather(
+                        *(jobs.run(records.ping()) for _ in range(20)), return_exceptions=True
+                    )
+                    assert {type(other) for other in others} == {RedisUnavailable}
+                    assert time.monotonic() - begun_s < TIMEOUT_S  # nobody waited for a time-out of its own
+            await answered(lambda: jobs.run(records.ping()))
+        finally:
+            await jobs.close()
+
+
+async def test_one_time_out_ends_the_calls_that_wait_behind_it(own: ValkeyProcess) -> None:
+    with Proxy(own.port) as proxy:
+        jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
+
+        async def call() -> float:
+            begun_s = time.monotonic()
+            with pytest.raises(RedisUnavailable):
+                await jobs.run(records.ping())
+            return time.monotonic() - begun_s
+
+        try:
+            await jobs.run(records.ping())
+            proxy.set(Mode.SLOW, delay_s=LATE_S)
+            with one_patience():
+                await jobs.run(records.ping())
+                proxy.set(Mode.BLACK_HOLE)
+                first = asyncio.create_task(call())  # has the rest of the time
             others = [asyncio.create_task(call()) for _ in range(5)]
             assert max(await asyncio.gather(first, *others)) < TIMEOUT_S
-    finally:
-        await jobs.close()
-        own.kill()
+        finally:
+            await jobs.close()
+
+
+async def test_a_submission_is_refused_in_time_when_each_of_its_calls_is_answered_late(
+    own: ValkeyProcess, tmp_path: Path
+) -> None:
+    """It may be repeated under its id, and is one job."""
+    path = f"/v1/jobs/{uuid.uuid4()}"
+    body = {"model": "echo", "input": {"text": "x"}}
+    with Proxy(own.port) as proxy:
+        async with serving(f"redis://127.0.0.1:{proxy.port}/0", tmp_path / "data") as service:
+            await service.submit()  # the API knows the model
+            proxy.set(Mode.SLOW, delay_s=LATE_S)
+            assert_problem(await service.http.put(path, json=body, timeout=60), 503, "redis_unavailable")
+            proxy.set(Mode.PASS)
+            proxy.cut()
+            async with asyncio.timeout(60):
+                while (await service.http.put(path, json=body)).status_code != 202:
+                    await asyncio.sleep(0.05)
+            listed = (await service.http.get("/v1/jobs")).json()["jobs"]
+            assert len(listed) == 2
+            assert sum(path.endswith(job["id"]) for job in listed) == 1

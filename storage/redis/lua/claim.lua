@@ -128,9 +128,10 @@ local function try_all(lanes)
   return without
 end
 
--- Lanes that a claim looks at in their order before it asks for those of its own models, the most that it asks for of one
--- model, and the time between two comparisons of `names` with the lanes.
-local NEAR, OWN, MEND_MS = 100, 1000, 30000
+-- Lanes that a claim looks at in their order before it asks for those of its own models (a look costs half as much as a
+-- question for one model), the most that it asks for of one model, and the time between two comparisons of `names` with the
+-- lanes.
+local NEAR, OWN, MEND_MS = math.min(100, 2 * #args.models), 1000, 30000
 local all_lanes, names = qkey(queue, 'lanes'), qkey(queue, 'names')
 
 -- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.

@@ -8,9 +8,11 @@ if not job then return redis.call('EXISTS', tkey(args.tenant, 'gone:' .. args.id
 if job.state ~= 'reserved' then return { view(job), 1 } end
 redis.call('ZREM', P .. 'reserved', job.name)
 redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
-enlist(job, args.created_us)
--- A job that was created again is older than its record.
-if job.created_us ~= args.created_us then emit(job, 'job.recovered', {}) end
+-- A job that was created again is older than its record. Any other is listed by `submit`, at this time.
+if job.created_us ~= args.created_us then
+  enlist(job, args.created_us)
+  emit(job, 'job.recovered', {})
+end
 write(job, { state = 'queued', created_us = args.created_us, rank = int(job.rank + args.created_us - job.created_us) })
 local now = now_us()
 enqueue(job)
