@@ -40,7 +40,7 @@ from penstock.workers.io.session import (
     send_request,
     settle,
 )
-from penstock.workers.io.work_json import work_from_json, work_to_json
+from penstock.workers.io.work_json import held_media, work_from_json, work_to_json
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
 
@@ -114,7 +114,7 @@ class IOPool:
         # Created first: the process may begin its second half at once, and write there.
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
         with self._using(work, limits) as process, ExitStack() as conversation:
-            send_request(process, limits, "job", descriptor=work.lines, **work_to_json(work))
+            send_request(process, limits, "job", held_media(work), descriptor=work.lines, **work_to_json(work))
             if not process.loaded:
                 if receive(process, process.channel, limits, LOADING).kind != "loaded":
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")

@@ -99,7 +99,7 @@ class IOWorker:
                 return False
 
     def _run(self, message: Message, afterwards: ExitStack) -> bool:
-        processor, work = self._load(), work_from_json(self._model, message.header)
+        processor, work = self._load(), work_from_json(self._model, message.header, message.data)
         _keep_temporary_files_in(work.folder)
         if not self._loaded:
             self._loaded = True
