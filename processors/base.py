@@ -87,6 +87,13 @@ class Media(Protocol):
         """
         ...
 
+    def source(self, reference: str) -> Path | bytes:
+        """Return the bytes of a small file, which the service may hold in memory, else the local file as `path` does.
+
+        Use this where a reader takes both: it spares the file.
+        """
+        ...
+
     def etag(self, reference: str) -> str | None:
         """Return the source's etag, where it has one."""
         ...

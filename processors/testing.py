@@ -49,6 +49,10 @@ class LocalFiles:
             raise MediaNotFound(f"the processor requested {reference!r}, which is not in the request")
         return self.files[reference]
 
+    def source(self, reference: str) -> Path | bytes:
+        """Return the file of a reference."""
+        return self.path(reference)
+
     def etag(self, reference: str) -> str | None:  # noqa: ARG002  (the protocol names it)
         """Return None: local files have no etag."""
         return None

@@ -58,12 +58,13 @@ class InputDigests:
         self._pool: ThreadPoolExecutor | None = None
         self._closed = threading.Event()
 
-    def begin(self, reference: str, path: Path) -> None:
-        """Begin to hash a whole file."""
-        if path.stat().st_size <= SMALL_BYTES:
-            self._found[reference] = hashlib.sha256(path.read_bytes()).hexdigest()
+    def begin(self, reference: str, source: Path | bytes) -> None:
+        """Begin to hash a whole file, or the bytes of one in memory."""
+        if isinstance(source, Path) and source.stat().st_size > SMALL_BYTES:
+            self.begin_large(reference, source)
         else:
-            self.begin_large(reference, path)
+            data = source if isinstance(source, bytes) else source.read_bytes()
+            self._found[reference] = hashlib.sha256(data).hexdigest()
 
     def begin_large(self, reference: str, path: Path) -> None:
         """Begin to hash a file in a thread, whatever its size."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local
 
 #: Files that a job's documents may name.
 MAX_FETCHED = 1000
+#: Bytes and number of a job's small media in memory, at most: these go to its process with the job, in a message that
+#: holds `channel.INLINE_BYTES` and 256 arrays.
+HELD_BYTES, MAX_HELD = 48 * 1024, 100
 #: Bytes of a document whose links are read.
 MAX_DOCUMENT_BYTES = 16 * 2**20
 
@@ -31,8 +34,13 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 class Fetch(Protocol):
     """Fetches a reference into a folder, only its beginning if `by_range`; see `fetch_media`, `fetch_beginning`."""
 
-    def __call__(self, reference: str, folder: Path, *, by_range: bool) -> tuple[LocalMedia, PartialFile | None]:
-        """Return the local file, and the source of its other ranges if it is partial."""
+    def __call__(
+        self, reference: str, folder: Path, *, by_range: bool, memory_bytes: int
+    ) -> tuple[LocalMedia, PartialFile | None]:
+        """Return the local file, and the source of its other ranges if it is partial.
+
+        An object of at most `memory_bytes` stays in memory.
+        """
         ...
 
 
@@ -75,6 +83,8 @@ class JobMedia:
     on_bytes: Callable[[int], None]
     #: True where every file that allows it is fetched by range: of a part of a job, and where its parts are joined.
     by_range: bool = False
+    #: Bytes of small media that may stay in memory; -1 = every medium is a file.
+    left_bytes: int = -1
     #: Digests of the whole files; None = nobody needs them.
     digests: InputDigests | None = None
     files: dict[str, LocalMedia] = field(default_factory=dict)
@@ -94,7 +104,7 @@ class JobMedia:
         A processor can ask for nothing else: a decoder that was taken over could send data in an address.
         """
         base = document if isinstance(document, str) else None
-        item = _json(self.files[document].path) if isinstance(document, str) else document
+        item = _json(self.files[document].source) if isinstance(document, str) else document
         items = collection_items(item, base)
         if items is None:
             self.linked |= set(asset_links(item, base).values())
@@ -106,24 +116,32 @@ class JobMedia:
         if reference not in self.linked and reference not in self.files:
             raise ProcessorFailed("the processor asked for a file that no document of the job names")
         with _naming(reference):
-            return self.add(reference, by_range=by_range)
+            return self._add(reference, by_range=by_range, undecided=False, memory_bytes=-1)
 
     def add(self, reference: str, *, by_range: bool, undecided: bool = False) -> LocalMedia:
         """Fetch a reference of the request once; if it is `undecided` whether this attempt needs it, see `complete`."""
+        memory_bytes = self.left_bytes if len(self.files) < MAX_HELD else -1
+        return self._add(reference, by_range=by_range, undecided=undecided, memory_bytes=memory_bytes)
+
+    def _add(self, reference: str, *, by_range: bool, undecided: bool, memory_bytes: int) -> LocalMedia:
         if reference not in self.files:
             if len(self.files) == MAX_FETCHED:
                 raise InvalidInput(f"The job's documents name more than {MAX_FETCHED} files.")
             by_range = by_range or self.by_range
-            found, part = self.get(reference, self.folder, by_range=by_range or undecided)
+            found, part = self.get(
+                reference, self.folder, by_range=by_range or undecided, memory_bytes=memory_bytes
+            )  # fmt: skip
             self.files[reference] = found
+            if found.data is not None:
+                self.left_bytes -= len(found.data)
             if part is not None:
                 self.partial[reference] = part
                 if not by_range:
                     part.require_size()
                     self.undecided.add(reference)
             elif self.digests is not None:
-                self.digests.begin(reference, found.path)
-            self.sizes[reference] = found.path.stat().st_size if part is None else part.size_bytes
+                self.digests.begin(reference, found.source)
+            self.sizes[reference] = _size_bytes(found.source) if part is None else part.size_bytes
             self.on_bytes(self.sizes[reference] if part is None else part.fetched_bytes)
         return self.files[reference]
 
@@ -155,12 +173,16 @@ class JobMedia:
             self.undecided.clear()
 
 
-def _json(path: Path) -> Any:
-    """Return the JSON of a file; None for anything else, which the processor rejects."""
-    if path.stat().st_size > MAX_DOCUMENT_BYTES:
+def _size_bytes(source: Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+
+def _json(source: Path | bytes) -> Any:
+    """Return the JSON of a medium; None for anything else, which the processor rejects."""
+    if _size_bytes(source) > MAX_DOCUMENT_BYTES:
         return None
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(source if isinstance(source, bytes) else source.read_bytes())
     except (ValueError, RecursionError):
         return None
 

@@ -46,7 +46,7 @@ from penstock.workers.division import PartLimits
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.kinds import machine_kind
 from penstock.workers.input_digests import InputDigests
-from penstock.workers.job_media import JobMedia
+from penstock.workers.job_media import HELD_BYTES, JobMedia
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.provenance import Course, copied, environment, provenance
@@ -246,8 +246,9 @@ class Pipeline:
         # An attempt that joins parts needs few rows, or none. The cache needs the bytes of whole files.
         joins = attempt.claim.parts > 0 and not runnable.model.cache
         media = JobMedia(
-            get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins, digests=digests
-        )
+            get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins,
+            left_bytes=HELD_BYTES, digests=digests,
+        )  # fmt: skip
         by_range = media_by_range(runnable.schema, request)
         undecided = frozenset() if runnable.model.cache else media_to_share(runnable.schema, request)
         if undecided and not self.sharing.may_share(attempt.claim):

@@ -42,7 +42,7 @@ class Work:
     model: Model
     #: The job's `input`, not yet validated against the processor's `request`.
     input: Mapping[str, Any]
-    #: The local file of every media reference in the input.
+    #: The local file of every media reference in the input, or the bytes of a small one.
     media: Mapping[str, LocalMedia]
     #: Scratch space for artifacts; created if missing, removed by the caller.
     folder: Path
@@ -178,7 +178,11 @@ class Files:
 
     def path(self, reference: str) -> Path:
         """Return the local file of a reference."""
-        return self._file(reference).path
+        return self._file(reference).file()
+
+    def source(self, reference: str) -> Path | bytes:
+        """Return the bytes of a medium in memory, else its local file."""
+        return self._file(reference).source
 
     def etag(self, reference: str) -> str | None:
         """Return the source's etag, where it has one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -103,16 +103,18 @@ def fingerprint_of(
     hashes: dict[str, str] = {}
     for reference, file in media.items():
         check()
-        hashes[reference] = known.get(reference) or sha256_of(file.path)
+        hashes[reference] = known.get(reference) or sha256_of(file.source)
     places = media_references(runnable.schema, request)
     named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
     software = [__version__, _version_of(model.processor)]
     return digest("result", claim.key.tenant, software, model.model_dump(mode="json"), _named(request, named)).hex()
 
 
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file's bytes."""
-    with path.open("rb") as file:
+def sha256_of(source: Path | bytes) -> str:
+    """Return the hash of a file's bytes, or of one in memory."""
+    if isinstance(source, bytes):
+        return sha256(source).hexdigest()
+    with source.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 

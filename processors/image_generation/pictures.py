@@ -48,12 +48,12 @@ def read_pictures(request: TextToImageRequest, media: Media, limits: Limits) -> 
         if request.mask is not None:
             raise _invalid("/input/mask", "a mask needs the image that it belongs to")
         return None
-    path = media.path(request.image)
-    image, transparent = read_image(path, limits), request.mask_edits == "transparent"
+    source = media.source(request.image)
+    image, transparent = read_image(source, limits), request.mask_edits == "transparent"
     if request.mask is None:
-        mask = 255 - read_opacity(path, limits) if transparent else None
+        mask = 255 - read_opacity(source, limits) if transparent else None
         return Pictures(image, mask if mask is not None and mask.any() else None)
-    found = media.path(request.mask)
+    found = media.source(request.mask)
     mask = 255 - read_opacity(found, limits) if transparent else _grey(read_image(found, limits))
     if mask.shape != image.shape[:2]:
         sizes = " and ".join(f"{width} x {height}" for height, width in (image.shape[:2], mask.shape))

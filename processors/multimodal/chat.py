@@ -12,7 +12,6 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
-from penstock.processors.inputs import INPUTS
 from penstock.processors.language.generation import GENERATED, Context, generation_prompt, generation_result
 from penstock.processors.language.tokens import Vocabulary
 from penstock.processors.limits import check_items
@@ -25,7 +24,7 @@ from penstock.processors.multimodal.families import FAMILIES, Family, PreparedIm
 from penstock.processors.multimodal.general import INPUTS_NAME, Encoded, GeneralEncoder, read_general_encoder
 from penstock.processors.multimodal.request import ImagePart, ImageTextRequest
 from penstock.processors.outputs import OUTPUTS
-from penstock.processors.vision.image import ImageArray
+from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
 from penstock.reports import Issue
 
@@ -84,8 +83,7 @@ class ImageTextToText:
         check_items(len(references), self._model.limits, where, "images")
 
         def read(reference: str) -> ImageArray:
-            image: ImageArray = INPUTS.read("image", media.path(reference), self._model.limits)
-            return image
+            return read_image(media.source(reference), self._model.limits)
 
         prompt, context = self._chats.prompt(request, references, read)
         return Prepared(iter([prompt]), 1, prompt.cost, context)

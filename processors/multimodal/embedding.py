@@ -12,14 +12,13 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
 from penstock.processors.exchange import Exchange
-from penstock.processors.inputs import INPUTS
 from penstock.processors.limits import check_items, dummy_items
 from penstock.processors.multimodal.general import INPUTS_NAME
 from penstock.processors.multimodal.items import TOWERS, Item, Make
 from penstock.processors.multimodal.messages import read_messages
 from penstock.processors.multimodal.request import ImagePart, TextImageEmbeddingRequest
 from penstock.processors.multimodal.towers import read_towers
-from penstock.processors.vision.image import measure
+from penstock.processors.vision.image import measure, read_image
 from penstock.processors.vision.prompts import write_dummy
 
 #: The kind of a prompt: `text` or `image` for networks with a tower for each, else `message`.
@@ -89,14 +88,14 @@ class TextImageEmbedding:
         lengths = [self._way.length(item, index) for index, item in enumerate(items)]
         costs = [min(length, self._way.max_tokens or length) for length in lengths]
         shown = (part.image for item in items for part in item if isinstance(part, ImagePart))
-        for path in map(media.path, dict.fromkeys(shown)):
-            measure(path, self._model.limits)
+        for source in map(media.source, dict.fromkeys(shown)):
+            measure(source, self._model.limits)
         context = Context(request.outputs, {name: len(group) for name, group in request.groups.items()})
 
         def prompts() -> Iterator[Prompt]:
             for index, (item, length, cost) in enumerate(zip(items, lengths, costs, strict=True)):
-                shown = [media.path(part.image) for part in item if isinstance(part, ImagePart)]
-                made = make(item, [INPUTS.read("image", path, self._model.limits) for path in shown], length)
+                shown = [media.source(part.image) for part in item if isinstance(part, ImagePart)]
+                made = make(item, [read_image(source, self._model.limits) for source in shown], length)
                 context.tokens += made.tokens
                 context.truncated += [index] * made.cut
                 arrays = {INPUTS_NAME.format(name): array for name, array in made.arrays.items()}

@@ -62,7 +62,7 @@ class LayoutDetection:
         cost = _SIZE_PX[0] * _SIZE_PX[1]
         # The library expects BGR.
         prompts = (Prompt({INPUT_NAME: self._preprocess(page[:, :, ::-1])[0]}, cost) for page in context.read())
-        return Prepared(prompts, len(context.paths), cost * len(context.paths), context, unit="pages")
+        return Prepared(prompts, len(context.sources), cost * len(context.sources), context, unit="pages")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"pages": [{"width", "height", "boxes": [{"label", "score", "box"}]}]}`, highest score first.

@@ -11,12 +11,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from penstock.models import Limits
 from penstock.processors.base import ArtifactSink, Media
-from penstock.processors.inputs import INPUTS
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.pages.annotation import Annotation, annotate
 from penstock.processors.pages.request import PagesRequest
-from penstock.processors.vision.image import ImageArray, measure
+from penstock.processors.vision.image import ImageArray, measure, read_image
 
 ANNOTATED = OUTPUTS.spec("annotated", "annotated-1.png and so on: each page with the results drawn onto it", kind="png")
 
@@ -28,22 +27,22 @@ class Context:
     """Request state for `post_process`."""
 
     request: PagesRequest
-    paths: tuple[Path, ...]
+    sources: tuple[Path | bytes, ...]
     limits: Limits
     #: (height, width) of each decoded page, after EXIF rotation.
     shapes: list[tuple[int, int]] = field(default_factory=list)
 
     def read(self) -> Iterator[ImageArray]:
         """Decode the pages one by one; a page is not kept in memory."""
-        for path in self.paths:
-            page: ImageArray = INPUTS.read("image", path, self.limits)
+        for source in self.sources:
+            page = read_image(source, self.limits)
             self.shapes.append((page.shape[0], page.shape[1]))
             yield page
 
     def annotate(self, number: int, annotations: Sequence[Annotation], sink: ArtifactSink) -> None:
         """Add an annotated copy of the page with an index, if the request wants it."""
         if "annotated" in self.request.outputs:
-            page: ImageArray = INPUTS.read("image", self.paths[number], self.limits)
+            page = read_image(self.sources[number], self.limits)
             OUTPUTS.put(sink, f"annotated-{number + 1}", annotate(page, annotations), kind="png")
 
 
@@ -53,9 +52,9 @@ def open_pages(request: PagesRequest, media: Media, limits: Limits) -> tuple[Con
     Raises the errors of `measure`, and `InvalidInput` for more pages than the model takes.
     """
     check_items(len(request.references), limits, "/input/images", "pages")
-    paths = tuple(media.path(reference) for reference in request.references)
-    cost = sum(height * width for height, width in (measure(path, limits) for path in paths))
-    return Context(request, paths, limits), cost
+    sources = tuple(media.source(reference) for reference in request.references)
+    cost = sum(height * width for height, width in (measure(source, limits) for source in sources))
+    return Context(request, sources, limits), cost
 
 
 def write_dummy(folder: Path, limits: Limits) -> Path:

@@ -47,7 +47,7 @@ class OpticalCharacterRecognition:
         """Return one prompt per page."""
         context, cost = open_pages(request, media, self._limits)
         prompts = (Prompt({"image": page}, cost=page.shape[0] * page.shape[1]) for page in context.read())
-        return Prepared(prompts, len(context.paths), cost, context, unit="pages")
+        return Prepared(prompts, len(context.sources), cost, context, unit="pages")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return the text, and `{"pages": [{"width", "height", "text", "lines": [...]}]}` in the order of the pages.

@@ -16,13 +16,12 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
-from penstock.processors.inputs import INPUTS
 from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, as_tensors, load_processor, rejecting, trying
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.prompted.request import WordDetectionRequest
 from penstock.processors.vision.annotation import annotate
-from penstock.processors.vision.image import ImageArray
+from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
 from penstock.reports import Issue
 
@@ -130,7 +129,7 @@ class ZeroShotObjectDetection:
 
     def pre_process(self, request: WordDetectionRequest, media: Media) -> Prepared[Context]:
         """Return one prompt."""
-        image: ImageArray = INPUTS.read("image", media.path(request.image), self._model.limits)
+        image = read_image(media.source(request.image), self._model.limits)
         prompt = self._detector.prompt(image, request.labels)
         kept = image if "annotated" in request.outputs else None
         context = Context(request, prompt.data[IDS], (image.shape[0], image.shape[1]), kept)

@@ -17,14 +17,13 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options
 from penstock.processors.exchange import Exchange
-from penstock.processors.inputs import INPUTS
 from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, load_processor, rejecting, trying
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.prompted.request import MaskRequest, PointedObject
 from penstock.processors.vision.annotation import mark
 from penstock.processors.vision.colours import COLOURS, overlay
-from penstock.processors.vision.image import ImageArray
+from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
 from penstock.reports import Issue
 
@@ -196,7 +195,7 @@ class MaskGeneration:
 
     def pre_process(self, request: MaskRequest, media: Media) -> Prepared[Context]:
         """Return one prompt for all objects with as many points and boxes."""
-        image: ImageArray = INPUTS.read("image", media.path(request.image), self._model.limits)
+        image = read_image(media.source(request.image), self._model.limits)
         height, width = image.shape[:2]
         request = request.model_copy(update={"objects": inside(request.objects, width, height, "image")})
         prompts, framed = self._masker.prompts(image, request.objects)

@@ -45,7 +45,7 @@ class ImageClassification:
         """Return one prompt per image."""
         images = open_images(request.references, media, self._preprocessor, self._model.limits)
         prompts = images.prompts(self._preprocessor, self._model.limits)
-        return Prepared(prompts, len(images.paths), images.cost, Context(request.top_k), unit="images")
+        return Prepared(prompts, len(images.sources), images.cost, Context(request.top_k), unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
         """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images."""

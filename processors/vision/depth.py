@@ -88,7 +88,7 @@ class DepthEstimation:
 
     def pre_process(self, request: DepthEstimationRequest, media: Media) -> Prepared[Context]:
         """Return one prompt."""
-        image, prompt = one_prompt(media.path(request.image), self._preprocessor, self._model.limits)
+        image, prompt = one_prompt(media.source(request.image), self._preprocessor, self._model.limits)
         context = Context(request.outputs, (image.shape[0], image.shape[1]))
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 

@@ -60,7 +60,7 @@ class ObjectDetection:
 
     def pre_process(self, request: ObjectDetectionRequest, media: Media) -> Prepared[Context]:
         """Return one prompt."""
-        image, prompt = one_prompt(media.path(request.image), self._preprocessor, self._model.limits)
+        image, prompt = one_prompt(media.source(request.image), self._preprocessor, self._model.limits)
         kept = image if "annotated" in request.outputs else None
         context = Context(request.outputs, request.threshold, (image.shape[0], image.shape[1]), kept)
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")

@@ -40,7 +40,7 @@ class ImageEmbedding:
         """Return one prompt per image."""
         images = open_images(request.references, media, self._preprocessor, self._model.limits)
         prompts = images.prompts(self._preprocessor, self._model.limits)
-        return Prepared(prompts, len(images.paths), images.cost, Context(request.outputs), unit="images")
+        return Prepared(prompts, len(images.sources), images.cost, Context(request.outputs), unit="images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings"}`; `embeddings` only if the request wants JSON."""

@@ -71,33 +71,35 @@ _SMALL_BYTES = 1 << 20
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
-def read_image(path: Path, limits: Limits) -> ImageArray:
-    """Return an image file's pixels, uint8 (height, width, 3).
+def read_image(source: Path | bytes, limits: Limits) -> ImageArray:
+    """Return the pixels of an image file or of its bytes, uint8 (height, width, 3).
 
     Raises `MediaTooLarge` if the header declares more than `limits.max_pixels`. Raises `MediaUnreadable` if the file
     has another format, is damaged or truncated, or has pixels of 32 bits, whose range is unknown.
     """
-    return _read(path, limits, _to_rgb)
+    return _read(source, limits, _to_rgb)
 
 
-def read_opacity(path: Path, limits: Limits) -> npt.NDArray[np.uint8]:
+def read_opacity(source: Path | bytes, limits: Limits) -> npt.NDArray[np.uint8]:
     """Return the opacity of an image file's pixels, uint8 (height, width): 0 is transparent.
 
     Raises the errors of `read_image`.
     """
-    return _read(path, limits, _to_opacity)
+    return _read(source, limits, _to_opacity)
 
 
-def measure(path: Path, limits: Limits) -> tuple[int, int]:
+def measure(source: Path | bytes, limits: Limits) -> tuple[int, int]:
     """Return (height, width) from the header, before EXIF rotation; raise the errors of `read_image` for headers."""
-    with _file(path) as file:
+    with _file(source) as file:
         image, _ = _open(file, limits)
         _check_size(image, limits)
         return image.height, image.width
 
 
-def _read(path: Path, limits: Limits, convert: Callable[[Image.Image], npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    with _file(path) as file:
+def _read(
+    source: Path | bytes, limits: Limits, convert: Callable[[Image.Image], npt.NDArray[np.uint8]]
+) -> npt.NDArray[np.uint8]:
+    with _file(source) as file:
         image, is_whole = _open(file, limits)
         _check_size(image, limits)
         if not is_whole:  # the decoder would fill the rest with grey
@@ -144,9 +146,11 @@ class _LargeFile(io.BufferedReader):
 _File = _SmallFile | _LargeFile
 
 
-def _file(path: Path) -> _File:
-    size_bytes = path.stat().st_size
-    return _LargeFile(path, size_bytes) if size_bytes > _SMALL_BYTES else _SmallFile(path.read_bytes())
+def _file(source: Path | bytes) -> _File:
+    if isinstance(source, bytes):
+        return _SmallFile(source)
+    size_bytes = source.stat().st_size
+    return _LargeFile(source, size_bytes) if size_bytes > _SMALL_BYTES else _SmallFile(source.read_bytes())
 
 
 def _open(file: _File, limits: Limits) -> tuple[ImageFile.ImageFile, bool]:

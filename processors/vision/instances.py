@@ -72,7 +72,7 @@ class InstanceSegmentation:
         """Return one prompt."""
         thresholds = {name: getattr(request, name) for name in _THRESHOLDS}
         image, prompt = one_prompt(
-            media.path(request.image), self._preprocessor, self._model.limits, sized=True, **thresholds
+            media.source(request.image), self._preprocessor, self._model.limits, sized=True, **thresholds
         )
         kept = image if "overlay" in request.outputs else None
         context = Context(request.outputs, (image.shape[0], image.shape[1]), kept)

@@ -12,9 +12,8 @@ from PIL import Image
 
 from penstock.models import Limits
 from penstock.processors.base import Media, Prompt
-from penstock.processors.inputs import INPUTS
 from penstock.processors.limits import check_items
-from penstock.processors.vision.image import ImageArray, measure
+from penstock.processors.vision.image import ImageArray, measure, read_image
 from penstock.processors.vision.preprocessor import Preprocessor
 
 #: The network's input.
@@ -28,17 +27,17 @@ _DUMMY_PX = 1024
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """A job's image files, with their cost in pixels as the network sees them."""
+    """A job's images as files or in memory, with their cost in pixels as the network sees them."""
 
-    paths: tuple[Path, ...]
+    sources: tuple[Path | bytes, ...]
     cost: int
     #: The pixels of the only image: reading its header first would cost a tenth of decoding it.
     only: ImageArray | None = None
 
     def prompts(self, preprocessor: Preprocessor, limits: Limits) -> Iterator[Prompt]:
         """Yield one prompt per image; each image is decoded when its prompt is read."""
-        for path in self.paths:
-            image: ImageArray = INPUTS.read("image", path, limits) if self.only is None else self.only
+        for source in self.sources:
+            image = read_image(source, limits) if self.only is None else self.only
             pixels = preprocessor.apply(image)
             yield Prompt({INPUT_NAME: pixels}, cost=pixels.shape[1] * pixels.shape[2])
 
@@ -49,22 +48,22 @@ def open_images(references: Sequence[str], media: Media, preprocessor: Preproces
     One image alone is decoded at once.
     """
     check_items(len(references), limits, "/input/images", "images")
-    paths = tuple(media.path(reference) for reference in references)
-    if len(paths) == 1:
-        image: ImageArray = INPUTS.read("image", paths[0], limits)
-        return ImageFiles(paths, preprocessor.cost(*image.shape[:2]), image)
-    return ImageFiles(paths, sum(preprocessor.cost(*measure(path, limits)) for path in paths))
+    sources = tuple(media.source(reference) for reference in references)
+    if len(sources) == 1:
+        image = read_image(sources[0], limits)
+        return ImageFiles(sources, preprocessor.cost(*image.shape[:2]), image)
+    return ImageFiles(sources, sum(preprocessor.cost(*measure(source, limits)) for source in sources))
 
 
 def one_prompt(
-    path: Path, preprocessor: Preprocessor, limits: Limits, *, sized: bool = False, **parameters: float
+    source: Path | bytes, preprocessor: Preprocessor, limits: Limits, *, sized: bool = False, **parameters: float
 ) -> tuple[ImageArray, Prompt]:
     """Decode a job's only image; return its pixels and its prompt, which also contains `parameters`.
 
     The prompt has `shown`, the [height, width] without padding, if the network's input is padded. With `sized` it has
     the image's `size`: [height, width].
     """
-    image: ImageArray = INPUTS.read("image", path, limits)
+    image = read_image(source, limits)
     pixels = preprocessor.apply(image)
     data: dict[str, Any] = {INPUT_NAME: pixels, **parameters}
     if preprocessor.pads:

@@ -15,10 +15,9 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
-from penstock.processors.inputs import INPUTS
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
-from penstock.processors.vision.image import ImageArray
+from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, write_dummy
 from penstock.processors.vision.request import ImageSegmentationRequest
@@ -61,7 +60,7 @@ class ImageSegmentation:
 
     def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[Context]:
         """Return one prompt."""
-        image: ImageArray = INPUTS.read("image", media.path(request.image), self._model.limits)
+        image = read_image(media.source(request.image), self._model.limits)
         pixels = self._preprocessor.apply(image)
         cost = pixels.shape[1] * pixels.shape[2]
         prompt = Prompt({INPUT_NAME: pixels, SIZE_NAME: list(image.shape[:2])}, cost)

@@ -83,7 +83,7 @@ class ZeroShotClassification:
         )
         cost = images.cost + sum(len(ids) for ids in texts)
         context = Context(tuple(request.labels), request.top_k or len(request.labels))
-        return Prepared(prompts, len(texts) + len(images.paths), cost, context, unit="labels and images")
+        return Prepared(prompts, len(texts) + len(images.sources), cost, context, unit="labels and images")
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
         """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images.

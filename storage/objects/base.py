@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,14 @@ class StoredPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fetched object: the bytes of a small one, or the path of its new file."""
+
+    contents: bytes | Path
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
 class Put:
     """One small object of `put_many`; the fields are the arguments of `put_bytes`."""
 
@@ -90,6 +98,15 @@ class ObjectStore(Protocol):
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file; `MediaTooLarge` past the limit, `MediaChanged` if it has another etag."""
+        ...
+
+    def fetch(
+        self, key: str, place: Callable[[], Path], *, limit_bytes: int, memory_bytes: int, etag: str | None = None
+    ) -> Fetched:  # fmt: skip
+        """Read an object of at most `memory_bytes`; copy a larger one to the new file that `place` names.
+
+        Raises the errors of `get_file` and of `place`.
+        """
         ...
 
     def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:

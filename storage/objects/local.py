@@ -37,11 +37,11 @@ from penstock.signing import SignedLink, sign_link
 from penstock.storage.objects.base import (
     CHUNK_BYTES,
     DEFAULT_CONTENT_TYPE,
+    Fetched,
     ObjectInfo,
     PresignedPut,
     Put,
     StoredPart,
-    new_file,
 )
 from penstock.storage.objects.local_drafts import (
     NAMELESS,
@@ -52,6 +52,7 @@ from penstock.storage.objects.local_drafts import (
     in_the_way,
 )
 from penstock.storage.objects.local_multipart import PartFolder
+from penstock.storage.objects.local_reads import copy_whole, etag_of, read_whole
 from penstock.storage.objects.local_syncs import GroupSyncs, Witness
 from penstock.storage.spool import is_full, write_probe
 
@@ -128,17 +129,20 @@ class LocalStore:
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file; an object that changes in place meanwhile is also `MediaChanged`."""
-        with self._reading(key), self._open(key) as source:
-            info = self._info(key, os.fstat(source.fileno()))
-            if etag not in (None, info.etag):
-                raise MediaChanged
-            if info.size_bytes > limit_bytes:
-                raise MediaTooLarge.beyond(limit_bytes)
-            with new_file(path) as target:
-                shutil.copyfileobj(source, target, CHUNK_BYTES)
-                if _etag(os.fstat(source.fileno())) != info.etag:
-                    raise MediaChanged
-            return info
+        with self._checked(key, limit_bytes, etag) as (source, status):
+            copy_whole(source, status, path)
+            return self._info(key, status)
+
+    def fetch(
+        self, key: str, place: Callable[[], Path], *, limit_bytes: int, memory_bytes: int, etag: str | None = None
+    ) -> Fetched:  # fmt: skip
+        """Read a small object, copy a larger one; an object that changes in place meanwhile is `MediaChanged`."""
+        with self._checked(key, limit_bytes, etag) as (source, status):
+            if status.st_size > memory_bytes:
+                path = place()
+                copy_whole(source, status, path)
+                return Fetched(path, etag_of(status))
+            return Fetched(read_whole(source, status), etag_of(status))
 
     def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
         """Return an object's bytes."""
@@ -151,7 +155,7 @@ class LocalStore:
     def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:
         """Yield a range of an object's bytes; errors come with the first chunk."""
         with self._reading(key), self._open(key) as source:
-            if etag not in (None, _etag(os.fstat(source.fileno()))):
+            if etag not in (None, etag_of(os.fstat(source.fileno()))):
                 raise MediaChanged
             source.seek(start)
             left = (os.fstat(source.fileno()).st_size if end is None else end) - start
@@ -174,7 +178,7 @@ class LocalStore:
             return
         for key, status in self._walk(f"{folder}/".lstrip("/")):
             if key.startswith(prefix):
-                yield ObjectInfo(key, status.st_size, _etag(status), status.st_mtime)
+                yield ObjectInfo(key, status.st_size, etag_of(status), status.st_mtime)
 
     def delete(self, key: str) -> None:
         """Delete an object, and the folders that it leaves empty."""
@@ -325,7 +329,7 @@ class LocalStore:
         # The kernel's clock ticks every few milliseconds: too coarse to distinguish two writes.
         os.utime(descriptor, ns=(time.time_ns(), time.time_ns()))
         status = os.fstat(descriptor)
-        draft.info = ObjectInfo(draft.key, status.st_size, _etag(status), status.st_mtime, draft.content_type)
+        draft.info = ObjectInfo(draft.key, status.st_size, etag_of(status), status.st_mtime, draft.content_type)
         self._keep_type(draft.info)
         draft.sync_alone()
 
@@ -390,7 +394,7 @@ class LocalStore:
             (folder / info.etag).write_text(info.content_type)
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
-        etag, content_type = _etag(status), _guessed_type(key)
+        etag, content_type = etag_of(status), _guessed_type(key)
         with suppress(FileNotFoundError):
             content_type = (self._types(key) / etag).read_text()
         return ObjectInfo(key, status.st_size, etag, status.st_mtime, content_type)
@@ -405,11 +409,29 @@ class LocalStore:
         return self.root / key
 
     def _open(self, key: str) -> BinaryIO:
+        return os.fdopen(self._descriptor(key)[0], "rb")
+
+    def _descriptor(self, key: str) -> tuple[int, os.stat_result]:
         descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise ObjectNotFound(f"there is no object {key!r}")
-        return os.fdopen(descriptor, "rb")
+        return descriptor, status
+
+    @contextmanager
+    def _checked(self, key: str, limit_bytes: int, etag: str | None) -> Iterator[tuple[int, os.stat_result]]:
+        """Open an object that is read as a whole; yield its descriptor and its status."""
+        with self._reading(key):
+            descriptor, status = self._descriptor(key)
+            try:
+                if etag not in (None, etag_of(status)):
+                    raise MediaChanged
+                if status.st_size > limit_bytes:
+                    raise MediaTooLarge.beyond(limit_bytes)
+                yield descriptor, status
+            finally:
+                os.close(descriptor)
 
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with _TRANSLATED:
@@ -475,10 +497,6 @@ def _is_key(key: str) -> bool:
 def _require_key(key: str) -> None:
     if not _is_key(key):
         raise InvalidRequest("the object's key has a part that no file may have")
-
-
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _guessed_type(key: str) -> str:

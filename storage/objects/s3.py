@@ -32,6 +32,7 @@ from penstock.errors import (
 from penstock.storage.objects.base import (
     CHUNK_BYTES,
     DEFAULT_CONTENT_TYPE,
+    Fetched,
     ObjectInfo,
     PresignedPut,
     Put,
@@ -43,6 +44,7 @@ from penstock.storage.objects.base import (
 from penstock.storage.objects.credentials import credentials_sought
 
 if TYPE_CHECKING:
+    from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
@@ -139,16 +141,27 @@ class S3Store:
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file."""
+        return self._get(key, lambda: path, limit_bytes, -1, etag)[0]
+
+    def fetch(
+        self, key: str, place: Callable[[], Path], *, limit_bytes: int, memory_bytes: int, etag: str | None = None
+    ) -> Fetched:  # fmt: skip
+        """Read a small object, copy a larger one, with one request."""
+        info, contents = self._get(key, place, limit_bytes, memory_bytes, etag)
+        return Fetched(contents, info.etag)
+
+    def _get(
+        self, key: str, place: Callable[[], Path], limit_bytes: int, memory_bytes: int, etag: str | None
+    ) -> tuple[ObjectInfo, bytes | Path]:
         with _translated(key, conflict=MediaChanged):
             condition: Any = {} if etag is None else {"IfMatch": f'"{etag}"'}
             answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + key, **condition)
+            size_bytes = answer["ContentLength"]
             with closing(answer["Body"]) as body:
-                if answer["ContentLength"] > limit_bytes:
+                if size_bytes > limit_bytes:
                     raise MediaTooLarge.beyond(limit_bytes)
-                with new_file(path) as file:
-                    for chunk in body.iter_chunks(CHUNK_BYTES):
-                        file.write(chunk)
-            return _info(key, answer["ContentLength"], answer)
+                contents = body.read() if size_bytes <= memory_bytes else _copied(body, place())
+            return _info(key, size_bytes, answer), contents
 
     def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
         """Return an object's bytes."""
@@ -379,6 +392,13 @@ def _code(error: ClientError) -> str:
 
 def _if_absent(if_absent: bool) -> Any:
     return {"IfNoneMatch": "*"} if if_absent else {}
+
+
+def _copied(body: StreamingBody, path: Path) -> Path:
+    with new_file(path) as file:
+        for chunk in body.iter_chunks(CHUNK_BYTES):
+            file.write(chunk)
+    return path
 
 
 def _info(key: str, size_bytes: int, answer: Any) -> ObjectInfo:

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.config import Settings
 from penstock.errors import MediaChanged, MediaTooLarge, ObjectExists, ObjectNotFound
-from penstock.storage.objects.base import ObjectInfo, ObjectStore, Put
+from penstock.storage.objects.base import Fetched, ObjectInfo, ObjectStore, Put
 from penstock.storage.objects.opening import open_store, tenant_webhook_secret
 
 TEXT = "text/plain"
@@ -134,6 +134,41 @@ class TestPutAndGet:
         with pytest.raises(MediaChanged):
             store.get_file("scene", tmp_path / "copy", limit_bytes=10, etag=first.etag)
         assert not (tmp_path / "copy").exists()
+
+    def test_a_small_object_is_fetched_into_memory_and_a_larger_one_into_a_file(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        put, asked = store.put_bytes("ten", b"0123456789", content_type=TEXT), list[str]()
+
+        def place() -> Path:
+            asked.append("file")
+            return tmp_path / "copy"
+
+        small = store.fetch("ten", place, limit_bytes=10, memory_bytes=10, etag=put.etag)
+        assert (small, asked) == (Fetched(b"0123456789", put.etag), [])
+        large = store.fetch("ten", place, limit_bytes=10, memory_bytes=9)
+        assert (large, asked) == (Fetched(tmp_path / "copy", put.etag), ["file"])
+        assert (tmp_path / "copy").read_bytes() == b"0123456789"
+
+    @pytest.mark.parametrize("memory_bytes", [-1, 100])
+    def test_what_may_not_be_fetched_leaves_nothing(
+        self, store: ObjectStore, tmp_path: Path, memory_bytes: int
+    ) -> None:
+        store.put_bytes("ten", b"0123456789", content_type=TEXT)
+        for key, limit_bytes, etag, error in (
+            ("nothing", 100, None, ObjectNotFound),
+            ("ten", 9, None, MediaTooLarge),
+            ("ten", 100, "another", MediaChanged),
+        ):
+            with pytest.raises(error):
+                store.fetch(
+                    key, lambda: tmp_path / "copy", limit_bytes=limit_bytes, memory_bytes=memory_bytes, etag=etag
+                )
+        assert not (tmp_path / "copy").exists()
+
+    def test_an_empty_object_is_fetched(self, store: ObjectStore, tmp_path: Path) -> None:
+        store.put_bytes("empty", b"", content_type=TEXT)
+        assert store.fetch("empty", lambda: tmp_path / "copy", limit_bytes=0, memory_bytes=0).contents == b""
 
     def test_the_etag_changes_whenever_the_bytes_do(self, store: ObjectStore) -> None:
         etags = {store.put_bytes("key", bytes([n]) * 10, content_type=TEXT).etag for n in range(20)}

@@ -107,6 +107,13 @@ def run(
         return session.finish(answer(session.prompts))
 
 
+def test_a_medium_in_memory_is_a_file_for_whoever_asks_for_one(processing: Processing, work: Work) -> None:
+    held = LocalMedia(work.folder / "media-1" / "media.txt", "etag", data=b"from memory")
+    with processing.open(replace(work, media={"media://note": held}), check=nothing, say=lambda _: None) as session:
+        assert {prompt.data["note"] for prompt in session.prompts} == {"from memory"}
+    assert held.path.read_bytes() == b"from memory"
+
+
 def test_a_job_becomes_a_result_and_files(processing: Processing, work: Work) -> None:
     said: list[str] = []
     with processing.open(work, check=nothing, say=said.append) as session:

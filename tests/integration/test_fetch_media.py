@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def fetch(
     *,
     tenant: str = "acme",
     limit_bytes: int = 100,
+    memory_bytes: int = -1,
 ) -> LocalMedia:
     return fetch_media(
         reference,
@@ -39,6 +41,7 @@ def fetch(
         settings=settings,
         guard=GuardedClient(settings),
         limit_bytes=limit_bytes,
+        memory_bytes=memory_bytes,
     )
 
 
@@ -52,6 +55,21 @@ def test_an_upload_lies_alone_under_a_name_of_ours(store: ObjectStore, tmp_path:
     assert list(first.path.parent.iterdir()) == [first.path]
     assert second.path.parent != first.path.parent
     assert {first.path.parent.parent, second.path.parent.parent} == {tmp_path / "spool"}
+
+
+def test_a_small_upload_stays_in_memory_until_its_file_is_needed(store: ObjectStore, tmp_path: Path) -> None:
+    put = store.put_bytes(upload_key("acme", "1", "a.TIF"), b"II*", content_type="image/tiff")
+    first, second = (fetch("media://1/a.TIF", tmp_path / "job", store, Settings(), memory_bytes=3) for _ in range(2))
+    assert (first.data, first.source, first.etag) == (b"II*", b"II*", put.etag)
+    assert not (tmp_path / "job").exists()
+    assert first.path != second.path
+    with ThreadPoolExecutor(8) as threads:  # whoever asks gets the whole file
+        asked = [threads.submit(lambda: first.file().read_bytes()) for _ in range(32)]
+        assert {each.result() for each in asked} == {b"II*"}
+    assert first.file().name == "media.tif"
+    assert list((tmp_path / "job").rglob("*")) == [first.path.parent, first.path]
+    large = fetch("media://1/a.TIF", tmp_path / "job", store, Settings(), memory_bytes=2)
+    assert (large.data, large.path.read_bytes(), large.source) == (None, b"II*", large.path)
 
 
 @pytest.mark.parametrize(

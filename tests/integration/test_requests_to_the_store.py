@@ -15,8 +15,11 @@ from tests.support.echo_processor import open_bench
 from tests.support.valkey import ValkeyProcess
 
 ASKING = frozenset(
-    {"put_bytes", "put_file", "put_many", "get_file", "get_bytes", "read", "head", "list", "delete", "delete_prefix"}
-)
+    {
+        "put_bytes", "put_file", "put_many", "get_file", "get_bytes", "fetch", "read", "head", "list", "delete",
+        "delete_prefix",
+    }
+)  # fmt: skip
 
 
 class Counting(LocalStore):

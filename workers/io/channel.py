@@ -41,6 +41,8 @@ _PREFIX = struct.Struct("<BIQ")
 _JSON = json.JSONEncoder(ensure_ascii=False)
 #: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
 _INLINE, _SHARED, _DESCRIPTOR, _WANTED, _GRANTED = range(5)
+#: Kinds whose bodies follow the header.
+_IN_STREAM = (_INLINE, _DESCRIPTOR)
 
 #: Called repeatedly while waiting for a message; raises to end the wait.
 Tick = Callable[[], None]
@@ -114,13 +116,12 @@ class Channel:
         """Send a message; raise `Disconnected`, or `ProcessorFailed` for data that cannot be sent."""
         packed = pack(values or {})
         text = _dump({"kind": kind, **fields, "plain": packed.plain, "arrays": packed.layout})
-        loan = self._lend(packed)  # from here on the data is valid
+        # From here on the data is valid. A message with a descriptor has no other for memory.
+        loan = self._lend(packed) if descriptor is None else None
         header = self._memory_header(loan) + b"\n" + text
-        if descriptor is not None:
-            self._write(_PREFIX.pack(_DESCRIPTOR, len(header), 0), [header], descriptor, tick)
-        elif loan is None:
-            prefix = _PREFIX.pack(_INLINE, len(header), packed.size_bytes)
-            self._write(prefix, [header, *packed.parts], None, tick)
+        if loan is None:
+            prefix = _PREFIX.pack(_INLINE if descriptor is None else _DESCRIPTOR, len(header), packed.size_bytes)
+            self._write(prefix, [header, *packed.parts], descriptor, tick)
         else:
             self._write(_PREFIX.pack(_SHARED, len(header), packed.size_bytes), [header], loan.descriptor, tick)
 
@@ -136,14 +137,15 @@ class Channel:
                 memory = json.loads(memory_line)
                 self._memory.lent.take_back(memory["returned"])
                 self._memory.borrowed.forget(memory["dropped"])
-            if body == _DESCRIPTOR:
-                message, descriptor = Message(header, {}, descriptor), None
-                return message
-            if body == _INLINE:
+            if body in _IN_STREAM:
                 buffer = self._read(body_bytes, tick)
             else:
                 buffer = self._memory.borrowed.borrow(int(memory["lent"]), descriptor, body_bytes)
-            return Message(header, {**header["plain"], **unpack(header["arrays"], buffer, body_bytes)})
+            data = {**header["plain"], **unpack(header["arrays"], buffer, body_bytes)}
+            if body == _DESCRIPTOR:
+                message, descriptor = Message(header, data, descriptor), None
+                return message
+            return Message(header, data)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ProcessorFailed(f"the processor's process sent an invalid message ({error})") from error
         finally:
@@ -225,7 +227,7 @@ class Channel:
         prefix = bytes(self._there[: _PREFIX.size])
         del self._there[: _PREFIX.size]
         kind, header_bytes, body_bytes = _PREFIX.unpack(prefix)
-        if header_bytes + (body_bytes if kind == _INLINE else 0) < len(self._there):
+        if header_bytes + (body_bytes if kind in _IN_STREAM else 0) < len(self._there):
             return prefix, None  # the kernel ends a read at a descriptor: it belongs to the last message
         descriptor, self._descriptor = self._descriptor, None
         return prefix, descriptor
@@ -252,7 +254,11 @@ class Channel:
         if descriptor is not None and not self._patient:
             raise ValueError("a descriptor that nobody asked for")
         body, header_bytes, body_bytes = _PREFIX.unpack(prefix)
-        limits = {_INLINE: INLINE_BYTES, _SHARED: self._memory.max_bytes, _DESCRIPTOR: 0 if self._patient else -1}
+        limits = {
+            _INLINE: INLINE_BYTES,
+            _SHARED: self._memory.max_bytes,
+            _DESCRIPTOR: INLINE_BYTES if self._patient else -1,
+        }
         if header_bytes > MAX_HEADER_BYTES or body_bytes > limits.get(body, -1):
             raise ValueError(f"a message of {header_bytes} + {body_bytes} bytes")
         return body, header_bytes, body_bytes

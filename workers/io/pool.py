@@ -40,7 +40,7 @@ from penstock.workers.io.session import (
     send_request,
     settle,
 )
-from penstock.workers.io.work_json import work_from_json, work_to_json
+from penstock.workers.io.work_json import held_media, work_from_json, work_to_json
 from penstock.workers.job_log import AttemptLog
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
@@ -117,7 +117,9 @@ class IOPool:
         with self._using(work, limits) as process, ExitStack() as conversation:
             lines = None if work.lines is None else process.lines
             new = None if lines is None else lines.to_send()
-            send_request(process, limits, "job", descriptor=new, lines=lines is not None, **work_to_json(work))
+            send_request(
+                process, limits, "job", held_media(work), descriptor=new, lines=lines is not None, **work_to_json(work)
+            )
             if not process.loaded:
                 if receive(process, process.channel, limits, LOADING).kind != "loaded":
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
-from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prompt
+from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prompt, Value
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
@@ -82,11 +82,12 @@ class WaitLimits:
 
 
 def send_request(
-    process: IOProcess, limits: WaitLimits, kind: str, *, descriptor: int | None = None, **fields: Any
-) -> None:
+    process: IOProcess, limits: WaitLimits, kind: str, values: Mapping[str, Value], *, descriptor: int | None = None,
+    **fields: Any,
+) -> None:  # fmt: skip
     """Send a process a request; its log lines carry the job's ids as the worker's own do."""
     try:
-        process.channel.send(kind, tick=limits.tick(), descriptor=descriptor, log=_log_ids(), **fields)
+        process.channel.send(kind, values, tick=limits.tick(), descriptor=descriptor, log=_log_ids(), **fields)
     except Disconnected:
         raise process.death(LOADING) from None
 

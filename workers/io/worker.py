@@ -109,7 +109,7 @@ class IOWorker:
                 return None
 
     def _run(self, message: Message, afterwards: ExitStack) -> Result | None:
-        processor, work = self._load(), work_from_json(self._model, message.header)
+        processor, work = self._load(), work_from_json(self._model, message.header, message.data)
         _keep_temporary_files_in(work.folder)
         if not self._loaded:
             self._loaded = True

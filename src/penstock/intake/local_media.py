@@ -7,6 +7,7 @@ IO processes import this module and not `media`: what they import is copied by e
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,36 @@ MAX_NAME_CHARS = 100
 #: Beginning of the name of each medium's folder.
 FOLDER_PREFIX = "media-"
 
+#: Held while a file is made: processors may ask for it in several threads.
+_making = threading.Lock()
+
 
 @dataclass(frozen=True, slots=True)
 class LocalMedia:
     """A fetched medium: alone in its own folder, and named `media` with the reference's suffix."""
 
+    #: The file; of a medium in memory, the place where `file` makes it.
     path: Path
     #: Etag of the source, if it has one.
     etag: str | None = None
     #: True if the file has holes: its processor must have ranges filled before it reads them.
     partial: bool = False
+    #: The bytes of a small medium, which has no file until somebody needs one.
+    data: bytes | None = None
+
+    def file(self) -> Path:
+        """Return the path of the file; make the file of a medium in memory. Raises `OSError`."""
+        if self.data is not None:
+            with _making:
+                if not self.path.exists():
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self.path.write_bytes(self.data)
+        return self.path
+
+    @property
+    def source(self) -> Path | bytes:
+        """The bytes of a medium in memory, else the path of the file."""
+        return self.path if self.data is None else self.data
 
 
 def safe_name(filename: str) -> str:

@@ -10,6 +10,7 @@ The API imports this module, so it must not import numpy or rasterio.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from penstock.config import Settings
-from penstock.errors import MediaNotFound, MediaRefused, ObjectNotFound
+from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, ObjectNotFound
 from penstock.intake.addresses import WebAddress, check_url
 from penstock.intake.connections import no_check
 from penstock.intake.guard import GuardedClient
@@ -31,6 +32,8 @@ from penstock.storage.objects.opening import open_store
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+#: Names of the folders of media in memory: shorter than the others, which `tempfile` names.
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +90,36 @@ def fetch_media(
     guard: GuardedClient,
     limit_bytes: int,
     check: Callable[[], None] = no_check,
+    memory_bytes: int = -1,
 ) -> LocalMedia:
-    """Fetch a reference's bytes into a new folder under `folder`.
+    """Fetch a reference's bytes into a new folder under `folder`, or from a store into memory up to `memory_bytes`.
 
     `check` may raise to end a slow download from the web; uploads and S3 objects do not call `check`.
     Raises `MediaNotFound`, `MediaRefused`, `MediaTooLarge`, `MediaChanged`, `MediaUnreadable`, and the retryable
     `FetchFailed` or `ObjectStoreUnavailable`.
     """
     media = parse_reference(reference, tenant=tenant, settings=settings)
-    path = _new_path(media, folder)
     if isinstance(media, WebAddress):
+        path = _new_path(media, folder)
         return LocalMedia(path, guard.fetch(reference, path, limit_bytes, check=check).etag)
+    if isinstance(media, S3Object):
+        store = open_store(f"s3://{media.bucket}", settings)
+    etag = media.etag if isinstance(media, S3Object) else None
     try:
-        if isinstance(media, UploadReference):
-            info = store.get_file(media.key, path, limit_bytes=limit_bytes)
-        else:
-            bucket = open_store(f"s3://{media.bucket}", settings)
-            info = bucket.get_file(media.key, path, limit_bytes=limit_bytes, etag=media.etag)
+        found = store.fetch(
+            media.key, lambda: _new_path(media, folder), limit_bytes=limit_bytes, memory_bytes=memory_bytes, etag=etag
+        )
     except ObjectNotFound as error:
         raise MediaNotFound from error
-    return LocalMedia(path, info.etag)
+    if isinstance(found.contents, Path):
+        return LocalMedia(found.contents, found.etag)
+    path = folder / f"{FOLDER_PREFIX}{next(_numbers)}" / _name(media)
+    return LocalMedia(path, found.etag, data=found.contents)
 
 
 def fetch_for_job(
     reference: str, folder: Path, *, by_range: bool, store: ObjectStore, tenant: str, settings: Settings,
-    guard: GuardedClient, limit_bytes: int, check: Callable[[], None] = no_check,
+    guard: GuardedClient, limit_bytes: int, check: Callable[[], None] = no_check, memory_bytes: int = -1,
 ) -> tuple[LocalMedia, PartialFile | None]:  # fmt: skip
     """Fetch a reference as `fetch_media` does; of a large TIFF file, only the beginning if `by_range`.
 
@@ -129,7 +137,7 @@ def fetch_for_job(
             return LocalMedia(path, etag, found is not None), found
     whole = fetch_media(
         reference, folder, store=store, tenant=tenant, settings=settings, guard=guard, limit_bytes=limit_bytes,
-        check=check,
+        check=check, memory_bytes=memory_bytes,
     )  # fmt: skip
     return whole, None
 
@@ -148,15 +156,18 @@ def _source(
 
 
 def _new_path(media: Reference, folder: Path) -> Path:
-    """Return the path of a file that does not exist yet, in a new folder of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=folder)) / f"media{_suffix(media)}"
+    """Return the path of a file that does not exist yet, in a new folder of its own; an `OSError` is `FetchFailed`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=folder)) / _name(media)
+    except OSError as error:
+        raise FetchFailed(f"could not write the media to the disk: {error.strerror}") from error
 
 
-def _suffix(media: Reference) -> str:
+def _name(media: Reference) -> str:
     name = media.target.partition("?")[0] if isinstance(media, WebAddress) else media.key
     suffix = Path(name.rpartition("/")[2]).suffix.lower()
-    return suffix if _SUFFIX.fullmatch(suffix) else ""
+    return f"media{suffix}" if _SUFFIX.fullmatch(suffix) else "media"
 
 
 def _upload(reference: str, tenant: str) -> UploadReference:

@@ -43,6 +43,15 @@ def test_pixels_come_back_exactly_from_formats_without_loss(form: str, tmp_path:
     np.testing.assert_array_equal(read_image(path, NO_LIMITS), gradient())
 
 
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF"])
+def test_the_bytes_of_a_file_are_the_same_image(form: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "media", Image.fromarray(gradient()), form)
+    np.testing.assert_array_equal(read_image(path.read_bytes(), NO_LIMITS), read_image(path, NO_LIMITS))
+    assert measure(path.read_bytes(), NO_LIMITS) == measure(path, NO_LIMITS)
+    with pytest.raises(MediaTooLarge):
+        read_image(path.read_bytes(), Limits(max_pixels=1))
+
+
 @pytest.mark.parametrize("form", ["JPEG", "WEBP"])
 def test_pixels_come_back_nearly_from_formats_with_loss(form: str, tmp_path: Path) -> None:
     path = save(tmp_path / "media", Image.fromarray(gradient()), form, quality=95)

@@ -267,7 +267,12 @@ def test_messages_that_arrive_together_keep_their_own_descriptors(sent: list[tup
     with conversation() as (one, other), Path("/dev/null").open() as file:
         writer = threading.Thread(
             target=lambda: [
-                one.send(str(number), descriptor=file.fileno() if carries else None, filling="x" * size)
+                one.send(
+                    str(number),
+                    {"a": np.full(size * 3, number, np.uint8)},
+                    descriptor=file.fileno() if carries else None,
+                    filling="x" * size,
+                )
                 for number, (carries, size) in enumerate(sent)
             ]
         )
@@ -275,6 +280,7 @@ def test_messages_that_arrive_together_keep_their_own_descriptors(sent: list[tup
         for number, (carries, size) in enumerate(sent):
             message = other.receive()
             assert (message.kind, len(message.header["filling"])) == (str(number), size)
+            np.testing.assert_array_equal(message.data["a"], np.full(size * 3, number, np.uint8))
             assert (message.descriptor is not None) == carries
             if message.descriptor is not None:
                 assert os.path.sameopenfile(message.descriptor, file.fileno())
