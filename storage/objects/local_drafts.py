@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from penstock.errors import InvalidRequest, ObjectExists, PenstockError
 from penstock.storage.objects.base import ObjectInfo
-from penstock.storage.objects.local_syncs import Witness
+from penstock.storage.objects.local_syncs import FILE_SYSTEMS, Witness, file_system
 
 #: Times that a put makes its folder again after a concurrent delete removed the empty folder.
 FOLDER_TRIES = 100
@@ -117,9 +117,10 @@ def in_the_way(target: Path) -> InvalidRequest:
 
 
 def has_nameless(folder: str) -> bool:
-    """Return True where a file without a name can be made in a folder and be given one; else False.
+    """Return True where a file without a name can be made in a folder, be synced and be given a name; else False.
 
-    Raises `FileNotFoundError` without the folder.
+    An fsync of such a file may do nothing: Btrfs takes it for one that nobody will ever see. Raises `FileNotFoundError`
+    without the folder.
     """
     path = f"{folder}/{uuid.uuid4().hex}"
     try:
@@ -127,6 +128,9 @@ def has_nameless(folder: str) -> bool:
     except FileNotFoundError:
         raise
     except OSError:
+        return False
+    if file_system(Path(folder)) not in FILE_SYSTEMS:
+        os.close(descriptor)
         return False
     try:
         _name(descriptor, path)

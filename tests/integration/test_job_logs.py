@@ -181,6 +181,23 @@ def test_a_talkative_job_keeps_its_first_and_last_lines_and_ends_as_any_other(cl
     assert sum(len(line.text.encode()) for line in found.lines) <= MAX_BYTES
 
 
+def test_a_silent_job_has_no_lines_and_leaves_its_process_to_one_that_talks(client: Client) -> None:
+    """One tenant, one job at a time: they have one process, which keeps its memory for lines until one was written."""
+    for number, silent in enumerate([True, True, False, True, False]):
+        key = client.submit(f"turn-{number}", "turns", then="silent" if silent else None)
+        assert client.ended(key).state is State.SUCCEEDED
+        said = texts(client.lines(key))
+        assert len(said) == (0 if silent else 5)
+        assert all(key.id in text for text in said)
+
+
+def test_a_print_without_an_end_of_line_is_there_when_the_job_has_ended(client: Client) -> None:
+    for number in range(20):
+        key = client.submit(f"half-{number}", then="unended")
+        assert client.ended(key).state is State.SUCCEEDED
+        assert texts(client.lines(key))[-1] == f"unended half-{number}"
+
+
 def test_jobs_side_by_side_have_their_own_lines_only(client: Client) -> None:
     keys = [client.submit(f"{tenant}-{n}", tenant) for n in range(6) for tenant in ("one", "two")]
     for key in keys:

@@ -57,6 +57,18 @@ def test_a_server_that_is_gone_is_away(own: ValkeyProcess) -> None:
     assert (type(error), error.retryable, error.retry_after_s) == (RedisUnavailable, True, 2)
 
 
+def test_a_server_that_hangs_between_two_calls_of_a_thread_is_away_and_answers_afterwards(own: ValkeyProcess) -> None:
+    """The kernel ends the wait on a connection that is used again: without its limit, this would wait for ever."""
+    store = JobStore.open(own.url, timeout_s=0.3, tries=1)
+    try:
+        submit(store)
+        with own.hanging(), pytest.raises(RedisUnavailable):
+            submit(store)
+        submit(store)
+    finally:
+        store.close()
+
+
 def test_a_replica_after_a_failover_is_away(own: ValkeyProcess, at: Redis) -> None:
     at.replicaof("127.0.0.1", "1")
     assert type(error_of(own.url)) is RedisUnavailable

@@ -25,7 +25,8 @@ class TalkingRequest(BaseModel):
 
     word: str
     prints: int = 1
-    #: `crash`: the process ends; `fail`: an exception; None: a result.
+    #: `crash`: the process ends; `fail`: an exception; `silent`: a result, and no line; `unended`: a result, after a
+    #: print without the end of its line; None: a result.
     then: str | None = None
 
 
@@ -39,6 +40,8 @@ class Talker:
         """Take no options."""
 
     def pre_process(self, request: TalkingRequest, media: Media) -> Prepared[TalkingRequest]:  # noqa: ARG002
+        if request.then == "silent":
+            return Prepared(iter([Prompt({"x": np.zeros(1, np.float32)})]), 1, 1, request)
         structlog.get_logger().warning("talker.began", word=request.word, password="hunter2")
         for number in range(request.prints):
             print(f"print {number} {request.word}")  # noqa: T201
@@ -56,6 +59,10 @@ class Talker:
 
     def post_process(self, outputs: Iterator[Output], context: TalkingRequest, sink: ArtifactSink) -> Result:  # noqa: ARG002
         list(outputs)
+        if context.then == "silent":
+            return Result(text=context.word)
+        if context.then == "unended":
+            sys.stdout.write(f"unended {context.word}")
         warnings.warn(f"result {context.word}", stacklevel=1)
         return Result(text=context.word)
 

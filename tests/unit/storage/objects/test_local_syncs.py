@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,23 @@ def test_the_file_that_was_opened_first_witnesses_for_its_group(tmp_path: Path) 
     syncs.sync(MANY, Witness(5, 50))
     assert seen == [50]
     assert min(Witness(7, 1), Witness(3, 9)).descriptor == 9
+
+
+opened: list[str] = []
+
+
+def note_opened(event: str, args: tuple[object, ...]) -> None:
+    if event == "open":
+        opened.append(str(args[0]))
+
+
+def test_a_folder_that_puts_have_in_common_is_synced_once(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    sys.addaudithook(note_opened)
+    opened.clear()
+    store.put_many(puts("a", "b"))
+    assert opened.count(f"{tmp_path}/jobs") == 1  # it is opened for its sync
+    assert opened.count(f"{tmp_path}/jobs/a") == 1
 
 
 def test_without_syncfs_each_file_is_synced(tmp_path: Path) -> None:
