@@ -41,14 +41,18 @@ def decoding(*, pixels: int = 0, size_bytes: int = 0) -> Iterator[None]:
         return
     number = next(_numbers)
     with _lock:
-        _deadlines[number] = time.process_time() + allowed_s(pixels=pixels, size_bytes=size_bytes)
-        _set_timer()
+        now = time.process_time()
+        _deadlines[number] = now + allowed_s(pixels=pixels, size_bytes=size_bytes)
+        _set_timer(now)
     try:
         yield
     finally:
         with _lock:
             del _deadlines[number]
-            _set_timer()
+            if _deadlines:
+                _set_timer(time.process_time())
+            else:
+                signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def bounded(parts: Iterator[T], *, pixels: int = 0) -> Iterator[T]:
@@ -66,6 +70,6 @@ def allowed_s(*, pixels: int = 0, size_bytes: int = 0) -> float:
     return BASE_S + PIXEL_S * pixels + BYTE_S * size_bytes
 
 
-def _set_timer() -> None:
-    left = min(_deadlines.values(), default=0.0) - time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, max(left, 0.001) if _deadlines else 0)
+def _set_timer(now: float) -> None:
+    """Set the timer to the first deadline; `now` is the processor time of this process."""
+    signal.setitimer(signal.ITIMER_PROF, max(min(_deadlines.values()) - now, 0.001))

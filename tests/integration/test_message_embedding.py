@@ -19,7 +19,7 @@ from penstock.intake.media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
-from penstock.processors.testing import check_processor
+from penstock.processors.testing import LocalFiles, check_processor
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
@@ -30,7 +30,7 @@ from tests.support.hub import a_model, load
 from tests.support.image_text_kinds import KINDS
 from tests.support.message_embedders import EMBEDDERS, library_vectors, write_embedder
 from tests.support.model_directories import write_json
-from tests.support.vectors import Files, photos, vectors
+from tests.support.vectors import photos, vectors
 
 #: The library's own, about numpy and its settings.
 pytestmark = [
@@ -102,7 +102,7 @@ def batches(model: Model, paths: Mapping[str, Path], asked: dict[str, Any]) -> l
     """Return the vectors by the numbers of items, in the largest batches that the runner allows."""
     processor: Any = Registry.imported().processor_for(model)
     request = processor.request.model_validate({**asked, "prompt": INSTRUCTION})
-    prompts = dict(enumerate(processor.pre_process(request, Files(paths)).prompts))
+    prompts = dict(enumerate(processor.pre_process(request, LocalFiles(paths)).prompts))
     found, sizes, lengths = [], [], []
     with closing(load(Path(model.source), processor=model.processor)) as runner:
         alike: dict[Any, list[int]] = {}
@@ -262,7 +262,7 @@ def test_typed_placeholders_stay_text(qwen: Path, tmp_path: Path) -> None:
         """Return the special tokens of an item of an image and a text, after an instruction."""
         item = [an_image("media://wide"), {"type": "text", "text": text}]
         request = processor.request.model_validate({"items": [item], "prompt": prompt})
-        [made] = processor.pre_process(request, Files(paths)).prompts
+        [made] = processor.pre_process(request, LocalFiles(paths)).prompts
         return [token for token in made.data["inputs.input_ids"][0].tolist() if token >= 256]
 
     plain = specials("which?", "So:")

@@ -13,6 +13,7 @@ from PIL import Image
 
 from penstock.models import Model
 from penstock.processors.registry import Registry
+from penstock.processors.testing import LocalFiles
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 
@@ -28,21 +29,11 @@ def photos(folder: Path) -> dict[str, Path]:
     return found
 
 
-class Files:
-    """Media that lie in files."""
-
-    def __init__(self, paths: Mapping[str, Path]) -> None:
-        self.paths = paths
-
-    def path(self, reference: str) -> Path:
-        return self.paths[reference]
-
-
 def vectors(model: Model, paths: Mapping[str, Path], **request: Any) -> tuple[npt.NDArray[np.float64], dict[str, Any]]:
     """Return the embeddings and the result of a job, through the processor and the engine."""
     processor: Any = Registry.imported().processor_for(model)
     with closing(BatchingEngine(Runners.installed())) as engine:
-        prepared = processor.pre_process(processor.request.model_validate(request), Files(paths))
+        prepared = processor.pre_process(processor.request.model_validate(request), LocalFiles(paths))
         outputs = engine.run(model, prepared.prompts, check=lambda: None)
         data = dict(processor.post_process(outputs, prepared.context, None).data)
     return np.array(data["embeddings"]), data
