@@ -16,7 +16,7 @@ from penstock.storage.redis.scripts import one_patience
 
 T = TypeVar("T")
 #: Seconds in the line of submissions, at most: a call to Redis after it may take `LEAST_TIMEOUT_S`, and nobody waits
-#: over 5 s for a refusal. Those who wait behind a Redis that hangs are refused by the time-out of those in front of them.
+#: over 5 s for a refusal. Who waits behind a Redis that hangs is refused by the time-out of those in front.
 LONGEST_WAIT_S = 3.5
 
 

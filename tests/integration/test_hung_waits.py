@@ -41,6 +41,13 @@ async def answered(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
+async def pings(jobs: AsyncJobStore, count: int) -> None:
+    """Call so often, each time in a block that has no time of its own where it stands inside another."""
+    for _ in range(count):
+        with one_patience():
+            await jobs.run(records.ping())
+
+
 async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
     with Proxy(own.port) as proxy:
         jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
@@ -49,9 +56,7 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
             proxy.set(Mode.SLOW, delay_s=LATE_S)
             with one_patience():
                 with pytest.raises(RedisUnavailable):
-                    for _ in range(2):
-                        with one_patience():  # no time of its own
-                            await jobs.run(records.ping())
+                    await pings(jobs, 2)
                 proxy.set(Mode.PASS)
                 proxy.cut()
                 await answered(lambda: jobs.run(records.ping()))  # its time is over, and it may still call
@@ -67,8 +72,7 @@ async def test_a_late_call_waits_its_least(own: ValkeyProcess) -> None:
             proxy.set(Mode.SLOW, delay_s=LATE_S)
             with one_patience():
                 with pytest.raises(RedisUnavailable):
-                    while True:
-                        await jobs.run(records.ping())
+                    await pings(jobs, 2)
                 proxy.set(Mode.PASS)
                 proxy.cut()
                 await answered(lambda: jobs.run(records.ping()))
