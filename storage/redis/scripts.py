@@ -322,32 +322,43 @@ TIMEOUT_S = 3.3
 REQUEST_S = 4.0
 #: Seconds that each API call may take at least, however long its request has lasted.
 LEAST_TIMEOUT_S = 0.5
-_begun_s: ContextVar[float | None] = ContextVar("begun_s", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """The time of a request: its begin (monotonic), and the seconds that its client waited in line."""
+
+    begun_s: float
+    waited_s: float
+
+
+_patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
 
 
 @contextmanager
-def one_patience() -> Iterator[None]:
+def one_patience(waited_s: float = 0.0) -> Iterator[None]:
     """Let the calls of this task inside the block share `REQUEST_S`, with all that happens between them.
 
-    A block inside another one shares the outer one's time. Without it, a request of several calls would wait for a
-    time-out after each slow answer.
+    Without it, a request of several calls would wait for a time-out after each slow answer. The `waited_s` in which its
+    client waited in line count too, and in the time of each call. A block inside another one shares the outer one's.
     """
-    if _begun_s.get() is not None:
+    if _patience.get() is not None:
         yield
         return
-    token = _begun_s.set(time.monotonic())
+    token = _patience.set(_Patience(time.monotonic() - waited_s, waited_s))
     try:
         yield
     finally:
-        _begun_s.reset(token)
+        _patience.reset(token)
 
 
 def _limit_s(longest_s: float) -> float:
     """Return the seconds that this task's next call may take, where a call takes no longer than `longest_s`."""
-    begun_s = _begun_s.get()
-    if begun_s is None:
+    patience = _patience.get()
+    if patience is None:
         return longest_s
-    return min(longest_s, max(LEAST_TIMEOUT_S, begun_s + REQUEST_S - time.monotonic()))
+    left_s = patience.begun_s + REQUEST_S - time.monotonic()
+    return min(longest_s, max(LEAST_TIMEOUT_S, min(longest_s - patience.waited_s, left_s)))
 
 
 class AsyncJobStore:
