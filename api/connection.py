@@ -12,8 +12,8 @@ from fastapi import Request
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
 from penstock.errors import ClientLeft, Overloaded
+from penstock.patience import one_patience
 from penstock.storage.redis.changes import cancel_until_done
-from penstock.storage.redis.scripts import one_patience
 
 T = TypeVar("T")
 #: Seconds in the line of submissions, at most. With the shortened calls to Redis after it, nobody waits over 5 s for a

@@ -12,9 +12,10 @@ from typing import TypeVar
 import pytest
 
 from penstock.errors import RedisUnavailable
+from penstock.patience import LEAST_TIMEOUT_S, one_patience
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore
-from penstock.storage.redis.scripts import LEAST_TIMEOUT_S, TIMEOUT_S, one_patience
+from penstock.storage.redis.scripts import TIMEOUT_S
 from tests.chaos.proxy import Mode, Proxy
 from tests.support.service import assert_problem, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
