@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -11,12 +12,12 @@ from fastapi import Request
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
 from penstock.errors import ClientLeft, Overloaded
+from penstock.patience import one_patience
 from penstock.storage.redis.changes import cancel_until_done
-from penstock.storage.redis.scripts import one_patience
 
 T = TypeVar("T")
-#: Seconds in the line of submissions, at most: a call to Redis after it may take `LEAST_TIMEOUT_S`, and nobody waits
-#: over 5 s for a refusal. Those who wait behind a Redis that hangs are refused by the time-out of those in front of them.
+#: Seconds in the line of submissions, at most. With the shortened calls to Redis after it, nobody waits over 5 s for a
+#: refusal. Those who wait behind a Redis that hangs are refused sooner, by the time-out of those in front of them.
 LONGEST_WAIT_S = 3.5
 
 
@@ -27,15 +28,23 @@ async def turn(request: Request, limit: ConcurrencyLimit, tenant: str) -> AsyncI
     A client that disconnects while it waits loses its turn: raises `ClientLeft`. Raises `Overloaded` as the limit does,
     and after `LONGEST_WAIT_S`. The time in line and all calls to Redis inside the block share one time limit.
     """
-    with one_patience():
-        if limit.has_room:
-            await limit.enter(tenant)
-        else:
-            await while_connected(request, _enter(limit, tenant))
-        try:
+    if limit.has_room:
+        await limit.enter(tenant)
+        waited_s = 0.0
+    else:
+        waited_s = await _wait_in_line(request, limit, tenant)
+    try:
+        with one_patience(waited_s):
             yield
-        finally:
-            limit.leave()
+    finally:
+        limit.leave()
+
+
+async def _wait_in_line(request: Request, limit: ConcurrencyLimit, tenant: str) -> float:
+    """Occupy one place of the limit and return the seconds that it took."""
+    begun_s = time.monotonic()
+    await while_connected(request, _enter(limit, tenant))
+    return time.monotonic() - begun_s
 
 
 async def _enter(limit: ConcurrencyLimit, tenant: str) -> None:

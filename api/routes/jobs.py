@@ -41,12 +41,12 @@ from penstock.errors import (
 )
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
+from penstock.patience import one_patience
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
 from penstock.storage.redis.listing import Page
 from penstock.storage.redis.records import Submitted
-from penstock.storage.redis.scripts import one_patience
 from penstock.storage.redis.usage import job_usage
 
 T = TypeVar("T")

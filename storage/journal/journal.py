@@ -34,6 +34,7 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
+from penstock.patience import one_patience
 from penstock.storage.journal import manifests
 from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
@@ -41,7 +42,6 @@ from penstock.storage.objects.base import ObjectStore, Put
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
-from penstock.storage.redis.scripts import one_patience
 
 T = TypeVar("T")
 

@@ -436,25 +436,27 @@ class LocalStore:
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with _TRANSLATED:
             try:
-                with os.scandir(self.root / folder) as scan:
-                    entries = sorted(scan, key=_listing_order)
+                with os.scandir(self.root / folder) as scan:  # of which the names alone are kept: it may be a million
+                    names = sorted(map(_listed_name, scan))
             except (FileNotFoundError, NotADirectoryError):
                 self._require_present()
                 return
-        for entry in entries:
-            key = folder + entry.name
+        for name in names:
+            key = folder + os.fsdecode(name.removesuffix(b"/"))
             if key == _OWN:
                 continue
             if not _is_key(key):
                 self._passed_over(key)
                 continue
-            if entry.is_dir(follow_symlinks=False):
+            if name.endswith(b"/"):
                 yield from self._walk(f"{key}/")
-            elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    yield key, entry.stat(follow_symlinks=False)
-            else:
-                self._passed_over(key)
+                continue
+            with suppress(FileNotFoundError):
+                status = (self.root / key).lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield key, status
+                else:
+                    self._passed_over(key)
 
     def _ends(self, expires_s: int) -> int:
         return int(self._clock()) + expires_s
@@ -509,6 +511,7 @@ def _type_of(key: str) -> str:
     return _TYPES.guess_type(key, strict=False)[0] or DEFAULT_CONTENT_TYPE
 
 
-def _listing_order(entry: os.DirEntry[str]) -> bytes:
+def _listed_name(entry: os.DirEntry[str]) -> bytes:
+    """Return an entry's name as the order of keys needs it: a folder's ends with a slash."""
     name = os.fsencode(entry.name)
     return name + b"/" if entry.is_dir(follow_symlinks=False) else name

@@ -319,9 +319,9 @@ def compared(run: str) -> Command[bool]:
 def stale(names: Sequence[tuple[JobKey | BatchKey, bool]]) -> Command[tuple[bool, ...]]:
     """Return True for each job or batch without a record, or with an open one although its end is stored (True).
 
-    False for those that were deleted.
+    True for a reservation too, whose manifest is stored; False for those that were deleted.
     """
-    rows = [["batch" if isinstance(key, BatchKey) else "job", key.tenant, key.id, int(ended)] for key, ended in names]
+    rows = [["batch" if isinstance(key, BatchKey) else "job", key.tenant, key.id, ended] for key, ended in names]
     return query("stale", lambda reply: tuple(map(bool, reply)), names=rows)
 
 

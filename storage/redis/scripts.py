@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -27,6 +25,7 @@ from redis.retry import Retry
 
 from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
+from penstock.patience import limit_s
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.breaker import Breaker
 from penstock.storage.redis.calls import Calls
@@ -322,36 +321,6 @@ def _parsed(command: Command[Any], reply: Any) -> Any:
 
 #: Seconds that an API call may take.
 TIMEOUT_S = 3.3
-#: Seconds after the begin of a request at which its calls must have ended (`one_patience`).
-REQUEST_S = 4.0
-#: Seconds that each API call may take at least, however long its request has lasted.
-LEAST_TIMEOUT_S = 0.5
-_begun_s: ContextVar[float | None] = ContextVar("begun_s", default=None)
-
-
-@contextmanager
-def one_patience() -> Iterator[None]:
-    """Let the calls of this task inside the block share `REQUEST_S`, with all that happens between them.
-
-    A block inside another one shares the outer one's time. Without it, a request of several calls would wait for a
-    time-out after each slow answer.
-    """
-    if _begun_s.get() is not None:
-        yield
-        return
-    token = _begun_s.set(time.monotonic())
-    try:
-        yield
-    finally:
-        _begun_s.reset(token)
-
-
-def _limit_s(longest_s: float) -> float:
-    """Return the seconds that this task's next call may take, where a call takes no longer than `longest_s`."""
-    begun_s = _begun_s.get()
-    if begun_s is None:
-        return longest_s
-    return min(longest_s, max(LEAST_TIMEOUT_S, begun_s + REQUEST_S - time.monotonic()))
 
 
 class AsyncJobStore:
@@ -392,7 +361,7 @@ class AsyncJobStore:
         command of a request waits less.
         """
         self._breaker.admit()
-        answers, limit = self._answers, asyncio.timeout(_limit_s(self._timeout_s))
+        answers, limit = self._answers, asyncio.timeout(limit_s(self._timeout_s))
         try:
             async with limit:
                 self._limits.add(limit)

@@ -12,9 +12,10 @@ from typing import TypeVar
 import pytest
 
 from penstock.errors import RedisUnavailable
+from penstock.patience import LEAST_TIMEOUT_S, one_patience
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore
-from penstock.storage.redis.scripts import LEAST_TIMEOUT_S, TIMEOUT_S, one_patience
+from penstock.storage.redis.scripts import TIMEOUT_S
 from tests.chaos.proxy import Mode, Proxy
 from tests.support.service import assert_problem, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
@@ -41,6 +42,13 @@ async def answered(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
+async def pings(jobs: AsyncJobStore, count: int) -> None:
+    """Call so often, each time in a block that has no time of its own where it stands inside another."""
+    for _ in range(count):
+        with one_patience():
+            await jobs.run(records.ping())
+
+
 async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
     with Proxy(own.port) as proxy:
         jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
@@ -49,9 +57,7 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
             proxy.set(Mode.SLOW, delay_s=LATE_S)
             with one_patience():
                 with pytest.raises(RedisUnavailable):
-                    for _ in range(2):
-                        with one_patience():  # no time of its own
-                            await jobs.run(records.ping())
+                    await pings(jobs, 2)
                 proxy.set(Mode.PASS)
                 proxy.cut()
                 await answered(lambda: jobs.run(records.ping()))  # its time is over, and it may still call
@@ -59,55 +65,43 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
             await jobs.close()
 
 
-async def test_a_late_call_waits_its_least(own: ValkeyProcess) -> None:
-    with Proxy(own.port) as proxy:
-        jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
-        try:
-            await jobs.run(records.ping())
-            proxy.set(Mode.SLOW, delay_s=LATE_S)
-            with one_patience():
-                with pytest.raises(RedisUnavailable):
-                    while True:
-                        await jobs.run(records.ping())
-                proxy.set(Mode.PASS)
-                proxy.cut()
-                await answered(lambda: jobs.run(records.ping()))
-                with own.hanging():
-                    begun_s = time.monotonic()
-                    with pytest.raises(RedisUnavailable):
-                        await jobs.run(records.ping())
-                    assert time.monotonic() - begun_s >= LEAST_TIMEOUT_S
-                    others = await asyncio.gather(
-                        *(jobs.run(records.ping()) for _ in range(20)), return_exceptions=True
-                    )
-                    assert {type(other) for other in others} == {RedisUnavailable}
-                    assert time.monotonic() - begun_s < TIMEOUT_S  # nobody waited for a time-out of its own
-            await answered(lambda: jobs.run(records.ping()))
-        finally:
-            await jobs.close()
+@pytest.mark.parametrize("waited_s", [TIMEOUT_S - 1, 60.0])
+async def test_the_time_in_line_counts_in_the_time_limit(own: ValkeyProcess, waited_s: float) -> None:
+    jobs = AsyncJobStore.open(own.url)
+    try:
+        await jobs.run(records.ping())
+        with own.hanging():
+            begun_s = time.monotonic()
+            with one_patience(waited_s), pytest.raises(RedisUnavailable):
+                await jobs.run(records.ping())
+            assert time.monotonic() - begun_s >= LEAST_TIMEOUT_S
+            others = await asyncio.gather(*(jobs.run(records.ping()) for _ in range(20)), return_exceptions=True)
+            assert {type(other) for other in others} == {RedisUnavailable}
+            assert time.monotonic() - begun_s < TIMEOUT_S  # nobody waited for a time-out of its own
+        await answered(lambda: jobs.run(records.ping()))
+    finally:
+        await jobs.close()
 
 
 async def test_one_time_out_ends_the_calls_that_wait_behind_it(own: ValkeyProcess) -> None:
-    with Proxy(own.port) as proxy:
-        jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
+    jobs = AsyncJobStore.open(own.url)
 
-        async def call() -> float:
-            begun_s = time.monotonic()
-            with pytest.raises(RedisUnavailable):
-                await jobs.run(records.ping())
-            return time.monotonic() - begun_s
-
-        try:
+    async def call() -> float:
+        begun_s = time.monotonic()
+        with pytest.raises(RedisUnavailable):
             await jobs.run(records.ping())
-            proxy.set(Mode.SLOW, delay_s=LATE_S)
-            with one_patience():
-                await jobs.run(records.ping())
-                proxy.set(Mode.BLACK_HOLE)
-                first = asyncio.create_task(call())  # has the rest of the time
+        return time.monotonic() - begun_s
+
+    try:
+        await jobs.run(records.ping())
+        with own.hanging():
+            with one_patience(TIMEOUT_S - 1):
+                first = asyncio.create_task(call())
+            await asyncio.sleep(0)  # it has begun
             others = [asyncio.create_task(call()) for _ in range(5)]
             assert max(await asyncio.gather(first, *others)) < TIMEOUT_S
-        finally:
-            await jobs.close()
+    finally:
+        await jobs.close()
 
 
 async def test_a_submission_is_refused_in_time_when_each_of_its_calls_is_answered_late(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import compress, islice
+from typing import TypeAlias, TypeVar
 
 import structlog
 
@@ -16,10 +18,14 @@ from penstock.storage.journal import batch_journal, batch_manifests, journal, us
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
-from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis import records
 from penstock.storage.redis.deliveries import announce_again
 from penstock.storage.redis.scripts import run_each
+
+T = TypeVar("T")
+#: A job or batch, and True where its end is stored.
+Row: TypeAlias = tuple[JobKey | BatchKey, bool]
 
 #: Jobs restored at once: each waits for the object store most of the time.
 CONCURRENCY = 32
@@ -75,24 +81,51 @@ def restore(store: records.Runs, objects: ObjectStore) -> int:
 
 
 def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
-    """Return the numbers of manifests and of those that were restored."""
+    """Return the numbers of manifests and of those that were restored.
+
+    The store is listed twice: live jobs do not wait for ended ones, whose names would fill the memory until then.
+    """
     both_stores = Journal(store, objects)
-    ended: list[JobKey | BatchKey] = []
     tenants: set[str] = set()  # with stored sums of usage
-    found = restored = 0
+    listed = Counter[bool]()
+
+    def counted() -> Iterator[Row]:
+        for key, over in _listed(store, objects, tenants):
+            listed[over] += 1
+            yield key, over
+
     with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="restore") as pool:
-        listed = _listed(store, objects, tenants)
-        while rows := list(islice(listed, LOOKED_UP)):
-            found += len(rows)
-            stale = store.run(records.stale(rows))
-            lost = [row for row, is_stale in zip(rows, stale, strict=True) if is_stale]
-            ended += [key for key, over in lost if over]
-            live = [key for key, over in lost if not over]
-            restored += sum(pool.map(lambda key: both_stores.run(_restored(key, ended=False)), live))
-        groups = [ended[start : start + TOGETHER] for start in range(0, len(ended), TOGETHER)]
-        restored += sum(pool.map(lambda keys: _restored_ends(both_stores, keys), groups))
+        live = _lost(store, (row for row in counted() if not row[1]))
+        restored = sum(_mapped(pool, lambda key: both_stores.run(_restored(key, ended=False)), live))
+        if listed[True]:
+            ended = _lost(store, (row for row in _manifests(objects.list("tenants/")) if row[1]))
+            restored += sum(_mapped(pool, lambda keys: _restored_ends(both_stores, keys), _groups(ended, TOGETHER)))
     usage_ledger.fold_all(store, objects, tenants)
-    return found, restored
+    return listed.total(), restored
+
+
+def _lost(store: records.Runs, rows: Iterator[Row]) -> Iterator[JobKey | BatchKey]:
+    """Yield the jobs and batches that Redis lacks or has an older state of."""
+    for group in _groups(rows, LOOKED_UP):
+        is_stale = store.run(records.stale(group))
+        yield from compress((key for key, _ in group), is_stale)
+
+
+def _groups(each: Iterator[T], size: int) -> Iterator[list[T]]:
+    """Yield groups of this size; the last one may be smaller."""
+    while group := list(islice(each, size)):
+        yield group
+
+
+def _mapped(pool: Executor, act: Callable[[T], int], each: Iterator[T]) -> Iterator[int]:
+    """Yield results as `pool.map` does, which would read all of a million first."""
+    under_way: deque[Future[int]] = deque()
+    for one in each:
+        under_way.append(pool.submit(act, one))
+        if len(under_way) > 2 * CONCURRENCY:
+            yield under_way.popleft().result()
+    for future in under_way:
+        yield future.result()
 
 
 def _announce(store: records.Runs) -> None:
@@ -100,23 +133,31 @@ def _announce(store: records.Runs) -> None:
         pass
 
 
-def _listed(store: records.Runs, objects: ObjectStore, tenants: set[str]) -> Iterator[tuple[JobKey | BatchKey, bool]]:
-    """Yield the jobs and batches that have a manifest, with True where their end is stored; publish endpoints.
+def _listed(store: records.Runs, objects: ObjectStore, tenants: set[str]) -> Iterator[Row]:
+    """Yield the rows of `_manifests`; publish endpoints, and add tenants with stored sums of usage to `tenants`."""
 
-    Adds the tenants that have stored sums of usage to `tenants`.
+    def passed(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in infos:
+            if (endpoint := endpoint_in(info.key)) is not None:
+                _publish(store, objects, endpoint)
+            elif (stored := usage_ledger.usage_in(info.key)) is not None:
+                tenants.add(stored[0])
+            yield info
+
+    return _manifests(passed(objects.list("tenants/")))
+
+
+def _manifests(infos: Iterator[ObjectInfo]) -> Iterator[Row]:
+    """Yield the jobs and batches that have a manifest, with True where their end is stored.
 
     A listing is sorted by key: a tenant's `endpoints/` come before its `jobs/`, a job's outcome before its request.
     """
     end = None
-    for info in objects.list("tenants/"):
+    for info in infos:
         end = ended_prefix(info.key) or end
         key = request_of(info.key) or batch_manifests.request_of(info.key)
         if key is not None:
             yield key, end == key.prefix
-        elif (endpoint := endpoint_in(info.key)) is not None:
-            _publish(store, objects, endpoint)
-        elif (stored := usage_ledger.usage_in(info.key)) is not None:
-            tenants.add(stored[0])
 
 
 def _restored(key: JobKey | BatchKey, *, ended: bool) -> Flow[bool]:

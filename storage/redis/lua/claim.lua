@@ -131,7 +131,7 @@ end
 -- Lanes that a claim looks at in their order before it asks for those of its own models (a look costs half as much as a
 -- question for one model), the most that it asks for of one model, and the time between two comparisons of `names` with the
 -- lanes.
-local NEAR, OWN, MEND_MS = math.min(100, 2 * #args.models), 1000, 30000
+local NEAR, OWN, MEND_MS = math.max(30, math.min(100, 2 * #args.models)), 1000, 30000
 local all_lanes, names = qkey(queue, 'lanes'), qkey(queue, 'names')
 
 -- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.

@@ -19,8 +19,8 @@ function ops.witness()
   return { ops.alive(), compared and 1 or 0, run }
 end
 
--- names {{job|batch, tenant, id, 1 where its end is stored}...} -> {0|1...}: 1 for what has no record, or one that has not
--- ended though its end is stored; 0 for what was deleted
+-- names {{job|batch, tenant, id, true where its end is stored}...} -> {0|1...}: 1 for what has no record, or one that has not
+-- ended though its end is stored, or one of a reservation though its manifest is; 0 for what was deleted
 function ops.stale()
   local found = {}
   for n, name in ipairs(args.names) do
@@ -29,7 +29,7 @@ function ops.stale()
     if kind == 'batch' then key, field, gone = bkey(tenant, id), 'end', 'batchgone:' end
     local value, completed_us = unpack(redis.call('HMGET', key, field, 'completed_us'))
     local over = value and (kind == 'batch' or has_ended({ state = value, completed_us = completed_us or nil }))
-    local current = redis.call('EXISTS', key) == 1 and (over or ended == 0)
+    local current = redis.call('EXISTS', key) == 1 and (over or not (ended or value == 'reserved'))
     found[n] = (current or redis.call('EXISTS', tkey(tenant, gone .. id)) == 1) and 0 or 1
   end
   return found
