@@ -19,9 +19,12 @@ from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, first
 from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
+from penstock.reports import Issue
 
 #: Arguments of every loading function of the library.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
+#: Attribute of the class that stands for a processor of videos where torchvision is missing.
+REFUSES = "refuses_videos"
 #: Files whose `auto_map` names code of the repository.
 _FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
 
@@ -53,6 +56,23 @@ def load_processor(model: Model) -> Any:
         settings, rest = cls.get_processor_dict(model.source, **_LOCAL)
         parts = [_part(model, name) for name in cls.get_attributes()]
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
+
+
+def require_videos(processor: Any) -> None:
+    """Raise `InvalidInput` for a processor of the library that prepares no videos here."""
+    part = getattr(processor, "video_processor", None)
+    if part is None:
+        detail = "This model takes images and no videos."
+    elif hasattr(type(part), REFUSES):
+        detail = (
+            "This model's videos are prepared by torchvision, which is not installed where its worker runs: "
+            "`pip install torchvision` in the build (CPU or CUDA) of the installed torch."
+        )
+    elif find_spec("av") is None:
+        detail = "Videos need PyAV where this model's worker runs: `pip install 'penstock[media]'`."
+    else:
+        return
+    raise InvalidInput(detail, errors=[Issue("/input/messages", detail)])
 
 
 def as_array(value: Any) -> Array:
@@ -188,6 +208,7 @@ def _no_videos() -> Any:
         "__call__": refuse,
         "__getattr__": setting,
         "model_input_names": [],
+        REFUSES: True,
     }
     return type("NoVideos", (VideoProcessorMixin,), parts)()
 

@@ -34,7 +34,17 @@ class ImagePart(BaseModel):
     image: MediaReference
 
 
+class VideoPart(BaseModel):
+    """A video in a message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["video"]
+    video: MediaReference
+
+
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+ChatPart = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
 
 
 class ChatMessage(BaseModel):
@@ -43,10 +53,10 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["system", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(min_length=1)]
+    content: str | Annotated[list[ChatPart], Field(min_length=1)]
 
     @property
-    def parts(self) -> list[TextPart | ImagePart]:
+    def parts(self) -> list[TextPart | ImagePart | VideoPart]:
         """The message's parts, in order."""
         return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
@@ -74,7 +84,7 @@ class ImageTextRequest(BaseModel):
     )
     prompt: str | None = Field(default=None, description="A question or an instruction about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
-        default=None, description="A conversation instead; its messages have text and images in any order."
+        default=None, description="A conversation instead; its messages have text, images and videos in any order."
     )
     processed: MediaReference | None = Field(
         default=None,
@@ -94,7 +104,7 @@ class ImageTextRequest(BaseModel):
         if self.messages is not None:
             return self.messages
         given = [self.images] if isinstance(self.images, str) else self.images or ()
-        images: list[TextPart | ImagePart] = [ImagePart(type="image", image=image) for image in given]
+        images: list[TextPart | ImagePart | VideoPart] = [ImagePart(type="image", image=image) for image in given]
         return [ChatMessage(role="user", content=[*images, TextPart(type="text", text=self.prompt or "")])]
 
     @model_validator(mode="after")
