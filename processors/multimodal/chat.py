@@ -23,8 +23,8 @@ from penstock.processors.multimodal.conversation import (
 )
 from penstock.processors.multimodal.families import FAMILIES, Family, PreparedImage, read_family
 from penstock.processors.multimodal.general import INPUTS_NAME, Encoded, GeneralEncoder, read_general_encoder
-from penstock.processors.multimodal.library import require_videos
-from penstock.processors.multimodal.request import ImagePart, ImageTextRequest, VideoPart
+from penstock.processors.multimodal.library import takes_videos
+from penstock.processors.multimodal.request import ImagePart, ImageTextRequest, videos_of, with_videos
 from penstock.processors.multimodal.videos import Clip, read_clip
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.image import ImageArray
@@ -50,13 +50,17 @@ class Chats(Protocol):
         """The model's tokenizer."""
         ...
 
+    @property
+    def takes_videos(self) -> bool:
+        """True if messages may have videos."""
+        ...
+
     def prompt(
         self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
     ) -> tuple[Prompt, Context]:
         """Return the prompt and the context of a request with the references of its images.
 
-        `read` and `watch` return the image and the video of a reference. Raises `InvalidInput` where the model takes no
-        videos.
+        `read` and `watch` return the image and the video of a reference.
         """
         ...
 
@@ -83,6 +87,7 @@ class ImageTextToText:
         self._model = model
         check_options(model, "preprocessor")
         self._chats = _chats(model)
+        self.request = with_videos() if self._chats.takes_videos else ImageTextRequest
 
     def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[Context]:
         """Return one prompt: all tokens of the conversation, with placeholders for the images, and the images."""
@@ -91,7 +96,7 @@ class ImageTextToText:
             return Prepared(iter([prompt]), 1, prompt.cost, context)
         references = [part.image for turn in request.turns for part in turn.parts if isinstance(part, ImagePart)]
         where = "/input/messages" if request.images is None else "/input/images"
-        videos = sum(isinstance(part, VideoPart) for turn in request.turns for part in turn.parts)
+        videos = len(videos_of(request.turns))
         what = "images and videos" if videos else "images"
         check_items(len(references) + videos, self._model.limits, where, what)
 
@@ -121,6 +126,7 @@ class FamilyChats:
 
     family: Family
     conversation: ConversationEncoder
+    takes_videos = False
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -164,6 +170,11 @@ class GeneralChats:
         """The model's tokenizer."""
         return self.encoder.vocabulary
 
+    @property
+    def takes_videos(self) -> bool:
+        """True where the library's processor prepares videos."""
+        return takes_videos(self.encoder.processor)
+
     def prompt(
         self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
     ) -> tuple[Prompt, Context]:
@@ -175,9 +186,7 @@ class GeneralChats:
         )
 
     def _clips(self, request: ImageTextRequest, watch: Watch) -> list[Clip]:
-        references = [part.video for turn in request.turns for part in turn.parts if isinstance(part, VideoPart)]
-        if references:
-            require_videos(self.encoder.processor)
+        references = videos_of(request.turns)
         clips = {one: watch(one, self.encoder.processor.video_processor) for one in dict.fromkeys(references)}
         return [clips[reference] for reference in references]
 

@@ -14,7 +14,7 @@ from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.language.chat import ChatTemplate, read_chat_template
 from penstock.processors.language.tokens import Vocabulary, read_vocabulary
-from penstock.processors.multimodal.request import ChatMessage, ImagePart, VideoPart
+from penstock.processors.multimodal.request import ChatMessage, ImagePart
 from penstock.reports import Issue
 
 _PROBE = "probe"
@@ -61,9 +61,6 @@ class ConversationEncoder:
         for part in turn.parts:
             if isinstance(part, ImagePart):
                 parts.append({"type": "image"})
-            elif isinstance(part, VideoPart):
-                detail = "Penstock prepares the images of this model's type, and no videos; vLLM takes them."
-                raise InvalidInput(detail, errors=[Issue(f"/input/messages/{at}/content", detail)])
             elif parts and parts[-1]["type"] == "text":
                 parts[-1] = {"type": "text", "text": parts[-1]["text"] + part.text}
             else:

@@ -133,7 +133,8 @@ class GeneralEncoder:
 
     def _parts(self, turn: ChatMessage, at: int, left: Left) -> list[Part]:
         parts: list[Part] = []
-        for part in turn.parts:
+        given: list[TextPart | ImagePart | VideoPart] = [*turn.parts]
+        for part in given:
             if isinstance(part, ImagePart):
                 parts.append({"type": "image", "image": next(left.images)})
             elif isinstance(part, VideoPart):

@@ -19,7 +19,6 @@ from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, first
 from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
-from penstock.reports import Issue
 
 #: Arguments of every loading function of the library.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
@@ -58,21 +57,17 @@ def load_processor(model: Model) -> Any:
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
 
 
-def require_videos(processor: Any) -> None:
-    """Raise `InvalidInput` for a processor of the library that prepares no videos here."""
+def takes_videos(processor: Any) -> bool:
+    """Return True for a processor of the library that prepares videos here, with torchvision and PyAV."""
     part = getattr(processor, "video_processor", None)
-    if part is None:
-        detail = "This model takes images and no videos."
-    elif hasattr(type(part), REFUSES):
-        detail = (
-            "This model's videos are prepared by torchvision, which is not installed where its worker runs: "
-            "`pip install torchvision` in the build (CPU or CUDA) of the installed torch."
-        )
-    elif find_spec("av") is None:
-        detail = "Videos need PyAV where this model's worker runs: `pip install 'penstock[media]'`."
-    else:
-        return
-    raise InvalidInput(detail, errors=[Issue("/input/messages", detail)])
+    return part is not None and not hasattr(type(part), REFUSES) and find_spec("av") is not None
+
+
+def video_metadata(**fields: Any) -> Any:
+    """Return the library's description of a video."""
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(**fields)
 
 
 def as_array(value: Any) -> Array:

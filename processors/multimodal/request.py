@@ -5,10 +5,11 @@ The API publishes their JSON Schemas, so nothing heavy is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
@@ -44,7 +45,6 @@ class VideoPart(BaseModel):
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
-ChatPart = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
 
 
 class ChatMessage(BaseModel):
@@ -53,10 +53,10 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["system", "user", "assistant"]
-    content: str | Annotated[list[ChatPart], Field(min_length=1)]
+    content: str | Annotated[list[Part], Field(min_length=1)]
 
     @property
-    def parts(self) -> list[TextPart | ImagePart | VideoPart]:
+    def parts(self) -> list[TextPart | ImagePart]:
         """The message's parts, in order."""
         return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
@@ -84,7 +84,7 @@ class ImageTextRequest(BaseModel):
     )
     prompt: str | None = Field(default=None, description="A question or an instruction about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
-        default=None, description="A conversation instead; its messages have text, images and videos in any order."
+        default=None, description="A conversation instead; its messages have text and images in any order."
     )
     processed: MediaReference | None = Field(
         default=None,
@@ -104,7 +104,7 @@ class ImageTextRequest(BaseModel):
         if self.messages is not None:
             return self.messages
         given = [self.images] if isinstance(self.images, str) else self.images or ()
-        images: list[TextPart | ImagePart | VideoPart] = [ImagePart(type="image", image=image) for image in given]
+        images: list[TextPart | ImagePart] = [ImagePart(type="image", image=image) for image in given]
         return [ChatMessage(role="user", content=[*images, TextPart(type="text", text=self.prompt or "")])]
 
     @model_validator(mode="after")
@@ -114,6 +114,22 @@ class ImageTextRequest(BaseModel):
         if (self.images is None) != (self.prompt is None):
             raise ValueError("images and prompt go together")
         return self
+
+
+def with_videos() -> type[ImageTextRequest]:
+    """Return the request of a model that takes videos: parts of messages with `"type": "video"`."""
+    part = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
+    content: Any = (str | Annotated[list[part], Field(min_length=1)], ...)
+    message: Any = create_model("ChatMessage", __base__=ChatMessage, __module__=__name__, content=content)
+    about = "A conversation instead; its messages have text, images and videos in any order."
+    messages: Any = (Annotated[list[message], Field(min_length=1)] | None, Field(default=None, description=about))
+    return create_model("ImageTextRequest", __base__=ImageTextRequest, __module__=__name__, messages=messages)
+
+
+def videos_of(turns: Iterable[ChatMessage]) -> list[str]:
+    """Return the references of the videos of a conversation, in order."""
+    parts: list[TextPart | ImagePart | VideoPart] = [part for turn in turns for part in turn.parts]
+    return [part.video for part in parts if isinstance(part, VideoPart)]
 
 
 class TextImageEmbeddingRequest(BaseModel):

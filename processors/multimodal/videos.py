@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.errors import InvalidInput, MediaTooLarge
 from penstock.models import Limits
-from penstock.processors.multimodal.library import rejecting
+from penstock.processors.multimodal.library import rejecting, video_metadata
 
 #: Frames for a processor that chooses none itself: those of vLLM.
 FRAMES = 32
@@ -40,13 +40,11 @@ def read_clip(path: Path, processor: Any, limits: Limits) -> Clip:
     Raises `MediaTooLarge` for more seconds, pixels or frames than allowed, `MediaUnreadable` for another file, and
     `InvalidInput` with the processor's reason for a video that it rejects, such as one with too few frames.
     """
-    from transformers.video_utils import VideoMetadata
-
     from penstock.processors.video.reading import read_chosen, read_timeline
 
     timeline = read_timeline(path, limits)
     height, width = timeline.shape
-    metadata = VideoMetadata(
+    metadata = video_metadata(
         total_num_frames=timeline.frames, fps=timeline.rate, duration=timeline.frames / timeline.rate,
         height=height, width=width,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from PIL import Image
 from transformers.video_utils import VideoMetadata
 
 from penstock.errors import InvalidInput, MediaTooLarge
-from penstock.models import Limits
+from penstock.models import Limits, media_references
 from penstock.processors.multimodal.chat import GeneralChats, ImageTextToText
 from penstock.processors.testing import LocalFiles
 from penstock.processors.video.writing import open_video_writer
@@ -79,6 +79,8 @@ def prompt_of(processor: ImageTextToText, files: dict[str, Path], kinds: list[st
     shown = [{"type": kind, kind: f"media://{kind}"} for kind in kinds]
     content = [*shown, {"type": "text", "text": QUESTION}]
     request = {"messages": [{"role": "user", "content": content}], "max_new_tokens": NEW}
+    found = [reference for _, reference in media_references(processor.request.model_json_schema(), request)]
+    assert found == [f"media://{kind}" for kind in kinds], "the service finds the media of a request by its schema"
     [prompt] = processor.pre_process(processor.request.model_validate(request), LocalFiles(files)).prompts
     return prompt
 

@@ -188,16 +188,6 @@ def test_the_schema_finds_the_images_in_messages(tmp_path: Path) -> None:
     assert set(found) == {("/messages/0/content/1/image", "media://photo")}
 
 
-def test_a_family_refuses_videos(tmp_path: Path, files: dict[str, Path]) -> None:
-    video = {"type": "video", "video": "media://photo"}
-    value = {"messages": [{"role": "user", "content": [text("What moves?"), video]}]}
-    found = list(media_references(ImageTextRequest.model_json_schema(), value))
-    assert set(found) == {("/messages/0/content/1/video", "media://photo")}
-    with pytest.raises(InvalidInput, match="no videos; vLLM takes them") as caught:
-        processor(tmp_path / "m").pre_process(ImageTextRequest.model_validate(value), LocalFiles(files))
-    assert caught.value.errors[0].pointer == "/input/messages/0/content"
-
-
 def test_more_images_than_the_model_takes_and_broken_ones_are_refused(tmp_path: Path, files: dict[str, Path]) -> None:
     eyes = processor(tmp_path / "m", limits=Limits(max_items=1, max_pixels=1000))
     with pytest.raises(InvalidInput, match="2 images were given; this model accepts at most 1"):
