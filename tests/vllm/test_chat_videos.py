@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,17 @@ from PIL import Image
 from transformers.video_utils import VideoMetadata
 
 from penstock.errors import InvalidInput, MediaTooLarge
+from penstock.intake.media import LocalMedia
 from penstock.models import Limits, media_references
+from penstock.processors.base import Prompt
 from penstock.processors.multimodal.chat import GeneralChats, ImageTextToText
 from penstock.processors.testing import LocalFiles
 from penstock.processors.video.writing import open_video_writer
+from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.runners import Runners
+from penstock.workers.io.forks import ForkOptions
+from penstock.workers.io.pool import IOPool
+from penstock.workers.processing import Work
 from tests.support.hub import a_model, finish, load
 from tests.support.image_text_kinds import FIRST
 from tests.support.image_text_types import write_kind
@@ -75,17 +83,21 @@ def a_processor(directory: Path, **fields: Any) -> ImageTextToText:
     return ImageTextToText(a_model(directory, processor="image-text-to-text", **fields))
 
 
-def prompt_of(processor: ImageTextToText, files: dict[str, Path], kinds: list[str]) -> Any:
+def a_chat(kinds: Sequence[str]) -> dict[str, Any]:
     shown = [{"type": kind, kind: f"media://{kind}"} for kind in kinds]
     content = [*shown, {"type": "text", "text": QUESTION}]
-    request = {"messages": [{"role": "user", "content": content}], "max_new_tokens": NEW}
+    return {"messages": [{"role": "user", "content": content}], "max_new_tokens": NEW}
+
+
+def prompt_of(processor: ImageTextToText, files: dict[str, Path], kinds: Sequence[str]) -> Prompt:
+    request = a_chat(kinds)
     found = [reference for _, reference in media_references(processor.request.model_json_schema(), request)]
     assert found == [f"media://{kind}" for kind in kinds], "the service finds the media of a request by its schema"
     [prompt] = processor.pre_process(processor.request.model_validate(request), LocalFiles(files)).prompts
     return prompt
 
 
-def library_inputs(processor: Any, files: dict[str, Path], kinds: list[str]) -> Any:
+def library_inputs(processor: Any, files: dict[str, Path], kinds: Sequence[str]) -> Any:
     """Return what the library makes of whole videos, if its processor chooses the frames, else of some frames."""
     with av.open(str(files["media://video"])) as container:
         rate = container.streams.video[0].average_rate
@@ -119,6 +131,24 @@ def test_answers_about_videos_are_the_library_s(directory: Path, files: dict[str
             assert output.data["token_ids"] == expected, kinds
             said |= {tuple(expected)}
     assert len(said) > 1, "a network that says the same about all of them shows nothing"
+
+
+@pytest.mark.parametrize("directory", ["qwen3_vl"], indirect=True)
+def test_a_job_goes_through_an_io_process_and_the_engine(
+    directory: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """The video is decoded in a process that may read the job's media, and nothing else."""
+    model = a_model(directory, processor="image-text-to-text")
+    media = {reference: LocalMedia(path) for reference, path in files.items()}
+    with closing(IOPool(1, ForkOptions(6144 * 2**20))) as pool, closing(BatchingEngine(Runners.installed())) as engine:
+        assert pool.entry(model).problem is None
+        work = Work(model, a_chat(["video"]), media, tmp_path, tenant="one")
+        with pool.open(work, check=lambda: None, say=lambda _: None) as session:
+            done = session.finish(engine.run(model, session.prompts, check=lambda: None, cost=session.cost))
+    with closing(load(directory, processor="image-text-to-text")) as runner:
+        (output,) = finish(runner, prompt_of(a_processor(directory), files, ["video"]))
+    assert done.result.data is not None
+    assert done.result.data["usage"]["completion_tokens"] == len(output.data["token_ids"])
 
 
 def test_videos_beyond_the_limits_are_refused(directory: Path, files: dict[str, Path]) -> None:
