@@ -1,11 +1,11 @@
-"""Image-text-to-text: answers conversations with images, and streams the answer."""
+"""Image-text-to-text: answers conversations with images and videos, and streams the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
@@ -22,7 +22,9 @@ from penstock.processors.multimodal.conversation import (
 )
 from penstock.processors.multimodal.families import FAMILIES, Family, PreparedImage, read_family
 from penstock.processors.multimodal.general import INPUTS_NAME, Encoded, GeneralEncoder, read_general_encoder
-from penstock.processors.multimodal.request import ImagePart, ImageTextRequest
+from penstock.processors.multimodal.library import takes_videos
+from penstock.processors.multimodal.request import ImagePart, ImageTextRequest, videos_of, with_videos
+from penstock.processors.multimodal.videos import Clip, read_clip
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
@@ -35,6 +37,8 @@ _DUMMY_STEPS = 4
 
 #: Returns the image of a reference.
 Read = Callable[[str], ImageArray]
+#: Returns the frames of a reference that a processor of videos chooses.
+Watch = Callable[[str, Any], Clip]
 
 
 class Chats(Protocol):
@@ -45,8 +49,18 @@ class Chats(Protocol):
         """The model's tokenizer."""
         ...
 
-    def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
-        """Return the prompt and the context of a request; `read` returns the image of a reference."""
+    @property
+    def takes_videos(self) -> bool:
+        """True if messages may have videos."""
+        ...
+
+    def prompt(
+        self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
+    ) -> tuple[Prompt, Context]:
+        """Return the prompt and the context of a request with the references of its images.
+
+        `read` and `watch` return the image and the video of a reference.
+        """
         ...
 
     def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:
@@ -72,6 +86,7 @@ class ImageTextToText:
         self._model = model
         check_options(model, "preprocessor")
         self._chats = _chats(model)
+        self.request = with_videos() if self._chats.takes_videos else ImageTextRequest
 
     def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[Context]:
         """Return one prompt: all tokens of the conversation, with placeholders for the images, and the images."""
@@ -80,12 +95,17 @@ class ImageTextToText:
             return Prepared(iter([prompt]), 1, prompt.cost, context)
         references = [part.image for turn in request.turns for part in turn.parts if isinstance(part, ImagePart)]
         where = "/input/messages" if request.images is None else "/input/images"
-        check_items(len(references), self._model.limits, where, "images")
+        videos = len(videos_of(request.turns))
+        what = "images and videos" if videos else "images"
+        check_items(len(references) + videos, self._model.limits, where, what)
 
         def read(reference: str) -> ImageArray:
             return read_image(media.source(reference), self._model.limits)
 
-        prompt, context = self._chats.prompt(request, references, read)
+        def watch(reference: str, processor: Any) -> Clip:
+            return read_clip(media.path(reference), processor, self._model.limits)
+
+        prompt, context = self._chats.prompt(request, references, read, watch)
         return Prepared(iter([prompt]), 1, prompt.cost, context)
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
@@ -104,13 +124,20 @@ class FamilyChats:
 
     family: Family
     conversation: ConversationEncoder
+    takes_videos = False
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The model's tokenizer."""
         return self.conversation.vocabulary
 
-    def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
+    def prompt(
+        self,
+        request: ImageTextRequest,
+        references: Sequence[str],
+        read: Read,
+        watch: Watch,  # noqa: ARG002
+    ) -> tuple[Prompt, Context]:
         """Return the prompt and the context of a request; an image that appears several times is prepared once."""
         ids = self.conversation.encode(request.turns)
         prepared: dict[str, PreparedImage] = {}
@@ -141,12 +168,25 @@ class GeneralChats:
         """The model's tokenizer."""
         return self.encoder.vocabulary
 
-    def prompt(self, request: ImageTextRequest, references: Sequence[str], read: Read) -> tuple[Prompt, Context]:
+    @property
+    def takes_videos(self) -> bool:
+        """True where the library's processor prepares videos."""
+        return takes_videos(self.encoder.processor)
+
+    def prompt(
+        self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
+    ) -> tuple[Prompt, Context]:
         """Return the prompt and the context of a request."""
+        clips = self._clips(request, watch)
         images = {reference: read(reference) for reference in dict.fromkeys(references)}
         return self._prompt(
-            request, self.encoder.encode(request.turns, [images[reference] for reference in references])
+            request, self.encoder.encode(request.turns, [images[reference] for reference in references], clips)
         )
+
+    def _clips(self, request: ImageTextRequest, watch: Watch) -> list[Clip]:
+        references = videos_of(request.turns)
+        clips = {one: watch(one, self.encoder.processor.video_processor) for one in dict.fromkeys(references)}
+        return [clips[reference] for reference in references]
 
     def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:
         """Return the prompt and the context of processed inputs."""

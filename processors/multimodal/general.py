@@ -25,7 +25,8 @@ from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
 from penstock.processors.multimodal.library import as_array, is_encoder_decoder, load_processor
 from penstock.processors.multimodal.processed import describe, read_processed
-from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart
+from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart, VideoPart
+from penstock.processors.multimodal.videos import Clip
 from penstock.processors.vision.image import ImageArray
 from penstock.reports import Issue
 
@@ -66,6 +67,14 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The media of a conversation that stand in no message yet."""
+
+    images: Iterator[Image.Image]
+    clips: Iterator[Clip]
+
+
+@dataclass(frozen=True, slots=True)
 class GeneralEncoder:
     """Encodes conversations by a processor of the library."""
 
@@ -79,15 +88,16 @@ class GeneralEncoder:
     #: Arguments of the chat template and the processor.
     arguments: Mapping[str, Any] = field(default_factory=lambda: {"add_generation_prompt": True})
 
-    def encode(self, turns: Sequence[ChatMessage], images: Sequence[ImageArray]) -> Encoded:
-        """Return the network's inputs for a conversation with its images in order.
+    def encode(self, turns: Sequence[ChatMessage], images: Sequence[ImageArray], clips: Sequence[Clip] = ()) -> Encoded:
+        """Return the network's inputs for a conversation with its images and its videos, each in order.
 
-        Raises `InvalidInput` with the processor's reason if it rejects the conversation or the images.
+        Raises `InvalidInput` with the processor's reason if it rejects the conversation or the media.
         """
-        left = iter([Image.fromarray(image) for image in images])
+        left = Left(iter([Image.fromarray(image) for image in images]), iter(clips))
         contents = [self._parts(turn, at, left) for at, turn in enumerate(turns)]
         try:
-            made = self._processed(turns, contents) if self.style.template else self._processed_text(turns, contents)
+            make = self._processed if self.style.template else self._processed_text
+            made = make(turns, contents, clips)
         except (ValueError, TypeError) as error:  # TypeError: the template adds a list to a text
             raise InvalidInput(f"The model's processor rejects these messages: {first_line(error)}") from error
         except Exception as error:
@@ -121,11 +131,14 @@ class GeneralEncoder:
             text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         return self.vocabulary.plain(text)
 
-    def _parts(self, turn: ChatMessage, at: int, images: Iterator[Image.Image]) -> list[Part]:
+    def _parts(self, turn: ChatMessage, at: int, left: Left) -> list[Part]:
         parts: list[Part] = []
-        for part in turn.parts:
+        given: list[TextPart | ImagePart | VideoPart] = [*turn.parts]
+        for part in given:
             if isinstance(part, ImagePart):
-                parts.append({"type": "image", "image": next(images)})
+                parts.append({"type": "image", "image": next(left.images)})
+            elif isinstance(part, VideoPart):
+                parts.append({"type": "video", "video": next(left.clips).frames})
             elif parts and parts[-1]["type"] == "text":
                 parts[-1] = {"type": "text", "text": parts[-1]["text"] + part.text}
             else:
@@ -133,21 +146,30 @@ class GeneralEncoder:
         plain = [part | {"text": self.harmless(part["text"])} if "text" in part else part for part in parts]
         joined = "".join(part.get("text", "") for part in plain)
         if self.harmless(joined) != joined:
-            detail = "the texts before and after an image form one of the model's special tokens together"
+            detail = "the texts before and after an image or a video form one of the model's special tokens together"
             raise InvalidInput(detail, errors=[Issue(f"/input/messages/{at}/content", detail)])
         return plain
 
-    def _processed(self, turns: Sequence[ChatMessage], contents: Sequence[list[Part]]) -> Mapping[str, Any]:
+    def _processed(
+        self, turns: Sequence[ChatMessage], contents: Sequence[list[Part]], clips: Sequence[Clip]
+    ) -> Mapping[str, Any]:
         messages = [
             {"role": turn.role, "content": content if self.style.in_parts else _shortest(content)}
             for turn, content in zip(turns, contents, strict=True)
         ]
+        # The frames were chosen before they were decoded.
+        videos = {"do_sample_frames": False, "video_metadata": [clip.metadata for clip in clips]}
+        given = {"processor_kwargs": {"videos_kwargs": videos}} if clips else {}
         made: Mapping[str, Any] = self.processor.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_tensors="pt", **self.arguments
+            messages, tokenize=True, return_dict=True, return_tensors="pt", **self.arguments, **given
         )
         return made
 
-    def _processed_text(self, turns: Sequence[ChatMessage], contents: Sequence[list[Part]]) -> Mapping[str, Any]:
+    def _processed_text(
+        self, turns: Sequence[ChatMessage], contents: Sequence[list[Part]], clips: Sequence[Clip]
+    ) -> Mapping[str, Any]:
+        if clips:
+            raise ValueError("it has no chat template, and takes no videos")
         if len(turns) != 1 or turns[0].role != "user":
             raise ValueError("it has no chat template, and takes one message of a user")
         images = [part["image"] for part in contents[0] if part["type"] == "image"]

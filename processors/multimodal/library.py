@@ -22,6 +22,8 @@ from penstock.processors.directory import read_config
 
 #: Arguments of every loading function of the library.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
+#: Attribute of the class that stands for a processor of videos where torchvision is missing.
+REFUSES = "refuses_videos"
 #: Files whose `auto_map` names code of the repository.
 _FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
 
@@ -53,6 +55,19 @@ def load_processor(model: Model) -> Any:
         settings, rest = cls.get_processor_dict(model.source, **_LOCAL)
         parts = [_part(model, name) for name in cls.get_attributes()]
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
+
+
+def takes_videos(processor: Any) -> bool:
+    """Return True for a processor of the library that prepares videos here, with torchvision and PyAV."""
+    part = getattr(processor, "video_processor", None)
+    return part is not None and not hasattr(type(part), REFUSES) and find_spec("av") is not None
+
+
+def video_metadata(**fields: Any) -> Any:
+    """Return the library's description of a video."""
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(**fields)
 
 
 def as_array(value: Any) -> Array:
@@ -188,6 +203,7 @@ def _no_videos() -> Any:
         "__call__": refuse,
         "__getattr__": setting,
         "model_input_names": [],
+        REFUSES: True,
     }
     return type("NoVideos", (VideoProcessorMixin,), parts)()
 

@@ -5,10 +5,11 @@ The API publishes their JSON Schemas, so nothing heavy is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
@@ -32,6 +33,15 @@ class ImagePart(BaseModel):
 
     type: Literal["image"]
     image: MediaReference
+
+
+class VideoPart(BaseModel):
+    """A video in a message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["video"]
+    video: MediaReference
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
@@ -104,6 +114,22 @@ class ImageTextRequest(BaseModel):
         if (self.images is None) != (self.prompt is None):
             raise ValueError("images and prompt go together")
         return self
+
+
+def with_videos() -> type[ImageTextRequest]:
+    """Return the request of a model that takes videos: parts of messages with `"type": "video"`."""
+    part = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
+    content: Any = (str | Annotated[list[part], Field(min_length=1)], ...)
+    message: Any = create_model("ChatMessage", __base__=ChatMessage, __module__=__name__, content=content)
+    about = "A conversation instead; its messages have text, images and videos in any order."
+    messages: Any = (Annotated[list[message], Field(min_length=1)] | None, Field(default=None, description=about))
+    return create_model("ImageTextRequest", __base__=ImageTextRequest, __module__=__name__, messages=messages)
+
+
+def videos_of(turns: Iterable[ChatMessage]) -> list[str]:
+    """Return the references of the videos of a conversation, in order."""
+    parts: list[TextPart | ImagePart | VideoPart] = [part for turn in turns for part in turn.parts]
+    return [part.video for part in parts if isinstance(part, VideoPart)]
 
 
 class TextImageEmbeddingRequest(BaseModel):

@@ -6,7 +6,7 @@ the header is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -70,24 +70,68 @@ class Video:
         return image
 
 
+class Timeline(NamedTuple):
+    """The frames of a whole video."""
+
+    frames: int
+    #: Frames in a second, on average.
+    rate: float
+    #: (height, width), upright.
+    shape: tuple[int, int]
+
+
+def read_timeline(path: Path, limits: Limits) -> Timeline:
+    """Read a video's packets and its first frame. Raises the errors of `open_video`."""
+    times = _ordered_times(path, limits)
+    duration = float(times[-1] - times[0])
+    rate = (len(times) - 1) / duration if duration else 1.0
+    return Timeline(len(times), rate, _shape(path, limits))
+
+
+def read_chosen(path: Path, chosen: Sequence[int], limits: Limits) -> Iterator[ImageArray]:
+    """Decode a video and yield the frames with these numbers, upright, in the order of the video.
+
+    A number that stands twice gives its frame twice. Raises `MediaUnreadable` where a frame cannot be decoded.
+    """
+    left, shape = sorted(chosen), None
+    with opened(path, "video", _SUPPORTED) as container:
+        for number, decoded in enumerate(_decoded(container, limits)):
+            while left and left[0] == number:
+                image = _turned(decoded)
+                shape = shape or image.shape
+                if image.shape != shape:
+                    raise MediaUnreadable("The video's frames differ in size.")
+                yield image
+                del left[0]
+            if not left:
+                return
+    raise MediaUnreadable(f"Frame {left[0]} of the video cannot be decoded.")
+
+
 def open_video(path: Path, request: VideoRequest, limits: Limits) -> Video:
     """Read a video's packets and its first frame, and choose the frames.
 
     Raises `MediaTooLarge` for more pixels per frame or more seconds than the limits allow, and `MediaUnreadable` for
     another format, a damaged file, and a file without frames.
     """
-    times = sorted(_times(path, limits))
-    if not times:
-        raise MediaUnreadable("The video is empty: it holds no frames.")
-    duration, most = times[-1] - times[0], limits.max_seconds or MAX_SECONDS
-    if duration > most:
-        raise MediaTooLarge(f"The video is longer than {most:g} seconds, the limit of the model.")
+    times = _ordered_times(path, limits)
+    duration = times[-1] - times[0]
     frames = min(request.max_frames, limits.max_items or request.max_frames)
     every = max(1 / request.fps, float(duration / frames) * (1 + 1e-6))
     count = 0
     for time in times:
         count += count < frames and float(time - times[0]) >= count * every - 1e-6
     return Video(path, _shape(path, limits), float(times[0]), float(duration), every, count)
+
+
+def _ordered_times(path: Path, limits: Limits) -> Sequence[Fraction]:
+    """Return the times of all frames, the earliest first."""
+    times, most = sorted(_times(path, limits)), limits.max_seconds or MAX_SECONDS
+    if not times:
+        raise MediaUnreadable("The video is empty: it holds no frames.")
+    if times[-1] - times[0] > most:
+        raise MediaTooLarge(f"The video is longer than {most:g} seconds, the limit of the model.")
+    return times
 
 
 def _times(path: Path, limits: Limits) -> Iterator[Fraction]:

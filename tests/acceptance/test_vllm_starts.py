@@ -53,12 +53,12 @@ def a_config(folder: Path, *, start_timeout_s: int) -> str:
 def servers() -> list[psutil.Process]:
     """Return the processes of `vllm serve` that this process has started through others.
 
-    Each leads a session; a process that it starts has its words for a moment.
+    Each leads a group; a process that it starts has its words for a moment.
     """
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "--uds" in child.cmdline() and os.getsid(child.pid) == child.pid:
+            if "--uds" in child.cmdline() and os.getpgid(child.pid) == child.pid:
                 found.append(child)
         except (psutil.Error, ProcessLookupError):
             continue

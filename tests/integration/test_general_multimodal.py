@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from penstock.errors import InvalidInput, ModelUnavailable, OutOfMemory, ProcessorFailed
@@ -338,6 +339,15 @@ def test_more_images_than_the_limit_are_refused(directories: dict[str, Path], fi
     processor = a_processor(directories["idefics3"], limits=Limits(max_items=1))
     with pytest.raises(InvalidInput, match="at most 1"):
         prompt_of(processor, files, 2)
+
+
+@pytest.mark.skipif(transformers.utils.is_torchvision_available(), reason="torchvision is installed")
+def test_a_video_is_refused_at_once_where_nothing_prepares_it(directories: dict[str, Path]) -> None:
+    content = [{"type": "video", "video": "media://0"}, {"type": "text", "text": QUESTION}]
+    with pytest.raises(ValidationError, match=r"'video' found .* expected tags: 'text', 'image'"):
+        a_processor(directories["qwen2_5_vl"]).request.model_validate(
+            {"messages": [{"role": "user", "content": content}]}
+        )
 
 
 def test_texts_that_form_a_token_around_an_image_are_refused(

@@ -21,7 +21,7 @@ from penstock.errors import InputError, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits, Model
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
-from penstock.processors.video.reading import open_video
+from penstock.processors.video.reading import open_video, read_chosen, read_timeline
 from penstock.processors.video.request import VideoRequest
 from penstock.processors.video.writing import open_video_writer
 from penstock.workers.engine.engine import BatchingEngine
@@ -63,6 +63,19 @@ def check(
         other=other,
         limits=model.limits,
     )
+
+
+def test_frames_that_are_chosen_by_number_are_those_of_the_whole_video(video: Path) -> None:
+    timeline = read_timeline(video, Limits())
+    assert (timeline.frames, timeline.shape) == (30, (48, 64))
+    assert timeline.rate == pytest.approx(10)
+    whole = [frame.image for frame in open_video(video, VideoRequest(video=VIDEO, fps=10), Limits()).frames(Limits())]
+    assert len(whole) == 30
+    np.testing.assert_array_equal(
+        list(read_chosen(video, [0, 7, 7, 29], Limits())), [whole[at] for at in (0, 7, 7, 29)]
+    )
+    with pytest.raises(MediaUnreadable, match="Frame 30 of the video cannot be decoded"):
+        list(read_chosen(video, [29, 30], Limits()))
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def serving(model: Path, log: Path, options: Sequence[str]) -> Iterator[str]:
     ]  # fmt: skip
     with log.open("wb") as out:
         server = subprocess.Popen(
-            command, stdout=out, stderr=out, env=os.environ | ENVIRONMENT, cwd=log.parent, start_new_session=True
+            command, stdout=out, stderr=out, env=os.environ | ENVIRONMENT, cwd=log.parent, process_group=0
         )
     try:
         wait_for(lambda: _healthy(url, server, log), f"vLLM does not start: {log}", timeout_s=START_S)

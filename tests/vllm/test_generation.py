@@ -33,8 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PROMPTS = [f"Once upon a time, number {number}" for number in range(8)]
 TOKENS = 48
-#: Tokens of a text during which a test kills the engine, of one that lasts while seven other jobs begin, also on a fast
-#: machine, and of one that is not ended before its job is.
+#: Tokens of a text that comes in parts, of one that lasts while seven other jobs begin, also on a fast machine, and of
+#: one that is not ended before its job is. A text during which a test kills the engine has ten times the first.
 MANY, TOGETHER, LONG = 600, 4000, 16000
 ENGINE = {"dtype": "float32", "max_model_len": 16384, "enforce_eager": True, "gpu_memory_utilization": 0.1}
 RECORDS = """
@@ -153,7 +153,7 @@ def test_a_text_is_streamed_and_a_canceled_job_ends_in_the_engine(engine: Engine
     assert first
     wait_for(lambda: metric("num_requests_running") == 0, "vLLM goes on with a request that nobody waits for")
     assert 0 < metric("generation_tokens_total") - before < LONG
-    parts = list(stream := engine.stream("llama", input=asked(PROMPTS[0], max_tokens=200)))
+    parts = list(stream := engine.stream("llama", input=asked(PROMPTS[0], max_tokens=MANY)))
     assert len(parts) > 1
     assert "".join(parts) == stream.result.text
 
@@ -212,6 +212,21 @@ def test_no_job_is_lost_with_the_engine(engine: Engine, catalogue: Path, tmp_pat
     assert [job.status for job in ended] == ["succeeded"] * len(jobs)
     assert max(job.attempt for job in ended) == 2
     assert {job.data["usage"]["completion_tokens"] for job in ended if job.data} == {10 * MANY}
+
+
+def test_greedy_tokens_of_two_tensor_parallel_processes_equal_those_of_one(
+    engine: Engine, own: Mapping[str | None, list[dict[str, Any]]], catalogue: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    engine.close()
+    cores = sorted(os.sched_getaffinity(0))
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")  # by itself vLLM wants two NUMA nodes
+    (tmp_path / "models.toml").write_text(catalogue.read_text() + "tensor_parallel_size = 2\n")
+    with Engine(catalogue=[tmp_path / "models.toml"]) as parallel:
+        more = {"logprobs": True, "return_tokens_as_token_ids": True}
+        results = run_all(parallel, *(asked(text, **more) for text in PROMPTS))
+        assert len([child for child in psutil.Process().children(recursive=True) if "Worker_TP" in named(child)]) == 2
+    assert [token_ids(result.data) for result in results] == [expected["tokens"] for expected in own[None]]
 
 
 def core_of(process: psutil.Process) -> psutil.Process:

@@ -218,7 +218,9 @@ class VllmServer:
                 process = await asyncio.create_subprocess_exec(
                     self._command, "serve", *self._words(folder / "socket"), env=environment(self._start_timeout_s),
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
-                    start_new_session=True,
+                    # Not in a session of its own: between sessions Linux shares processors anew, and where vLLM's
+                    # processes yield all the time, some kernels let those of other sessions wait for seconds.
+                    process_group=0,
                 )  # fmt: skip
             serving = Serving(process, server, client, looking, stack.pop_all())
         serving.reading = asyncio.get_running_loop().create_task(serving.read(lines))

@@ -183,6 +183,12 @@ def test_a_request_is_answered_and_the_processes_end_with_the_model(
     assert len(started.read_text().splitlines()) == 1
 
 
+def test_the_server_has_the_workers_session_and_a_group_of_its_own(engine: BatchingEngine, source: Path) -> None:
+    ask(engine, a_model(source), "a")
+    server = processes()["server"].pid
+    assert (os.getsid(server), os.getpgid(server)) == (os.getsid(0), server)
+
+
 def test_a_request_may_name_an_adapter_of_the_record_and_no_other(engine: BatchingEngine, source: Path) -> None:
     model = a_model(source, adapters={"pirate": "pirate"})
     assert ask(engine, model, "one", adapter="pirate")[-1].data["answer"]["model"] == "pirate"

@@ -1,0 +1,80 @@
+"""Videos of chats: frames that a model's own processor of videos chooses, and no others are kept.
+
+A processor that leaves the choice to its caller (`do_sample_frames` is false) gets frames evenly over the whole video,
+as vLLM gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidInput, MediaTooLarge
+from penstock.models import Limits
+from penstock.processors.multimodal.library import rejecting, video_metadata
+
+#: Frames for a processor that chooses none itself: those of vLLM.
+FRAMES = 32
+#: Pixels of all frames of one video that a prompt may have: 240 frames of 1920 x 1080, 1.5 GB.
+MAX_PIXELS = 500_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A video's chosen frames."""
+
+    #: uint8 (frames, height, width, 3), RGB and upright.
+    frames: npt.NDArray[np.uint8]
+    #: The library's `VideoMetadata`: the rate and length of the whole video, and the indices of the frames.
+    metadata: Any
+
+
+def read_clip(path: Path, processor: Any, limits: Limits) -> Clip:
+    """Decode the frames of a video for a processor of videos of the library.
+
+    Raises `MediaTooLarge` for more seconds, pixels or frames than allowed, `MediaUnreadable` for another file, and
+    `InvalidInput` with the processor's reason for a video that it rejects, such as one with too few frames.
+    """
+    from penstock.processors.video.reading import read_chosen, read_timeline
+
+    timeline = read_timeline(path, limits)
+    height, width = timeline.shape
+    metadata = video_metadata(
+        total_num_frames=timeline.frames, fps=timeline.rate, duration=timeline.frames / timeline.rate,
+        height=height, width=width,
+    )  # fmt: skip
+    with rejecting("videos"):
+        chosen = _chosen(processor, metadata)
+    if not chosen:
+        raise InvalidInput(f"The model's processor takes no frame of a video with {timeline.frames} of them.")
+    if len(chosen) * height * width > MAX_PIXELS:
+        raise MediaTooLarge(
+            f"The model's processor takes {len(chosen)} frames of {width} x {height} pixels of the video; "
+            f"{MAX_PIXELS // (height * width)} are allowed."
+        )
+    metadata.frames_indices = chosen
+    return Clip(np.stack(list(read_chosen(path, chosen, limits))), metadata)
+
+
+def _chosen(processor: Any, metadata: Any) -> list[int]:
+    total: int = metadata.total_num_frames
+    if processor.do_sample_frames:
+        numbers = processor.sample_frames(metadata=metadata, **_settings(processor))
+    else:
+        numbers = np.linspace(0, total - 1, min(FRAMES, total)).astype(int)
+    return [int(number) for number in numbers]
+
+
+#: Settings that the library's `preprocess` keeps from `sample_frames`.
+_KEPT = frozenset({"input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata"})
+
+
+def _settings(processor: Any) -> Mapping[str, Any]:
+    """Return the settings that the library's `preprocess` hands to `sample_frames`."""
+    names = processor.valid_kwargs.__annotations__
+    return {name: getattr(processor, name, None) for name in names if name not in _KEPT}
