@@ -1,10 +1,8 @@
 """Objects as plain files under a folder, for one machine and for drop folders.
 
 A key is the file's path. A put is atomic: the bytes are written to a temporary file (`.penstock/tmp`), synced to disk
-and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. Where
-the file system has files without a name (`O_TMPFILE`), a file to be linked has none before: two changes of a folder
-less. A content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard
-links.
+and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. A
+content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard links.
 """
 
 from __future__ import annotations
@@ -43,14 +41,7 @@ from penstock.storage.objects.base import (
     Put,
     StoredPart,
 )
-from penstock.storage.objects.local_drafts import (
-    NAMELESS,
-    Draft,
-    bytes_writer,
-    file_writer,
-    has_nameless,
-    in_the_way,
-)
+from penstock.storage.objects.local_drafts import Draft, bytes_writer, file_writer, in_the_way
 from penstock.storage.objects.local_multipart import PartFolder
 from penstock.storage.objects.local_reads import copy_whole, etag_of, read_whole
 from penstock.storage.objects.local_syncs import GroupSyncs, Witness
@@ -81,9 +72,7 @@ class LocalStore:
         passed_over: Callable[[str], None] = lambda _key: None,
         private: bool = False,
         syncs: GroupSyncs | None = None,
-        nameless: bool | None = None,
     ) -> None:
-        """`nameless` says whether the file system has files without a name; None looks."""
         self.root = root.absolute()
         self._base_url = base_url
         self._secret = secret
@@ -92,7 +81,6 @@ class LocalStore:
         self._mode = 0o600 if private else 0o666  # less the umask
         self._own = self.root / _OWN
         self._drafts = str(self._own / "tmp")
-        self._has_nameless = nameless
         self._syncs = syncs or GroupSyncs(self.root)
         #: True once the store's own folder was seen: a store that is missing afterwards is away, not empty.
         self._seen = False
@@ -316,12 +304,13 @@ class LocalStore:
 
     def _write(self, opened: ExitStack, draft: Draft) -> None:
         _require_key(draft.key)
+        name = f"{self._drafts}/{uuid.uuid4().hex}"
         opened_ns = time.monotonic_ns()
         try:
-            name, descriptor = self._new_file(draft)
+            descriptor = os.open(name, _NEW, self._mode)
         except FileNotFoundError:
             self._temporary_folder()  # made at first; raises where the store is away
-            name, descriptor = self._new_file(draft)
+            descriptor = os.open(name, _NEW, self._mode)
         self._seen = True
         draft.temporary, draft.witness = name, Witness(opened_ns, descriptor)
         opened.callback(draft.discard)
@@ -332,15 +321,6 @@ class LocalStore:
         draft.info = ObjectInfo(draft.key, status.st_size, etag_of(status), status.st_mtime, draft.content_type)
         self._keep_type(draft.info)
         draft.sync_alone()
-
-    def _new_file(self, draft: Draft) -> tuple[str | None, int]:
-        """Return the path of a new temporary file, None for a file without a name, and its descriptor."""
-        if draft.if_absent and self._has_nameless is None:
-            self._has_nameless = has_nameless(self._drafts)
-        if draft.if_absent and self._has_nameless:
-            return None, os.open(self._drafts, NAMELESS, self._mode)
-        name = f"{self._drafts}/{uuid.uuid4().hex}"
-        return name, os.open(name, _NEW, self._mode)
 
     def _temporary_folder(self) -> Path:
         return self._own_folder("tmp")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,12 +12,10 @@ from typing import BinaryIO
 
 from penstock.errors import InvalidRequest, ObjectExists, PenstockError
 from penstock.storage.objects.base import ObjectInfo
-from penstock.storage.objects.local_syncs import FILE_SYSTEMS, Witness, file_system
+from penstock.storage.objects.local_syncs import Witness
 
 #: Times that a put makes its folder again after a concurrent delete removed the empty folder.
 FOLDER_TRIES = 100
-#: Opens a file without a name in a folder.
-NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 #: Largest object whose contents are synced in a group.
 GROUPED_BYTES = 1 << 20
 
@@ -31,8 +28,8 @@ class Draft:
     write: Callable[[int], object]
     content_type: str
     if_absent: bool = False
-    #: Path of the temporary file, None for one without a name, and the open file.
-    temporary: str | None = None
+    #: Path of the temporary file, and the open file.
+    temporary: str = ""
     witness: Witness = field(default_factory=lambda: Witness(0, -1))
     #: Folders with new entries.
     folders: list[str] = field(default_factory=list)
@@ -64,7 +61,7 @@ class Draft:
             try:
                 if is_missing:
                     self.folders += _make_folder(folder, root)
-                self._name(target)
+                (os.link if self.if_absent else os.rename)(self.temporary, target)
                 return self.folders.append(folder)
             except FileNotFoundError:
                 if not tries_left:
@@ -76,18 +73,11 @@ class Draft:
                 raise in_the_way(Path(target)) from error
         return None
 
-    def _name(self, target: str) -> None:
-        if self.temporary is None:
-            _name(self.witness.descriptor, target)
-        else:
-            (os.link if self.if_absent else os.rename)(self.temporary, target)
-
     def discard(self) -> None:
-        """Close the temporary file, and remove its name; the object's name stays."""
+        """Close the temporary file, and remove it unless it has become the object."""
         os.close(self.witness.descriptor)
-        if self.temporary is not None:
-            with suppress(FileNotFoundError):  # renamed
-                os.unlink(self.temporary)  # noqa: PTH108
+        with suppress(FileNotFoundError):
+            os.unlink(self.temporary)  # noqa: PTH108  (texts instead of paths: a small put has many)
 
 
 def bytes_writer(data: bytes) -> Callable[[int], object]:
@@ -114,38 +104,6 @@ def file_writer(write: Callable[[BinaryIO], object]) -> Callable[[int], object]:
 def in_the_way(target: Path) -> InvalidRequest:
     """Return the error of a key that is a folder, or lies under an object."""
     return InvalidRequest(f"{target.name!r} is, or lies under, another object's key")
-
-
-def has_nameless(folder: str) -> bool:
-    """Return True where a file without a name can be made in a folder, be synced and be given a name; else False.
-
-    An fsync of such a file may do nothing: Btrfs takes it for one that nobody will ever see. Raises `FileNotFoundError`
-    without the folder.
-    """
-    path = f"{folder}/{uuid.uuid4().hex}"
-    try:
-        descriptor = os.open(folder, NAMELESS, 0o600)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return False
-    if file_system(Path(folder)) not in FILE_SYSTEMS:
-        os.close(descriptor)
-        return False
-    try:
-        _name(descriptor, path)
-        os.unlink(path)  # noqa: PTH108  (texts instead of paths, as everywhere here: a small put would cost 0.1 ms more)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _name(descriptor: int, path: str) -> None:
-    """Give an open file a name, the first one or another; `FileExistsError` where the name is taken."""
-    # With a descriptor, which an absolute path does not use, Python follows the link of /proc to the file.
-    os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
 
 def _make_folder(folder: str, root: str) -> list[str]:

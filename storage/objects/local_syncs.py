@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: File systems whose `syncfs` is a full barrier at the price of an `fsync`, and which sync a file without a name.
+#: File systems whose `syncfs` is a full barrier at the price of an `fsync`.
 FILE_SYSTEMS = frozenset({"ext4", "xfs"})
 LEAST_KERNEL = (5, 17)
 #: Most dirty memory of the machine, in kB, with which a `syncfs` is quick: half a second of a slow disk.
@@ -137,7 +137,7 @@ def has_syncfs(root: Path) -> bool:
     version = re.match(r"(\d+)\.(\d+)", platform.release())
     if version is None or tuple(map(int, version.groups())) < LEAST_KERNEL:
         return False
-    return file_system(root) in FILE_SYSTEMS and hasattr(_LIBC, "syncfs")
+    return _file_system(root) in FILE_SYSTEMS and hasattr(_LIBC, "syncfs")
 
 
 def syncfs(descriptor: int) -> None:
@@ -164,7 +164,7 @@ def _fsync(target: int | str) -> None:
     return None
 
 
-def file_system(folder: Path) -> str | None:
+def _file_system(folder: Path) -> str | None:
     """Return the type of a folder's file system; None where the kernel does not say."""
     with suppress(OSError):
         device = folder.stat().st_dev

@@ -26,18 +26,14 @@ from penstock.signing import verify_link
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.objects.local_syncs import GroupSyncs, Witness
 from penstock.storage.objects.opening import open_store
-from tests.support.polling import wait_for
 
 NO_KEYS = ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "./a", "a//b", "a/", "a\0b", "x" * 256]
 NO_KEYS += ["a/" * 600 + "a", "\udc80", ".penstock/tmp/x", ".penstock"]
 
 
-@pytest.fixture(params=[None, False], ids=["", "every-draft-has-a-name"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> LocalStore:
-    return LocalStore(
-        tmp_path / "store", base_url="http://127.0.0.1:8080", secret="secret", clock=lambda: 1000.5,
-        nameless=request.param,
-    )  # fmt: skip
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store", base_url="http://127.0.0.1:8080", secret="secret", clock=lambda: 1000.5)
 
 
 @pytest.mark.parametrize("key", NO_KEYS)
@@ -157,31 +153,6 @@ def test_drafts_of_writers_that_died_are_swept(store: LocalStore) -> None:
     assert store.sweep(older_than_s=200) == 0
     assert store.sweep(older_than_s=100) == 1
     assert not draft.exists()
-
-
-@pytest.mark.parametrize(("nameless", "drafts"), [(True, 0), (False, 1)])
-def test_a_draft_to_be_linked_has_no_name(tmp_path: Path, nameless: bool, drafts: int) -> None:
-    store = LocalStore(tmp_path / "store", nameless=nameless)
-    store.put_bytes("first", b"x", content_type="a/b")  # makes the folders
-    os.mkfifo(tmp_path / "source")
-    with ThreadPoolExecutor(1) as pool:
-        put = pool.submit(store.put_file, "a/b", tmp_path / "source", content_type="a/b", if_absent=True)
-        with (tmp_path / "source").open("wb", buffering=0) as source:
-            source.write(b"1")
-            wait_for(lambda: _is_open_for_writing(store.root / ".penstock" / "tmp"), "no draft was made")
-            assert len(list((store.root / ".penstock" / "tmp").iterdir())) == drafts
-            source.write(b"2")
-        put.result()
-    assert store.get_bytes("a/b", limit_bytes=9) == b"12"
-    assert list((store.root / ".penstock" / "tmp").iterdir()) == []
-    with pytest.raises(ObjectExists):
-        store.put_bytes("a/b", b"3", content_type="a/b", if_absent=True)
-    assert store.get_bytes("a/b", limit_bytes=9) == b"12"
-
-
-def _is_open_for_writing(folder: Path) -> bool:
-    """Return True while this process has a file of the folder open, with or without a name."""
-    return any(os.path.realpath(link).startswith(f"{folder}/") for link in Path("/proc/self/fd").iterdir())
 
 
 def test_a_failed_put_leaves_no_draft_and_no_object(store: LocalStore, tmp_path: Path) -> None:
