@@ -148,17 +148,14 @@ def test_no_job_sees_what_any_other_left_where_processes_are_not_used_again(work
 
 
 def test_no_line_is_written_into_those_of_other_running_jobs(pool: IOPool, work: Work) -> None:
-    with closing(AttemptLog()) as first, closing(AttemptLog()) as second, closing(AttemptLog()) as third:
-        beside = {"attempt": "stay for the next job"}
-        with pool.open(
-            replace(work, input=beside, lines=first.open_memory()), check=lambda: None, say=lambda _: None
-        ) as session:
-            for log in (second, third):  # the second time in the process that was used before
-                lines = log.open_memory()
-                assert int(attempt(pool, replace(work, lines=lines), "speak for other jobs")) > 0
-            session.finish(iter(()))
-        parts = [log.next_part(last=True) for log in (first, second, third)]
-        assert [part and [line.text for line in part.lines] for part in parts] == [None, ["forged"], ["forged"]]
+    first, second, third = AttemptLog(), AttemptLog(), AttemptLog()
+    beside = {"attempt": "stay for the next job"}
+    with pool.open(replace(work, input=beside, lines=first), check=lambda: None, say=lambda _: None) as session:
+        for log in (second, third):  # the second time in the process that was used before
+            assert int(attempt(pool, replace(work, lines=log), "speak for other jobs")) > 0
+        session.finish(iter(()))
+    parts = [log.next_part(last=True) for log in (first, second, third)]
+    assert [part and [line.text for line in part.lines] for part in parts] == [None, ["forged"], ["forged"]]
 
 
 def test_another_tenants_scratch_is_out_of_reach(pool: IOPool, work: Work, tmp_path: Path) -> None:
