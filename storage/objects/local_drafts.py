@@ -17,8 +17,8 @@ from penstock.storage.objects.local_syncs import FILE_SYSTEMS, Witness, file_sys
 
 #: Times that a put makes its folder again after a concurrent delete removed the empty folder.
 FOLDER_TRIES = 100
-#: Opens a file without a name in a folder.
-NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+#: Flags that open a file without a name in a folder; without `O_TMPFILE` (macOS), the open fails.
+NAMELESS: int = os.O_WRONLY | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC
 #: Largest object whose contents are synced in a group.
 GROUPED_BYTES = 1 << 20
 
@@ -31,7 +31,7 @@ class Draft:
     write: Callable[[int], object]
     content_type: str
     if_absent: bool = False
-    #: Path of the temporary file, None for one without a name, and the open file.
+    #: Path of the temporary file (None for one without a name), and the open file.
     temporary: str | None = None
     witness: Witness = field(default_factory=lambda: Witness(0, -1))
     #: Folders with new entries.
@@ -117,10 +117,10 @@ def in_the_way(target: Path) -> InvalidRequest:
 
 
 def has_nameless(folder: str) -> bool:
-    """Return True where a file without a name can be made in a folder, be synced and be given a name; else False.
+    """Return True if a folder can have files without a name that can be synced and then be named; else False.
 
-    An fsync of such a file may do nothing: Btrfs takes it for one that nobody will ever see. Raises `FileNotFoundError`
-    without the folder.
+    False for other file systems than `FILE_SYSTEMS`: Btrfs, for one, does not sync a file without a name. Raises
+    `FileNotFoundError` if there is no such folder.
     """
     path = f"{folder}/{uuid.uuid4().hex}"
     try:
@@ -134,7 +134,7 @@ def has_nameless(folder: str) -> bool:
         return False
     try:
         _name(descriptor, path)
-        os.unlink(path)  # noqa: PTH108  (texts instead of paths, as everywhere here: a small put would cost 0.1 ms more)
+        os.unlink(path)  # noqa: PTH108  (strings instead of `Path`, as everywhere here: a small put would cost 0.1 ms more)
     except OSError:
         return False
     finally:
@@ -143,8 +143,8 @@ def has_nameless(folder: str) -> bool:
 
 
 def _name(descriptor: int, path: str) -> None:
-    """Give an open file a name, the first one or another; `FileExistsError` where the name is taken."""
-    # With a descriptor, which an absolute path does not use, Python follows the link of /proc to the file.
+    """Give an open file a further name, or its first; raise `FileExistsError` if the name is taken."""
+    # Python follows the link in /proc only if it gets `src_dir_fd`, which has no other effect on an absolute path.
     os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
 
@@ -159,7 +159,7 @@ def _make_folder(folder: str, root: str) -> list[str]:
         except FileNotFoundError:
             changed = _make_folder(above, root)
             os.mkdir(folder)  # noqa: PTH102
-    except FileExistsError:  # somebody else has made it meanwhile, and may not have synced it yet
+    except FileExistsError:  # another put made it meanwhile, and may not have synced it yet
         if not stat.S_ISDIR(os.stat(folder).st_mode):  # noqa: PTH116  FileNotFoundError where a delete has removed it
             raise NotADirectoryError(folder) from None
     return [*changed, above]
