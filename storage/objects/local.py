@@ -1,10 +1,9 @@
 """Objects as plain files under a folder, for one machine and for drop folders.
 
 A key is the file's path. A put is atomic: the bytes are written to a temporary file (`.penstock/tmp`), synced to disk
-and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. Where
-the file system has files without a name (`O_TMPFILE`), a file to be linked has none before: two changes of a folder
-less. A content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard
-links.
+and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. A file
+to be linked has no name before, where the file system allows that (`O_TMPFILE`): it saves two changes of a folder. A
+content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard links.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class LocalStore:
         syncs: GroupSyncs | None = None,
         nameless: bool | None = None,
     ) -> None:
-        """`nameless` says whether the file system has files without a name; None looks."""
+        """Open the folder; `nameless` is True if its file system has files without a name, None to find out."""
         self.root = root.absolute()
         self._base_url = base_url
         self._secret = secret
@@ -136,7 +135,7 @@ class LocalStore:
     def fetch(
         self, key: str, place: Callable[[], Path], *, limit_bytes: int, memory_bytes: int, etag: str | None = None
     ) -> Fetched:  # fmt: skip
-        """Read a small object, copy a larger one; an object that changes in place meanwhile is `MediaChanged`."""
+        """Read a small object or copy a larger one; raise `MediaChanged` if it changes in place meanwhile."""
         with self._checked(key, limit_bytes, etag) as (source, status):
             if status.st_size > memory_bytes:
                 path = place()
@@ -436,7 +435,7 @@ class LocalStore:
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with _TRANSLATED:
             try:
-                with os.scandir(self.root / folder) as scan:  # of which the names alone are kept: it may be a million
+                with os.scandir(self.root / folder) as scan:  # only the names are kept: there may be a million
                     names = sorted(map(_listed_name, scan))
             except (FileNotFoundError, NotADirectoryError):
                 self._require_present()
@@ -468,7 +467,7 @@ class LocalStore:
 
 
 class _Translated:
-    """Raises an `OSError` of its block as the error of the store. A generator would cost a put 10 us."""
+    """A block whose `OSError` becomes the store's error. A generator-based one would cost a put 10 us."""
 
     def __enter__(self) -> None:
         """Begin the block."""

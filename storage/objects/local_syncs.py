@@ -20,7 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: File systems whose `syncfs` is a full barrier at the price of an `fsync`, and which sync a file without a name.
+#: File systems whose `syncfs` is a full barrier at the price of an `fsync`, and whose `fsync` also writes a file that
+#: has no name.
 FILE_SYSTEMS = frozenset({"ext4", "xfs"})
 LEAST_KERNEL = (5, 17)
 #: Most dirty memory of the machine, in kB, with which a `syncfs` is quick: half a second of a slow disk.
@@ -84,7 +85,7 @@ class GroupSyncs:
 
         Raises an `OSError` if a write of the group failed. A folder that is gone is no error.
         """
-        targets = list(dict.fromkeys(targets))  # puts of one tenant have the folder of its jobs in common
+        targets = list(dict.fromkeys(targets))  # puts of one tenant share the folder of its jobs
         if len(targets) < LEAST_GROUP and self._alone.acquire(blocking=False):
             try:
                 return _fsync_all(targets)
