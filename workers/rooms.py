@@ -51,7 +51,7 @@ class Rooms:
         self._looks_in = 0
         #: The folders of running attempts, by room.
         self._folders: dict[Path, set[Path]] = defaultdict(set)
-        #: Folders that earlier attempts left as they found them, by room: making one anew costs more than a look.
+        #: Folders that earlier attempts left as they found them, by room: a new one costs more than a check.
         self._spare: dict[Path, list[Path]] = defaultdict(list)
         #: State of each folder when it was clean, and of each room with its entries; only states that are remembered.
         self._clean: dict[Path, _State] = {}
@@ -61,9 +61,9 @@ class Rooms:
     def folder(self, claim: Claim) -> Iterator[Path]:
         """Yield the path of an attempt's folder in its room, which is empty or not made yet.
 
-        At the end the folder is removed, unless it is as it was before but for fetched media, which are, and whatever
-        else no attempt needs in the room.
-        Raises nothing of its own.
+        At the end, fetched media are removed from the folder. If nothing else has changed in the folder of a shared
+        room, a later attempt uses it again; otherwise it is removed. So is everything in the room that no attempt
+        needs. Raises nothing of its own.
         """
         room = self._spool / self._name(claim)
         with self._lock:
