@@ -16,8 +16,9 @@ from penstock.patience import one_patience
 from penstock.storage.redis.changes import cancel_until_done
 
 T = TypeVar("T")
-#: Seconds in the line of submissions, at most. With the shortened calls to Redis after it, nobody waits over 5 s for a
-#: refusal. Those who wait behind a Redis that hangs are refused sooner, by the time-out of those in front of them.
+#: Most seconds in the line of submissions. Calls to Redis after it have less time, so that a refusal comes within 5 s,
+#: unless the event loop stands still (`tests/chaos/README.md`). Requests that wait behind a Redis that hangs are
+#: refused sooner, by the time-out of those in front of them.
 LONGEST_WAIT_S = 3.5
 
 
@@ -26,7 +27,7 @@ async def turn(request: Request, limit: ConcurrencyLimit, tenant: str) -> AsyncI
     """Occupy one place of the limit inside the block.
 
     A client that disconnects while it waits loses its turn: raises `ClientLeft`. Raises `Overloaded` as the limit does,
-    and after `LONGEST_WAIT_S`. The time in line and all calls to Redis inside the block share one time limit.
+    and after `LONGEST_WAIT_S`. All calls to Redis inside the block share one time limit; the time in line counts.
     """
     if limit.has_room:
         await limit.enter(tenant)

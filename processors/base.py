@@ -88,9 +88,9 @@ class Media(Protocol):
         ...
 
     def source(self, reference: str) -> Path | bytes:
-        """Return the bytes of a small file, which the service may hold in memory, else the local file as `path` does.
+        """Return the bytes of a small file that the service has in memory, else the local file as `path` does.
 
-        Use this where a reader takes both: it spares the file.
+        Use this if your reader takes both: no file is written then. Raises the errors of `path`.
         """
         ...
 

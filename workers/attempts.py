@@ -230,7 +230,7 @@ class Attempt:
             return preview
 
     def timed(self, what: str) -> AbstractContextManager[None]:
-        """Return a block that adds its duration in seconds to a metric."""
+        """Return a context manager that adds the duration of its block, in seconds, to a metric."""
         return _Timed(self.add_seconds, what)
 
     def add_seconds(self, what: str, seconds: float) -> None:
@@ -299,7 +299,7 @@ class Attempt:
 
 
 class _Timed:
-    """A block whose duration counts. Each job has many: a generator for each would cost it 20 us."""
+    """A block that adds its duration in seconds to a metric. As generators, the blocks of a job would cost it 20 us."""
 
     __slots__ = ("_add", "_begun_s", "_what")
 

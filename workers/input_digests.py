@@ -59,7 +59,7 @@ class InputDigests:
         self._closed = threading.Event()
 
     def begin(self, reference: str, source: Path | bytes) -> None:
-        """Begin to hash a whole file, or the bytes of one in memory."""
+        """Begin to hash a whole file, or the bytes of a medium in memory."""
         if isinstance(source, Path) and source.stat().st_size > SMALL_BYTES:
             self.begin_large(reference, source)
         else:

@@ -1,9 +1,9 @@
 """The lines of an attempt: what the processor and the runner said of the job, bounded.
 
-The processor's process writes its lines into memory of a fixed size, which the worker made before: so the lines before
-a crash are kept, the process can take no more memory by them, and no file is made on a disk. A process keeps its memory
-for its next job, which is of the same tenant and model, until one of its jobs has written to it. The engine passes on
-a runner's lines where the job is alone in the batch.
+The IO process writes its lines into memory of a fixed size, which the worker made before: so the lines before a crash
+are kept, the process can take no more memory by them, and no file is made on a disk. A process keeps this memory for
+its next job, which is of the same tenant and model, until one of its jobs has written to it. The engine passes on a
+runner's lines if the job is alone in the batch.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ class Part:
 
 
 class LineMemory:
-    """The memory for the lines of an IO process. Construction raises `OSError` where there is none."""
+    """The memory for the lines of an IO process, `MAX_FILE_BYTES` long. Construction raises `OSError` if it fails."""
 
     def __init__(self) -> None:
         self.descriptor = _fixed_memory(MAX_FILE_BYTES)
-        #: True once lines were found in it: then it is no other job's.
+        #: True once lines were found in it: no later job may use it.
         self.is_used = False
         self._is_sent = False
 
     def to_send(self) -> int | None:
-        """Return the descriptor for the process, None from the second time on: the process has it by then."""
+        """Return the descriptor to send to the process; None after the first call, when the process has it."""
         sent, self._is_sent = self._is_sent, True
         return None if sent else self.descriptor
 
     def close(self) -> None:
-        """Free it here."""
+        """Free the memory in this process."""
         os.close(self.descriptor)
 
 
@@ -99,7 +99,7 @@ class AttemptLog:
 
     @contextmanager
     def reading(self, memory: LineMemory | None) -> Iterator[None]:
-        """Read the lines of a process from its memory while the block runs, and those that are left at its end."""
+        """Read the lines of a process from `memory` while the block runs, and the last ones at its end."""
         with self._lock:
             self._memory = memory
         try:
@@ -200,10 +200,10 @@ def _fixed_memory(size_bytes: int) -> int:
 
 
 class LineFile:
-    """The process's side of the memory: a `Listener` that writes each line of a job behind the one before."""
+    """The IO process's side of the memory for lines: a `Listener` that writes a job's lines one behind the other."""
 
     def __init__(self, descriptor: int) -> None:
-        """Write to a descriptor, which stays the caller's, while the memory is empty."""
+        """Write to the empty memory of this descriptor, which remains the caller's to close."""
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._written_bytes = 0
@@ -218,6 +218,6 @@ class LineFile:
                 os.pwrite(self._descriptor, row, at)
 
     def close(self) -> None:
-        """Write no more lines: a thread that outlives its job would write into the next one's."""
+        """Drop all further lines: a thread that outlives its job would write them to the next job."""
         with self._lock:
             self._closed = True

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local
 
 #: Files that a job's documents may name.
 MAX_FETCHED = 1000
-#: Bytes and number of a job's small media in memory, at most: these go to its process with the job, in a message that
-#: holds `channel.INLINE_BYTES` and 256 arrays.
+#: Most bytes and largest number of a job's small media in memory. They go to the IO process in the message with the
+#: job, which holds `channel.INLINE_BYTES` and 256 arrays.
 HELD_BYTES, MAX_HELD = 48 * 1024, 100
 #: Bytes of a document whose links are read.
 MAX_DOCUMENT_BYTES = 16 * 2**20
@@ -39,7 +39,7 @@ class Fetch(Protocol):
     ) -> tuple[LocalMedia, PartialFile | None]:
         """Return the local file, and the source of its other ranges if it is partial.
 
-        An object of at most `memory_bytes` stays in memory.
+        An object of at most `memory_bytes` stays in memory; with -1, every medium is a file.
         """
         ...
 
@@ -83,7 +83,7 @@ class JobMedia:
     on_bytes: Callable[[int], None]
     #: True where every file that allows it is fetched by range: of a part of a job, and where its parts are joined.
     by_range: bool = False
-    #: Bytes of small media that may stay in memory; -1 = every medium is a file.
+    #: Bytes of further small media that may stay in memory; -1 = every medium is a file.
     left_bytes: int = -1
     #: Digests of the whole files; None = nobody needs them.
     digests: InputDigests | None = None

@@ -42,7 +42,7 @@ class Work:
     model: Model
     #: The job's `input`, not yet validated against the processor's `request`.
     input: Mapping[str, Any]
-    #: The local file of every media reference in the input, or the bytes of a small one.
+    #: The local file, or the bytes in memory, of every media reference in the input.
     media: Mapping[str, LocalMedia]
     #: Scratch space for artifacts; created if missing, removed by the caller.
     folder: Path
@@ -51,7 +51,7 @@ class Work:
     #: Folder of all jobs of the tenant and the model, which contains `folder`: an IO process can change its files. Its
     #: path is absolute and without links, and `folder` is below it. None = `folder` alone.
     room: Path | None = None
-    #: The lines that the processor logs or prints in an IO process go there; None = nobody reads them.
+    #: Log for the lines that the processor logs or prints in an IO process; None = nobody reads them.
     lines: AttemptLog | None = None
     #: Answers the processor's requests for further media and ranges.
     requests: MediaRequests = NO_REQUESTS
@@ -177,7 +177,7 @@ class Files:
     fetched: dict[str, LocalMedia] = field(default_factory=dict)
 
     def path(self, reference: str) -> Path:
-        """Return the local file of a reference."""
+        """Return the local file of a reference; write the file of a medium in memory first."""
         return self._file(reference).file()
 
     def source(self, reference: str) -> Path | bytes:

@@ -111,7 +111,7 @@ def fingerprint_of(
 
 
 def sha256_of(source: Path | bytes) -> str:
-    """Return the hash of a file's bytes, or of one in memory."""
+    """Return the SHA-256 of a file, or of the bytes of a medium in memory, in hexadecimal."""
     if isinstance(source, bytes):
         return sha256(source).hexdigest()
     with source.open("rb") as file:

@@ -21,14 +21,14 @@ from penstock.jobs import Claim
 #: Number of rooms from which empty ones are removed, and seconds that they must have been empty: longer than an IO
 #: process is used.
 MANY, EMPTY_S = 1000, 300.0
-#: Seconds since the last change of a folder from which on a look at it is remembered: file systems round the time of a
-#: change, some to 2 s, and a change in the same step of the clock could not be told from the one before.
+#: Seconds without a change after which the state of a folder is remembered. File systems round the time of a change,
+#: some to 2 s: a second change within one step of that clock would not show.
 RESTED_S = 2.5
 #: Name of the folder of an attempt in which its processor makes files.
 ARTIFACTS = "artifacts"
 
 
-#: Device, number and time of the last change of folders, in nanoseconds.
+#: Device, inode number and time of the last change (`ctime`, in nanoseconds) of each folder.
 _State: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
@@ -51,9 +51,9 @@ class Rooms:
         self._looks_in = 0
         #: The folders of running attempts, by room.
         self._folders: dict[Path, set[Path]] = defaultdict(set)
-        #: Folders that earlier attempts left as they found them, by room: making one anew costs more than a look.
+        #: Folders that earlier attempts left as they found them, by room: a new one costs more than a check.
         self._spare: dict[Path, list[Path]] = defaultdict(list)
-        #: The state of folders that were clean, and of rooms with their entries then, where a look is remembered.
+        #: State of each folder when it was clean, and of each room with its entries; only states that are remembered.
         self._clean: dict[Path, _State] = {}
         self._listed: dict[Path, tuple[_State, frozenset[Path]]] = {}
 
@@ -61,9 +61,9 @@ class Rooms:
     def folder(self, claim: Claim) -> Iterator[Path]:
         """Yield the path of an attempt's folder in its room, which is empty or not made yet.
 
-        At the end the folder is removed, unless it is as it was before but for fetched media, which are, and whatever
-        else no attempt needs in the room.
-        Raises nothing of its own.
+        At the end, fetched media are removed from the folder. If nothing else has changed in the folder of a shared
+        room, a later attempt uses it again; otherwise it is removed. So is everything in the room that no attempt
+        needs. Raises nothing of its own.
         """
         room = self._spool / self._name(claim)
         with self._lock:
@@ -89,7 +89,7 @@ class Rooms:
                 _remove(room)
 
     def _is_clean(self, folder: Path) -> bool:
-        """Return `_is_clean` of a folder: as before if neither it nor its folder of artifacts has changed since."""
+        """Return `_is_clean` of a folder, from memory if neither it nor its folder of artifacts has changed since."""
         state = _state(folder, folder / ARTIFACTS)
         if state is not None and self._clean.get(folder) == state:
             return True
@@ -101,7 +101,7 @@ class Rooms:
         return clean
 
     def _entries(self, room: Path, state: _State | None) -> frozenset[Path]:
-        """Return the entries of a room that has this state. The lock must be held."""
+        """Return the entries of a room, from memory if `state` is the one remembered. The lock must be held."""
         if state is not None and (known := self._listed.get(room)) is not None and known[0] == state:
             return known[1]
         found = frozenset(_entries(room))
@@ -112,7 +112,7 @@ class Rooms:
         return found
 
     def _has_rested(self, state: _State) -> bool:
-        """Return True where a state is old enough to be distinguished from every later one."""
+        """Return True if every later state will differ from this one: it is older than a step of the clock."""
         changed_s = max(changed_ns for _, _, changed_ns in state) / 1e9
         return 0 < changed_s < self._clock() - RESTED_S
 
@@ -142,10 +142,10 @@ class Rooms:
 
 
 def _state(*folders: Path) -> _State | None:
-    """Return the identity of folders and the time of their last change; None where one is missing, or is no folder.
+    """Return the identity of folders and the time of their last change; None if one is missing or is no folder.
 
-    Whatever makes, removes or renames an entry of a folder, or changes its mode, sets this time to the current one. No
-    process can set it to another.
+    Making, removing or renaming an entry of a folder, or changing its mode, sets this time (`ctime`) to the current
+    one. No process can set another time.
     """
     try:
         found = [os.lstat(folder) for folder in folders]

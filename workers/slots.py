@@ -88,7 +88,7 @@ class Slots:
         claimed.
         """
         self.worker = worker or uuid.uuid4().hex
-        #: The nonces of claims: random for this object, and counted in it.
+        #: Parts of the nonce of a claim: random for this object, and a counter.
         self._unique, self._numbers = uuid.uuid4().hex, itertools.count()
         self._settings = settings
         self._store = store

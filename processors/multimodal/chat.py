@@ -37,7 +37,7 @@ _DUMMY_STEPS = 4
 
 #: Returns the image of a reference.
 Read = Callable[[str], ImageArray]
-#: Returns the frames of a reference that a processor of videos chooses.
+#: Returns the frames of a reference that a video processor of the library chooses.
 Watch = Callable[[str, Any], Clip]
 
 
@@ -57,9 +57,9 @@ class Chats(Protocol):
     def prompt(
         self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
     ) -> tuple[Prompt, Context]:
-        """Return the prompt and the context of a request with the references of its images.
+        """Return the prompt and the context of a request; `references` are those of its images.
 
-        `read` and `watch` return the image and the video of a reference.
+        `read` returns the image of a reference, `watch` the frames of a video.
         """
         ...
 
@@ -89,7 +89,7 @@ class ImageTextToText:
         self.request = with_videos() if self._chats.takes_videos else ImageTextRequest
 
     def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[Context]:
-        """Return one prompt: all tokens of the conversation, with placeholders for the images, and the images."""
+        """Return one prompt: all tokens of the conversation, with placeholders for images and videos, and the media."""
         if request.processed is not None:
             prompt, context = self._chats.processed(request, media.path(request.processed))
             return Prepared(iter([prompt]), 1, prompt.cost, context)
@@ -170,7 +170,7 @@ class GeneralChats:
 
     @property
     def takes_videos(self) -> bool:
-        """True where the library's processor prepares videos."""
+        """True if the library's processor can prepare videos here."""
         return takes_videos(self.encoder.processor)
 
     def prompt(

@@ -68,7 +68,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The media of a conversation that stand in no message yet."""
+    """The media of a conversation that are not yet in a message."""
 
     images: Iterator[Image.Image]
     clips: Iterator[Clip]

@@ -22,7 +22,7 @@ from penstock.processors.directory import read_config
 
 #: Arguments of every loading function of the library.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
-#: Attribute of the class that stands for a processor of videos where torchvision is missing.
+#: Attribute of the class that replaces a video processor if torchvision is missing.
 REFUSES = "refuses_videos"
 #: Files whose `auto_map` names code of the repository.
 _FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
@@ -58,7 +58,7 @@ def load_processor(model: Model) -> Any:
 
 
 def takes_videos(processor: Any) -> bool:
-    """Return True for a processor of the library that prepares videos here, with torchvision and PyAV."""
+    """Return True if a processor of the library takes videos, and torchvision and PyAV are installed."""
     part = getattr(processor, "video_processor", None)
     return part is not None and not hasattr(type(part), REFUSES) and find_spec("av") is not None
 
@@ -185,7 +185,7 @@ def _base(name: str) -> str:
 
 
 def _no_videos() -> Any:
-    """Return a processor of videos that refuses them, in the place of one that needs torchvision.
+    """Return a video processor that refuses all videos, in the place of one that needs torchvision.
 
     Its settings are None: some processors read them for chats without videos, too.
     """

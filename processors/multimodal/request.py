@@ -117,7 +117,7 @@ class ImageTextRequest(BaseModel):
 
 
 def with_videos() -> type[ImageTextRequest]:
-    """Return the request of a model that takes videos: parts of messages with `"type": "video"`."""
+    """Return the request class of a model that takes videos, as parts of messages with `"type": "video"`."""
     part = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
     content: Any = (str | Annotated[list[part], Field(min_length=1)], ...)
     message: Any = create_model("ChatMessage", __base__=ChatMessage, __module__=__name__, content=content)

@@ -1,7 +1,7 @@
-"""Videos of chats: frames that a model's own processor of videos chooses, and no others are kept.
+"""Videos of chats: only the frames that a model's own video processor chooses are decoded and kept.
 
-A processor that leaves the choice to its caller (`do_sample_frames` is false) gets frames evenly over the whole video,
-as vLLM gives it.
+A video processor that leaves the choice to its caller (`do_sample_frames` is false) gets frames spread evenly over the
+whole video, as in vLLM.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.errors import InvalidInput, MediaTooLarge
 from penstock.models import Limits
 from penstock.processors.multimodal.library import rejecting, video_metadata
 
-#: Frames for a processor that chooses none itself: those of vLLM.
+#: Frames for a video processor that chooses none itself, as in vLLM.
 FRAMES = 32
-#: Pixels of all frames of one video that a prompt may have: 240 frames of 1920 x 1080, 1.5 GB.
+#: Most pixels of all chosen frames of one video: 240 frames of 1920 x 1080, 1.5 GB.
 MAX_PIXELS = 500_000_000
 
 
@@ -35,10 +35,10 @@ class Clip:
 
 
 def read_clip(path: Path, processor: Any, limits: Limits) -> Clip:
-    """Decode the frames of a video for a processor of videos of the library.
+    """Decode the frames of a video that a video processor of the library chooses.
 
-    Raises `MediaTooLarge` for more seconds, pixels or frames than allowed, `MediaUnreadable` for another file, and
-    `InvalidInput` with the processor's reason for a video that it rejects, such as one with too few frames.
+    Raises `MediaTooLarge` for more seconds, pixels or frames than allowed, `MediaUnreadable` for a damaged file or one
+    that is no video, and `InvalidInput` with the processor's reason for a video that it rejects.
     """
     from penstock.processors.video.reading import read_chosen, read_timeline
 
@@ -51,11 +51,11 @@ def read_clip(path: Path, processor: Any, limits: Limits) -> Clip:
     with rejecting("videos"):
         chosen = _chosen(processor, metadata)
     if not chosen:
-        raise InvalidInput(f"The model's processor takes no frame of a video with {timeline.frames} of them.")
+        raise InvalidInput(f"The model's video processor chooses none of the {timeline.frames} frames of the video.")
     if len(chosen) * height * width > MAX_PIXELS:
         raise MediaTooLarge(
-            f"The model's processor takes {len(chosen)} frames of {width} x {height} pixels of the video; "
-            f"{MAX_PIXELS // (height * width)} are allowed."
+            f"The model's video processor chooses {len(chosen)} frames of {width} x {height} pixels; "
+            f"{MAX_PIXELS // (height * width)} frames of this size are allowed."
         )
     metadata.frames_indices = chosen
     return Clip(np.stack(list(read_chosen(path, chosen, limits))), metadata)
@@ -70,11 +70,11 @@ def _chosen(processor: Any, metadata: Any) -> list[int]:
     return [int(number) for number in numbers]
 
 
-#: Settings that the library's `preprocess` keeps from `sample_frames`.
+#: Settings that the library's `preprocess` does not pass to `sample_frames`.
 _KEPT = frozenset({"input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata"})
 
 
 def _settings(processor: Any) -> Mapping[str, Any]:
-    """Return the settings that the library's `preprocess` hands to `sample_frames`."""
+    """Return the settings that the library's `preprocess` passes to `sample_frames`."""
     names = processor.valid_kwargs.__annotations__
     return {name: getattr(processor, name, None) for name in names if name not in _KEPT}

@@ -71,17 +71,17 @@ class Video:
 
 
 class Timeline(NamedTuple):
-    """The frames of a whole video."""
+    """The number, rate and size of the frames of a whole video."""
 
     frames: int
-    #: Frames in a second, on average.
+    #: Frames per second, on average.
     rate: float
     #: (height, width), upright.
     shape: tuple[int, int]
 
 
 def read_timeline(path: Path, limits: Limits) -> Timeline:
-    """Read a video's packets and its first frame. Raises the errors of `open_video`."""
+    """Return a video's timeline from its packets and its first frame. Raises the errors of `open_video`."""
     times = _ordered_times(path, limits)
     duration = float(times[-1] - times[0])
     rate = (len(times) - 1) / duration if duration else 1.0
@@ -91,7 +91,7 @@ def read_timeline(path: Path, limits: Limits) -> Timeline:
 def read_chosen(path: Path, chosen: Sequence[int], limits: Limits) -> Iterator[ImageArray]:
     """Decode a video and yield the frames with these numbers, upright, in the order of the video.
 
-    A number that stands twice gives its frame twice. Raises `MediaUnreadable` where a frame cannot be decoded.
+    A number that is given twice yields its frame twice. Raises `MediaUnreadable` if a frame cannot be decoded.
     """
     left, shape = sorted(chosen), None
     with opened(path, "video", _SUPPORTED) as container:
@@ -125,7 +125,7 @@ def open_video(path: Path, request: VideoRequest, limits: Limits) -> Video:
 
 
 def _ordered_times(path: Path, limits: Limits) -> Sequence[Fraction]:
-    """Return the times of all frames, the earliest first."""
+    """Return the times of all frames in seconds, sorted. Raises `MediaTooLarge` or `MediaUnreadable`."""
     times, most = sorted(_times(path, limits)), limits.max_seconds or MAX_SECONDS
     if not times:
         raise MediaUnreadable("The video is empty: it holds no frames.")

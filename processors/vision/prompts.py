@@ -27,7 +27,7 @@ _DUMMY_PX = 1024
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """A job's images as files or in memory, with their cost in pixels as the network sees them."""
+    """A job's images, as files or bytes, with their cost in pixels as the network sees them."""
 
     sources: tuple[Path | bytes, ...]
     cost: int

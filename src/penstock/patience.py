@@ -1,4 +1,4 @@
-"""The time of a request to the API: all its calls to Redis share it, so that its client waits for one time-out."""
+"""The time limit of a request to the API: all its calls to Redis share it, so a client waits for one time-out only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-#: Seconds after the begin of a request at which its calls must have ended.
+#: Seconds after the start of a request at which its calls must have ended.
 REQUEST_S = 4.0
 #: Seconds that each call may take at least, however long its request has lasted.
 LEAST_TIMEOUT_S = 0.5
@@ -16,7 +16,7 @@ LEAST_TIMEOUT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """The time of a request: its begin (monotonic), and the seconds that its client waited in line."""
+    """The start of a request (monotonic seconds), and the seconds that its client waited in line."""
 
     begun_s: float
     waited_s: float
@@ -27,10 +27,11 @@ _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
 
 @contextmanager
 def one_patience(waited_s: float = 0.0) -> Iterator[None]:
-    """Let the calls of this task inside the block share `REQUEST_S`, with all that happens between them.
+    """Let this task's calls to Redis inside the block share one time limit, `REQUEST_S` from the start of the block.
 
-    Without it, a request of several calls would wait for a time-out after each slow answer. The `waited_s` in which its
-    client waited in line count too, and in the time of each call. A block inside another one shares the outer one's.
+    Without it, each call of a request could wait for a time-out of its own. The time between calls counts. `waited_s`,
+    the seconds that the client waited in line, count as well, and also shorten the limit of each single call. A block
+    inside another one shares the limit of the outer one.
     """
     if _patience.get() is not None:
         yield
@@ -43,7 +44,7 @@ def one_patience(waited_s: float = 0.0) -> Iterator[None]:
 
 
 def limit_s(longest_s: float) -> float:
-    """Return the seconds that this task's next call may take, where a call takes no longer than `longest_s`."""
+    """Return the seconds that this task's next call may take: `longest_s`, or less inside `one_patience`."""
     patience = _patience.get()
     if patience is None:
         return longest_s

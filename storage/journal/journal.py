@@ -300,7 +300,7 @@ class AsyncJournal:
         self._puts = puts or GroupedPuts()
 
     async def run(self, flow: Flow[T]) -> T:
-        """Perform a flow, within one time limit for its commands; return its result, raise its errors unchanged."""
+        """Perform a flow, whose commands share one time limit; return its result, raise its errors unchanged."""
         with one_patience():
             return await self._run(flow)
 

@@ -103,9 +103,9 @@ class ObjectStore(Protocol):
     def fetch(
         self, key: str, place: Callable[[], Path], *, limit_bytes: int, memory_bytes: int, etag: str | None = None
     ) -> Fetched:  # fmt: skip
-        """Read an object of at most `memory_bytes`; copy a larger one to the new file that `place` names.
+        """Return the bytes of an object of at most `memory_bytes`; copy a larger one to a new file at `place()`.
 
-        Raises the errors of `get_file` and of `place`.
+        With `memory_bytes` -1, every object is copied to a file. Raises the errors of `get_file` and of `place`.
         """
         ...
 

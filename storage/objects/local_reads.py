@@ -1,4 +1,4 @@
-"""Reading objects of a folder as a whole: a file that changes meanwhile is an error."""
+"""Reads of whole objects in a folder; a file that changes during a read is an error."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from penstock.storage.objects.base import CHUNK_BYTES, new_file
 
 
 def etag_of(status: os.stat_result) -> str:
-    """Return the etag of a file: another one for each change of its bytes."""
+    """Return the etag of a file, which differs after each change of its bytes."""
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def copy_whole(source: int, status: os.stat_result, path: Path) -> None:
-    """Copy an open file to a new one; raise `MediaChanged` if it is not as in its `status` any more."""
+    """Copy an open file to a new one; raise `MediaChanged` if the file has changed since its `status`."""
     with new_file(path) as target, os.fdopen(source, "rb", closefd=False) as file:
         shutil.copyfileobj(file, target, CHUNK_BYTES)
         _require_same(source, status)
 
 
 def read_whole(source: int, status: os.stat_result) -> bytes:
-    """Return the bytes of an open file; raise `MediaChanged` if it is not as in its `status` any more."""
+    """Return the bytes of an open file; raise `MediaChanged` if the file has changed since its `status`."""
     data = os.read(source, status.st_size)
     while len(data) < status.st_size and (more := os.read(source, status.st_size - len(data))):
         data += more

@@ -73,12 +73,12 @@ class Calls:
 
 
 def _wait_in_kernel(connection: Connection) -> None:
-    """Leave the time limit of each wait to the kernel: Python would look with `poll` before each call of the socket.
+    """Let the kernel keep the connection's time limit: Python would call `poll` before each call of the socket.
 
-    A wait that ends by it is then redis-py's `ConnectionError` in place of its `TimeoutError`; both are tried again.
+    A wait that reaches the limit then raises redis-py's `ConnectionError` instead of `TimeoutError`; both are retried.
     """
     end = connection._get_socket()
-    timeout_s = end.gettimeout() if type(end) is socket.socket else None  # TLS waits by itself
+    timeout_s = end.gettimeout() if type(end) is socket.socket else None  # a TLS socket keeps Python's limit
     if end is not None and timeout_s:
         limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

@@ -73,7 +73,7 @@ ANNOUNCE_AGAIN_S = 3 * 86_400
 LOOK_S = 60.0
 #: Values of a brief reply of `confirm`; a view has five.
 _BRIEF = 6
-#: Counts of a usage, which are stored by their names.
+#: Names of the counts in a `Usage`.
 _COUNTS = tuple(each.name for each in fields_of(Usage) if each.name != "device_s")
 #: Longest `Retry-After` in seconds.
 MAX_PATIENCE_S = 600.0
@@ -317,9 +317,10 @@ def compared(run: str) -> Command[bool]:
 
 
 def stale(names: Sequence[tuple[JobKey | BatchKey, bool]]) -> Command[tuple[bool, ...]]:
-    """Return True for each job or batch without a record, or with an open one although its end is stored (True).
+    """Return for each job or batch True if its record is missing or older than its manifests in the object store.
 
-    True for a reservation too, whose manifest is stored; False for those that were deleted.
+    The bool in `names` is True if the end is stored. A record is older if it is a reservation, or if it has not ended
+    although the end is stored. Jobs and batches that were deleted get False.
     """
     rows = [["batch" if isinstance(key, BatchKey) else "job", key.tenant, key.id, ended] for key, ended in names]
     return query("stale", lambda reply: tuple(map(bool, reply)), names=rows)

@@ -75,7 +75,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def _for_lua(value: Arg) -> Any:
     if type(value) is str or type(value) is bool:
         return value
-    if type(value) is dict:  # most parts of both are texts, which need no call
+    if type(value) is dict:  # most values of a dict or list are strings, which need no call
         return {name: each if type(each) is str else _for_lua(each) for name, each in value.items() if each is not None}
     if type(value) is list:
         return [each if type(each) is str else _for_lua(each) for each in value]
@@ -319,7 +319,7 @@ def _parsed(command: Command[Any], reply: Any) -> Any:
         return error
 
 
-#: Seconds that an API call may take.
+#: Seconds that one call of the API to Redis may take.
 TIMEOUT_S = 3.3
 
 
@@ -357,8 +357,8 @@ class AsyncJobStore:
     async def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none.
 
-        After a time-out, commands fail at once (`Breaker`), and so do those in progress. Inside `one_patience`, a later
-        command of a request waits less.
+        After a time-out, commands fail at once (`Breaker`), and so do those in progress. Inside `one_patience`, all
+        commands of a request share one time limit.
         """
         self._breaker.admit()
         answers, limit = self._answers, asyncio.timeout(limit_s(self._timeout_s))

@@ -53,7 +53,7 @@ def a_config(folder: Path, *, start_timeout_s: int) -> str:
 def servers() -> list[psutil.Process]:
     """Return the processes of `vllm serve` that this process has started through others.
 
-    Each leads a group; a process that it starts has its words for a moment.
+    Each leads a process group. A process that it starts has the same command line for a moment.
     """
     found = []
     for child in psutil.Process().children(recursive=True):

@@ -51,7 +51,7 @@ def test_a_job_behind_many_lanes_is_found_by_its_model(crowded: JobStore) -> Non
 
 
 def test_new_lanes_are_served_in_the_order_of_their_first_jobs(store: JobStore) -> None:
-    """Names do not count. Lanes of older releases, without a time, are first, and those that were served are last."""
+    """Names do not count. Lanes of older releases, with score 0, come first; lanes that were served come last."""
     submit(store, "a", MANY, tenant="m")
     submit(store, "b", MANY, tenant="m")
     assert [held.key.tenant for held in claim(store)] == ["m"]

@@ -63,7 +63,7 @@ def test_a_small_upload_stays_in_memory_until_its_file_is_needed(store: ObjectSt
     assert (first.data, first.source, first.etag) == (b"II*", b"II*", put.etag)
     assert not (tmp_path / "job").exists()
     assert first.path != second.path
-    with ThreadPoolExecutor(8) as threads:  # whoever asks gets the whole file
+    with ThreadPoolExecutor(8) as threads:  # each caller gets the whole file
         asked = [threads.submit(lambda: first.file().read_bytes()) for _ in range(32)]
         assert {each.result() for each in asked} == {b"II*"}
     assert first.file().name == "media.tif"

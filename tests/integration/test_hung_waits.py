@@ -1,4 +1,4 @@
-"""The calls of one request share its time: a client waits for one time-out, however many answers come late."""
+"""The calls of one request share one time limit: a client waits for one time-out, however many answers come late."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def answered(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def pings(jobs: AsyncJobStore, count: int) -> None:
-    """Call so often, each time in a block that has no time of its own where it stands inside another."""
+    """Call the store `count` times, each in a `one_patience` block, which shares the limit of an outer one."""
     for _ in range(count):
         with one_patience():
             await jobs.run(records.ping())
@@ -60,7 +60,7 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
                     await pings(jobs, 2)
                 proxy.set(Mode.PASS)
                 proxy.cut()
-                await answered(lambda: jobs.run(records.ping()))  # its time is over, and it may still call
+                await answered(lambda: jobs.run(records.ping()))  # the limit is over; a call still gets 0.5 s
         finally:
             await jobs.close()
 

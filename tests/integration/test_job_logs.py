@@ -182,7 +182,7 @@ def test_a_talkative_job_keeps_its_first_and_last_lines_and_ends_as_any_other(cl
 
 
 def test_a_silent_job_has_no_lines_and_leaves_its_process_to_one_that_talks(client: Client) -> None:
-    """One tenant, one job at a time: they have one process, which keeps its memory for lines until one was written."""
+    """Jobs of one tenant, one at a time, share a process. It keeps its memory for lines until a job writes to it."""
     for number, silent in enumerate([True, True, False, True, False]):
         key = client.submit(f"turn-{number}", "turns", then="silent" if silent else None)
         assert client.ended(key).state is State.SUCCEEDED

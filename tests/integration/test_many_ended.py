@@ -1,4 +1,4 @@
-"""A recovery of very many ended jobs: they are restored while they are listed, and nobody keeps the names of all."""
+"""A recovery of very many ended jobs: they are restored while they are listed, and their names are not all kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.storage.redis.records import Command, JobStore
 from penstock.workers.keeper.recovery import CONCURRENCY, LOOKED_UP, TOGETHER, restore
 from tests.support.bare_store import LIMITS
 
-#: More than a recovery has under way, and has looked up for it.
+#: More ended jobs than a recovery restores and looks up at a time.
 MANY = 3 * CONCURRENCY * TOGETHER + 2 * LOOKED_UP
 DURABLE = replace(LIMITS, durable=True)
 ENDED = JobKey("default", "ended0000")
 
 
 class Listed(LocalStore):
-    """A store that notes, each time when a listing of it is over, how many jobs Redis has."""
+    """A store that notes at the end of each listing how many jobs Redis has."""
 
     def __init__(self, root: Path, redis: JobStore) -> None:
         super().__init__(root)

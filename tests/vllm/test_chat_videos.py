@@ -1,4 +1,4 @@
-"""Videos in chats of the runner `transformers`, by the library's processors of videos, which need torchvision."""
+"""Videos in chats of the runner `transformers`, by the library's video processors, which need torchvision."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PROMPTS = [f"Once upon a time, number {number}" for number in range(8)]
 TOKENS = 48
-#: Tokens of a text that comes in parts, of one that lasts while seven other jobs begin, also on a fast machine, and of
-#: one that is not ended before its job is. A text during which a test kills the engine has ten times the first.
+#: Tokens of a text that arrives in parts; of one that lasts while seven other jobs begin, also on a fast machine; and
+#: of one whose job ends before the text does. A text during which a test kills the engine has ten times `MANY`.
 MANY, TOGETHER, LONG = 600, 4000, 16000
 ENGINE = {"dtype": "float32", "max_model_len": 16384, "enforce_eager": True, "gpu_memory_utilization": 0.1}
 RECORDS = """

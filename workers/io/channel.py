@@ -34,12 +34,13 @@ _AHEAD_BYTES = 8192
 #: Seconds between two ticks of a wait.
 TICK_S = 0.1
 
-#: The same, as the kernel's `struct timeval`.
+#: `TICK_S` as the kernel's `struct timeval`.
 _TICK = struct.pack("@ll", 0, int(TICK_S * 1_000_000))
 
 _PREFIX = struct.Struct("<BIQ")
 _JSON = json.JSONEncoder(ensure_ascii=False)
-#: Kinds of bodies, then a request for memory of a size (its header: the dropped segments), and the answer (a number).
+#: Kinds of bodies (in the stream, in shared memory, in the stream with a descriptor), then a request for memory of a
+#: size (its header: the dropped segments), and the answer (a number).
 _INLINE, _SHARED, _DESCRIPTOR, _WANTED, _GRANTED = range(5)
 #: Kinds whose bodies follow the header.
 _IN_STREAM = (_INLINE, _DESCRIPTOR)
@@ -102,11 +103,11 @@ class Channel:
         #: Bytes that were read ahead, and the descriptor that came with them.
         self._there = bytearray()
         self._descriptor: int | None = None
-        #: The flag of sends, which wait with `_room`: one in the kernel would end at a tick for each piece.
+        #: Flags of a send: with ticks it does not wait in the kernel, but with `_room` for at most a tick.
         self._flag = 0 if patient else socket.MSG_DONTWAIT
         self._room = _wait_for(end, select.POLLOUT)
         end.setblocking(True)
-        if not patient:  # a receive waits for one tick in the kernel: one call in place of two
+        if not patient:  # a receive waits in the kernel for at most a tick: one call instead of two
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
 
     def send(
@@ -116,7 +117,7 @@ class Channel:
         """Send a message; raise `Disconnected`, or `ProcessorFailed` for data that cannot be sent."""
         packed = pack(values or {})
         text = _dump({"kind": kind, **fields, "plain": packed.plain, "arrays": packed.layout})
-        # From here on the data is valid. A message with a descriptor has no other for memory.
+        # From here on the data is valid. A message has one descriptor at most: its own, or that of shared memory.
         loan = self._lend(packed) if descriptor is None else None
         header = self._memory_header(loan) + b"\n" + text
         if loan is None:
@@ -279,7 +280,7 @@ class Channel:
         return buffer
 
     def _sent(self, tick: Tick, send: Callable[..., int], *args: Any) -> int:
-        """Send as much as the socket has room for, at least one byte; return its size."""
+        """Send as much as the socket has room for; return the number of bytes, at least one."""
         while True:
             tick()
             try:
@@ -290,7 +291,7 @@ class Channel:
                 raise Disconnected from error
 
     def _received(self, tick: Tick, receive: Callable[..., Any], *args: Any) -> Any:
-        """Receive what has arrived, at least one byte, or the other side's end."""
+        """Return the result of `receive` when at least one byte has arrived, or the other side has closed."""
         while True:
             tick()
             try:

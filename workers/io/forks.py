@@ -337,7 +337,7 @@ class IOProcess(Forked):
         self.grown_bytes = 0
         #: The tenant and the model, as JSON, that it serves.
         self.serves = "", ""
-        #: The memory for the lines of its jobs; None before it has one.
+        #: The memory for the lines of its jobs; None before the first job with lines.
         self.lines: LineMemory | None = None
         #: Number of its jobs.
         self.jobs = 0
@@ -349,7 +349,7 @@ class IOProcess(Forked):
         return not self.ended and not self.channel.readable()
 
     def line_memory(self) -> LineMemory | None:
-        """Return memory for the lines of its next job, None where there is none: that job has no lines."""
+        """Return memory for the lines of its next job; None if none can be made, and the job then has no lines."""
         if self.lines is not None and self.lines.is_used:
             self._drop_lines()
         if self.lines is None:

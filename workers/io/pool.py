@@ -390,7 +390,7 @@ class IOPool:
 
 @contextmanager
 def _reading(process: IOProcess, lines: AttemptLog | None) -> Iterator[None]:
-    """Read the lines that a process writes during a job, up to the last."""
+    """Read all lines that a process writes inside the block, which is one job."""
     if lines is None:
         yield
         return

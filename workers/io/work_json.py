@@ -23,7 +23,7 @@ def work_to_json(work: Work) -> dict[str, Any]:
 
 
 def held_media(work: Work) -> dict[str, Value]:
-    """Return the media in memory by reference, uint8 (bytes,)."""
+    """Return the bytes of the media in memory by reference, each as uint8 (bytes,)."""
     return {
         reference: np.frombuffer(file.data, np.uint8)
         for reference, file in work.media.items()

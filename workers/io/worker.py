@@ -62,7 +62,7 @@ class IOWorker:
         self._loaded = loaded
         self._memory_bytes = memory_bytes
         self._fresh_bytes = sandbox.private_bytes()
-        #: Descriptor of the memory for lines; None before a job brings it.
+        #: Descriptor of the memory for lines; None before the first job with lines.
         self._lines: int | None = None
 
     def work(self) -> None:
@@ -76,14 +76,14 @@ class IOWorker:
                     with _told_to(lines):
                         result = self._do(message)
                     del message  # else its arrays would live until the next job
-                    # All lines are written by now: the worker reads them when it has this.
+                    # All lines are written by now: the worker reads them after it gets this result.
                     if result is None or not self._send_last(result):
                         self._channel.send("idle", grown_bytes=self._grown_bytes())
         except Disconnected:
             return
 
     def _take_lines(self, descriptor: int | None) -> None:
-        """Write the lines of this job and later ones into other memory, if there is any."""
+        """Replace the memory for lines, for this job and later ones, if the message brought a descriptor."""
         if descriptor is not None:
             if self._lines is not None:
                 os.close(self._lines)
@@ -97,7 +97,7 @@ class IOWorker:
     def _do(self, message: Message) -> Result | None:
         """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end.
 
-        Returns the result where nothing was left to clean up: it is not sent yet.
+        Returns the result if nothing was left to clean up: the caller must send it. None: nothing is left to send.
         """
         with ExitStack() as afterwards:
             try:
@@ -130,7 +130,7 @@ class IOWorker:
         return None
 
     def _send_last(self, result: Result) -> bool:
-        """Send a result and that this process is idle; False where the result could not be sent, which is reported."""
+        """Send a result that also tells that this process is idle; return False if an error was sent instead."""
         try:
             self._send(result, {"grown_bytes": self._grown_bytes()})
         except PenstockError as error:

@@ -24,7 +24,7 @@ from penstock.storage.redis.deliveries import announce_again
 from penstock.storage.redis.scripts import run_each
 
 T = TypeVar("T")
-#: A job or batch, and True where its end is stored.
+#: A job or batch, and True if its end is stored.
 Row: TypeAlias = tuple[JobKey | BatchKey, bool]
 
 #: Jobs restored at once: each waits for the object store most of the time.
@@ -83,7 +83,7 @@ def restore(store: records.Runs, objects: ObjectStore) -> int:
 def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
     """Return the numbers of manifests and of those that were restored.
 
-    The store is listed twice: live jobs do not wait for ended ones, whose names would fill the memory until then.
+    The store is listed twice, so that live jobs are restored first and the names of ended jobs need not be kept.
     """
     both_stores = Journal(store, objects)
     tenants: set[str] = set()  # with stored sums of usage
@@ -105,7 +105,7 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
 
 
 def _lost(store: records.Runs, rows: Iterator[Row]) -> Iterator[JobKey | BatchKey]:
-    """Yield the jobs and batches that Redis lacks or has an older state of."""
+    """Yield the jobs and batches whose record in Redis is missing or older than their manifests (`records.stale`)."""
     for group in _groups(rows, LOOKED_UP):
         is_stale = store.run(records.stale(group))
         yield from compress((key for key, _ in group), is_stale)
@@ -118,7 +118,7 @@ def _groups(each: Iterator[T], size: int) -> Iterator[list[T]]:
 
 
 def _mapped(pool: Executor, act: Callable[[T], int], each: Iterator[T]) -> Iterator[int]:
-    """Yield results as `pool.map` does, which would read all of a million first."""
+    """Yield results in order; `pool.map` would read all items first, which may be a million."""
     under_way: deque[Future[int]] = deque()
     for one in each:
         under_way.append(pool.submit(act, one))

@@ -17,7 +17,7 @@ MAX_NAME_CHARS = 100
 #: Beginning of the name of each medium's folder.
 FOLDER_PREFIX = "media-"
 
-#: Held while a file is made: processors may ask for it in several threads.
+#: Held while a file is made: a processor may ask for it in several threads.
 _making = threading.Lock()
 
 
@@ -25,17 +25,17 @@ _making = threading.Lock()
 class LocalMedia:
     """A fetched medium: alone in its own folder, and named `media` with the reference's suffix."""
 
-    #: The file; of a medium in memory, the place where `file` makes it.
+    #: The file; for a medium in memory, the path at which `file` makes it.
     path: Path
     #: Etag of the source, if it has one.
     etag: str | None = None
     #: True if the file has holes: its processor must have ranges filled before it reads them.
     partial: bool = False
-    #: The bytes of a small medium, which has no file until somebody needs one.
+    #: The bytes of a medium in memory, which has no file until `file` is called; None for a file.
     data: bytes | None = None
 
     def file(self) -> Path:
-        """Return the path of the file; make the file of a medium in memory. Raises `OSError`."""
+        """Return the path of the file; make the file first if the medium is in memory. Raises `OSError`."""
         if self.data is not None:
             with _making:
                 if not self.path.exists():

@@ -32,7 +32,7 @@ from penstock.storage.objects.opening import open_store
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-#: Names of the folders of media in memory: shorter than the others, which `tempfile` names.
+#: Numbers for the folders of media in memory: shorter names than those of `tempfile`, and no call for random bytes.
 _numbers = itertools.count(1)
 
 
@@ -92,7 +92,9 @@ def fetch_media(
     check: Callable[[], None] = no_check,
     memory_bytes: int = -1,
 ) -> LocalMedia:
-    """Fetch a reference's bytes into a new folder under `folder`, or from a store into memory up to `memory_bytes`.
+    """Fetch a reference's bytes into a new folder under `folder`.
+
+    An upload or S3 object of at most `memory_bytes` stays in memory instead; with -1, every medium is a file.
 
     `check` may raise to end a slow download from the web; uploads and S3 objects do not call `check`.
     Raises `MediaNotFound`, `MediaRefused`, `MediaTooLarge`, `MediaChanged`, `MediaUnreadable`, and the retryable

@@ -128,9 +128,9 @@ local function try_all(lanes)
   return without
 end
 
--- Lanes that a claim looks at in their order before it asks for those of its own models (a look costs half as much as a
--- question for one model), the most that it asks for of one model, and the time between two comparisons of `names` with the
--- lanes.
+-- Lanes that a claim looks at in their order before it asks `names` for those of its own models (a look at a lane costs half
+-- as much as a query for a model); the most lanes of one model that it asks for; ms between two comparisons of `names` with
+-- the lanes.
 local NEAR, OWN, MEND_MS = math.max(30, math.min(100, 2 * #args.models)), 1000, 30000
 local all_lanes, names = qkey(queue, 'lanes'), qkey(queue, 'names')
 

@@ -24,10 +24,10 @@
 -- penstock:queue:Q:waiting             zset    T/ID by rank: depth and position
 -- penstock:queue:Q:lane:M/T            zset    the waiting ids of one model and tenant by rank. M of a part is MODEL:KIND,
 --                                              and only machines of this kind claim it
--- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin. Before that, by half of the
---                                              creation time of its first job: new lanes are first, in their order. That of
---                                              older releases has 0. Neighbours in time are neighbours in all indexes, and a
---                                              claim of the oldest finds them in the processor's caches
+-- penstock:queue:Q:lanes               zset    M/T by the time it was last served: round robin. A lane that was never served
+--                                              has half of the creation time of its first job: new lanes come first, by
+--                                              time. Older releases write 0 for a new lane. Lanes that are near in time are
+--                                              also near in the other indexes
 -- penstock:queue:Q:names               zset    the same M/T by name: the lanes of a model (claim.lua). Older releases do not
 --                                              keep it; penstock:queue:Q:mended: it was compared with the lanes, expires
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us

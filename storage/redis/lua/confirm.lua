@@ -8,7 +8,7 @@ if not job then return redis.call('EXISTS', tkey(args.tenant, 'gone:' .. args.id
 if job.state ~= 'reserved' then return { view(job), 1 } end
 redis.call('ZREM', P .. 'reserved', job.name)
 redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
--- A job that was created again is older than its record. Any other is listed by `submit`, at this time.
+-- A job that is recreated from its manifest is older than its record. Any other was listed by `submit` at this time.
 if job.created_us ~= args.created_us then
   enlist(job, args.created_us)
   emit(job, 'job.recovered', {})

@@ -19,8 +19,8 @@ function ops.witness()
   return { ops.alive(), compared and 1 or 0, run }
 end
 
--- names {{job|batch, tenant, id, true where its end is stored}...} -> {0|1...}: 1 for what has no record, or one that has not
--- ended though its end is stored, or one of a reservation though its manifest is; 0 for what was deleted
+-- names {{job|batch, tenant, id, true if its end is stored}...} -> {0|1...}: 1 for one without a record, one whose record is a
+-- reservation, and one whose record has not ended although its end is stored; 0 for any other, and for one that was deleted
 function ops.stale()
   local found = {}
   for n, name in ipairs(args.names) do

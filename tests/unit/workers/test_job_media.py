@@ -63,6 +63,6 @@ def test_small_media_stay_in_memory_while_one_message_holds_them(
 
 
 def test_a_file_that_a_document_names_is_never_held(tmp_path: Path) -> None:
-    """Its process is told a path."""
+    """The processor gets a path for it."""
     media = JobMedia(Store([5]), tmp_path, lambda _: None, left_bytes=HELD_BYTES, linked={"0"})
     assert media.fetch("0", by_range=False).path.read_bytes() == bytes(5)

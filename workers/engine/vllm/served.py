@@ -218,8 +218,8 @@ class VllmServer:
                 process = await asyncio.create_subprocess_exec(
                     self._command, "serve", *self._words(folder / "socket"), env=environment(self._start_timeout_s),
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
-                    # Not in a session of its own: between sessions Linux shares processors anew, and where vLLM's
-                    # processes yield all the time, some kernels let those of other sessions wait for seconds.
+                    # No session of its own: Linux schedules sessions as groups, and vLLM's processes yield often. On
+                    # Linux 6.18 the processes of other sessions then waited for seconds (decision 98).
                     process_group=0,
                 )  # fmt: skip
             serving = Serving(process, server, client, looking, stack.pop_all())
