@@ -205,14 +205,27 @@ async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
         job = await api.journal.run(journal.read(key))
         return job, job.status.terminal
 
-    return await wait_until(api, str(key), wait_s, read)
+    async def lasts() -> bool:
+        return await api.jobs.run(records.lasts(key))
+
+    return await wait_until(api, str(key), wait_s, read, lasts)
 
 
-async def wait_until(api: Services, name: str, wait_s: float, read: Callable[[], Awaitable[tuple[T, bool]]]) -> T:
+async def _does_not_last() -> bool:
+    return False
+
+
+async def wait_until(
+    api: Services,
+    name: str,
+    wait_s: float,
+    read: Callable[[], Awaitable[tuple[T, bool]]],
+    lasts: Callable[[], Awaitable[bool]] = _does_not_last,
+) -> T:
     """Return the value of `read` when it is final or after `wait_s` (60 s at most).
 
-    Calls `read` again after each change of the job, batch or delivery `name`. Raises `NotReady` when the server
-    stops.
+    Calls `read` again after each change of the job, batch or delivery `name`, unless `lasts` returns True: a job
+    changes often before its end, and the whole record costs more. Raises `NotReady` when the server stops.
     """
     deadline = time.monotonic() + min(wait_s, MAX_WAIT_S)
     async with api.jobs.changes(name) as changes:
@@ -222,7 +235,8 @@ async def wait_until(api: Services, name: str, wait_s: float, read: Callable[[],
             if over or left_s <= 0:
                 return found
             try:
-                await changes.wait(left_s)
+                while await changes.wait(left_s) and await lasts():
+                    left_s = max(0.0, deadline - time.monotonic())
             except asyncio.CancelledError as error:  # the server stops and cancels open requests
                 raise NotReady("the service is stopping", retry_after_s=1) from error
 

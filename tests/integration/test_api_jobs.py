@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import structlog
+from redis.asyncio.client import Monitor
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Phase, Progress, State
@@ -117,6 +119,30 @@ async def test_a_job_can_be_put_under_an_id_of_ones_own(service: Service) -> Non
     keyed = await service.http.put(f"/v1/jobs/{own}", json=BODY, headers={"Idempotency-Key": "k"})
     assert "Idempotency-Key" in assert_problem(keyed, 422, "invalid_request")["detail"]
     assert_problem(await service.http.put("/v1/jobs/mine", json=BODY), 422, "invalid_request")
+
+
+async def test_a_wait_reads_the_whole_job_only_at_its_end(service: Service) -> None:
+    job, claim = await service.submit(), await service.claim()
+    reads: asyncio.Queue[str] = asyncio.Queue()
+
+    async def note(monitor: Monitor) -> None:
+        async for command in monitor.listen():
+            if found := re.search(r"\bop\W+(job|lasts)\b", command["command"]):
+                reads.put_nowait(found[1])
+
+    async with asyncio.timeout(60), service.jobs.client.monitor() as monitor:
+        noting = asyncio.create_task(note(monitor))
+        waiting = asyncio.create_task(service.http.get(f"/v1/jobs/{job['id']}?wait=60"))
+        assert await reads.get() == "job"
+        await service.jobs.run(records.heartbeat(claim, Phase.INFERRING, Progress(1, 9, "tiles")))
+        assert await reads.get() == "lasts"
+        await service.succeed(claim)
+        assert (await waiting).json()["status"] == "succeeded"
+        while (last := await reads.get()) == "lasts":  # once or twice for each change: it may come with the next one
+            pass
+        assert last == "job"
+        assert reads.empty()
+        noting.cancel()
 
 
 async def test_prefer_wait_answers_200_when_it_saw_the_end(service: Service) -> None:
