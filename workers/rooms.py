@@ -83,6 +83,8 @@ class Rooms:
                 left = self._entries(room, state) - self._folders[room] - set(self._spare[room])
                 if not self._folders[room]:
                     del self._folders[room]
+                if not self._spare[room]:
+                    del self._spare[room]
             for path in left:
                 _remove(path)
             if not self._shared:
@@ -105,7 +107,7 @@ class Rooms:
         if state is not None and (known := self._listed.get(room)) is not None and known[0] == state:
             return known[1]
         found = frozenset(_entries(room))
-        if state is not None and self._has_rested(state):
+        if self._shared and state is not None and self._has_rested(state):
             self._listed[room] = state, found
         else:
             self._listed.pop(room, None)

@@ -58,16 +58,20 @@ def read_clip(path: Path, processor: Any, limits: Limits) -> Clip:
             f"{MAX_PIXELS // (height * width)} frames of this size are allowed."
         )
     metadata.frames_indices = chosen
-    return Clip(np.stack(list(read_chosen(path, chosen, limits))), metadata)
+    frames = np.empty((len(chosen), height, width, 3), np.uint8)
+    for at, image in enumerate(read_chosen(path, chosen, timeline.shape, limits)):
+        frames[at] = image
+    return Clip(frames, metadata)
 
 
 def _chosen(processor: Any, metadata: Any) -> list[int]:
+    """Return the numbers of the frames that the processor chooses, in the order of the video."""
     total: int = metadata.total_num_frames
     if processor.do_sample_frames:
         numbers = processor.sample_frames(metadata=metadata, **_settings(processor))
     else:
         numbers = np.linspace(0, total - 1, min(FRAMES, total)).astype(int)
-    return [int(number) for number in numbers]
+    return sorted(int(number) for number in numbers)
 
 
 #: Settings that the library's `preprocess` does not pass to `sample_frames`.

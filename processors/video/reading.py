@@ -88,18 +88,18 @@ def read_timeline(path: Path, limits: Limits) -> Timeline:
     return Timeline(len(times), rate, _shape(path, limits))
 
 
-def read_chosen(path: Path, chosen: Sequence[int], limits: Limits) -> Iterator[ImageArray]:
-    """Decode a video and yield the frames with these numbers, upright, in the order of the video.
+def read_chosen(path: Path, chosen: Sequence[int], shape: tuple[int, int], limits: Limits) -> Iterator[ImageArray]:
+    """Decode a video and yield the frames with these numbers, which are sorted, upright.
 
-    A number that is given twice yields its frame twice. Raises `MediaUnreadable` if a frame cannot be decoded.
+    A number that is given twice yields its frame twice. Raises `MediaUnreadable` if a frame cannot be decoded or is not
+    of the `shape` (height, width).
     """
-    left, shape = sorted(chosen), None
+    left = list(chosen)
     with opened(path, "video", _SUPPORTED) as container:
         for number, decoded in enumerate(_decoded(container, limits)):
             while left and left[0] == number:
                 image = _turned(decoded)
-                shape = shape or image.shape
-                if image.shape != shape:
+                if image.shape[:2] != shape:
                     raise MediaUnreadable("The video's frames differ in size.")
                 yield image
                 del left[0]

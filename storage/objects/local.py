@@ -124,7 +124,7 @@ class LocalStore:
     def fetch(
         self, key: str, place: Callable[[], Path], *, limit_bytes: int, memory_bytes: int, etag: str | None = None
     ) -> Fetched:  # fmt: skip
-        """Read a small object, copy a larger one; an object that changes in place meanwhile is `MediaChanged`."""
+        """Read a small object or copy a larger one; raise `MediaChanged` if it changes in place meanwhile."""
         with self._checked(key, limit_bytes, etag) as (source, status):
             if status.st_size > memory_bytes:
                 path = place()
@@ -416,7 +416,7 @@ class LocalStore:
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with _TRANSLATED:
             try:
-                with os.scandir(self.root / folder) as scan:  # of which the names alone are kept: it may be a million
+                with os.scandir(self.root / folder) as scan:  # only the names are kept: there may be a million
                     names = sorted(map(_listed_name, scan))
             except (FileNotFoundError, NotADirectoryError):
                 self._require_present()

@@ -77,7 +77,7 @@ def _wait_in_kernel(connection: Connection) -> None:
 
     A wait that reaches the limit then raises redis-py's `ConnectionError` instead of `TimeoutError`; both are retried.
     """
-    end = connection._get_socket()
+    end = getattr(connection, "_sock", None)  # in every redis-py from 6 on
     timeout_s = end.gettimeout() if type(end) is socket.socket else None  # a TLS socket keeps Python's limit
     if end is not None and timeout_s:
         limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))

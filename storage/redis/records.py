@@ -73,6 +73,8 @@ ANNOUNCE_AGAIN_S = 3 * 86_400
 LOOK_S = 60.0
 #: Values of a brief reply of `confirm`; a view has five.
 _BRIEF = 6
+#: Names of all fields of a record that this release knows.
+_FIELDS = sorted(TABLE)
 #: Names of the counts in a `Usage`.
 _COUNTS = tuple(each.name for each in fields_of(Usage) if each.name != "device_s")
 #: Longest `Retry-After` in seconds.
@@ -278,7 +280,7 @@ def reservations(age_s: float) -> Command[tuple[JobKey, ...]]:
 def commit(key: JobKey, outcome: str) -> Command[Job]:
     """Set a job's record to its stored outcome, once, and return the job; `JobGone` if it was purged."""
     args: dict[str, Arg] = {
-        **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": sorted(TABLE),
+        **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": _FIELDS,
     }  # fmt: skip
     return Command("commit", args, lambda reply: job_of(known(reply)))
 

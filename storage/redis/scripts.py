@@ -73,21 +73,16 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _for_lua(value: Arg) -> Any:
-    if type(value) is str or type(value) is bool:
-        return value
-    if type(value) is dict:  # most values of a dict or list are strings, which need no call
-        return {name: each if type(each) is str else _for_lua(each) for name, each in value.items() if each is not None}
-    if type(value) is list:
-        return [each if type(each) is str else _for_lua(each) for each in value]
     match value:
         case bool() | str():
             return value
         case int():
             return str(value)
-        case Mapping():
-            return {name: _for_lua(each) for name, each in value.items() if each is not None}
-        case Sequence():
-            return [_for_lua(each) for each in value]
+        case dict() | Mapping():  # a check for `dict` first costs a tenth of one for `Mapping`; a string needs no call
+            given = value.items()
+            return {name: each if type(each) is str else _for_lua(each) for name, each in given if each is not None}
+        case list() | Sequence():
+            return [each if type(each) is str else _for_lua(each) for each in value]
         case _:
             raise TypeError(f"{type(value).__name__} is no argument of a script")
 

@@ -72,10 +72,10 @@ def test_frames_that_are_chosen_by_number_are_those_of_the_whole_video(video: Pa
     whole = [frame.image for frame in open_video(video, VideoRequest(video=VIDEO, fps=10), Limits()).frames(Limits())]
     assert len(whole) == 30
     np.testing.assert_array_equal(
-        list(read_chosen(video, [0, 7, 7, 29], Limits())), [whole[at] for at in (0, 7, 7, 29)]
+        list(read_chosen(video, [0, 7, 7, 29], timeline.shape, Limits())), [whole[at] for at in (0, 7, 7, 29)]
     )
     with pytest.raises(MediaUnreadable, match="Frame 30 of the video cannot be decoded"):
-        list(read_chosen(video, [29, 30], Limits()))
+        list(read_chosen(video, [29, 30], timeline.shape, Limits()))
 
 
 @pytest.mark.parametrize(

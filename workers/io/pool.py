@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ from penstock.workers.io.session import (
     settle,
 )
 from penstock.workers.io.work_json import held_media, work_from_json, work_to_json
-from penstock.workers.job_log import AttemptLog
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
 
@@ -192,7 +191,7 @@ class IOPool:
         process.idle = process.settling = False
         process.jobs += 1
         try:
-            with _reading(process, work.lines):
+            with nullcontext() if work.lines is None else work.lines.reading(process.line_memory()):
                 try:
                     yield process
                 finally:
@@ -386,16 +385,6 @@ class IOPool:
                 if sandbox.threads(process.pid) > sandbox.MAX_THREADS:
                     process.doom = f"started more than {sandbox.MAX_THREADS} threads"
                     process.end()
-
-
-@contextmanager
-def _reading(process: IOProcess, lines: AttemptLog | None) -> Iterator[None]:
-    """Read all lines that a process writes inside the block, which is one job."""
-    if lines is None:
-        yield
-        return
-    with lines.reading(process.line_memory()):
-        yield
 
 
 @contextmanager

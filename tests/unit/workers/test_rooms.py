@@ -43,6 +43,13 @@ def test_attempts_share_no_room_where_processes_are_not_used_again(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_is_remembered_of_rooms_for_one_attempt(tmp_path: Path, claim: Claim) -> None:
+    rooms = Rooms(tmp_path, shared=False, clock=lambda: time.time() + 2 * RESTED_S)  # each folder has rested
+    with rooms.folder(claim) as folder:
+        folder.mkdir(parents=True)
+    assert [held for held in vars(rooms).values() if isinstance(held, dict) and held] == []
+
+
 def test_what_a_job_hid_in_its_room_goes_with_it_and_a_neighbours_folder_stays(tmp_path: Path, claim: Claim) -> None:
     room = Rooms(tmp_path, shared=True)
     with room.folder(replace(claim, fence=claim.fence + 1)) as neighbour:
