@@ -6,11 +6,11 @@ before: `send` in `Runner.admit`, `receive` in `Runner.step`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from traceback import clear_frames
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,6 @@ from penstock.models import Model
 from penstock.processors.base import Array, Value
 from penstock.processors.prompt_names import PIXELS, RADIOMETRY, VALID, has_numbers
 from penstock.workers.engine.torch.numbers import normalised
-from penstock.workers.engine.torch.passes import Passes
-
-S = TypeVar("S")
-D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +59,19 @@ class TorchDevice:
     #: True where `place` compiles networks.
     compiles: bool = False
     _copies: torch.cuda.Stream | None = field(default=None, repr=False)
-    #: Passes side by side on a CPU; None: one pass in the thread that asks for it.
-    _passes: Passes | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, model: Model) -> TorchDevice:
-        """Return the device of the model's `device`, `dtype`, and `compile` and `threads` of its options.
-
-        Raises `ModelUnavailable`.
-        """
+        """Return the device of the model's `device`, `dtype` and `options.compile`; raise `ModelUnavailable`."""
         device = _device(model)
         with torch_errors():
             copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        passes = Passes.of(model) if device.type == "cpu" else None
-        return cls(device, getattr(torch, model.dtype), model.options.get("compile") is True, copies, passes)
+        return cls(device, getattr(torch, model.dtype), model.options.get("compile") is True, copies)
 
     @property
     def is_cpu(self) -> bool:
         """True for the CPU."""
         return self.device.type == "cpu"
-
-    def batch(self, most: int) -> int:
-        """Return the largest batch, `most` on a GPU.
-
-        On a CPU prompts run one by one or side by side, for the same bits; batches are slower there (four tiles of
-        512 px took 1.8 times as long).
-        """
-        if not self.is_cpu:
-            return most
-        return 1 if self._passes is None else self._passes.at_once
-
-    def answers(self, step: Callable[[Sequence[S]], Sequence[D]], states: Sequence[S]) -> Sequence[D]:
-        """Return the answers of `step` to the states of a batch, on a CPU of a pass for each state."""
-        return step(states) if self._passes is None else self._passes.run(step, states)
 
     def place(self, module: nn.Module, *, channels_last: bool = False) -> nn.Module:
         """Return the network on the device, for inference; `channels_last` suits convolutional ones."""
@@ -152,9 +128,7 @@ class TorchDevice:
             yield
 
     def free(self, module: nn.Module) -> None:
-        """Free a network's memory, and end its passes."""
-        if self._passes is not None:
-            self._passes.close()
+        """Free a network's memory."""
         if getattr(module, "is_quantized", False):  # quantised weights cannot move to the meta device
             _delete_tensors(module)
         else:
