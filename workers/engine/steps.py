@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from traceback import format_exception
 
@@ -23,16 +24,21 @@ def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
     with listening(run.listener if all(item.run is run for item in items) else None):
         steps = resident.runner.step([item.state for item in items])
-    if len(steps) != len(items) or not all(map(_well_formed, steps)):
-        raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
-    return steps
+    if len(steps) == len(items):
+        for step in steps:
+            if type(step) is not Done or type(step.output) is not Output or step.output.partial:
+                if not _well_formed(step):
+                    break
+        else:
+            return steps
+    raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
 
 
 def charge(items: Sequence[Item], seconds: float) -> None:
     """Share the time of a step out over the runs of its prompts, by the prompts' costs."""
-    costs: dict[Run, int] = {}
+    costs: defaultdict[Run, int] = defaultdict(int)
     for item in items:
-        costs[item.run] = costs.get(item.run, 0) + max(1, item.cost)
+        costs[item.run] += item.cost if item.cost > 1 else 1
     total = sum(costs.values())
     for run, cost in costs.items():
         if run.on_device is not None:
