@@ -48,10 +48,10 @@ def shapes_of(prompt: Prompt) -> Hashable:
         if name not in BESIDE:
             value = data[name]
             dtype = getattr(value, "dtype", None)
-            if dtype is None:
-                kind = type(value).__name__
-            elif floats and name == PIXELS:
+            if floats and name == PIXELS:
                 kind = _FLOAT32
+            elif dtype is None:
+                kind = type(value).__name__
             else:  # of a dtype `str`, which is an attribute: the name takes numpy 10 us
                 kind = str(getattr(dtype, "str", dtype))
             found.append((name, getattr(value, "shape", None), kind))

@@ -287,11 +287,11 @@ class RemotePrompts:
     def _next(self) -> Prompt:
         self._ask()
         message = receive(self._process, self._channel, self._limits, READING)
-        self._asked = self._asked - 1 if message.kind == "prompt" else 0
-        match message.kind, message.header:
+        kind = message.kind
+        self._asked = self._asked - 1 if kind == "prompt" else 0
+        match kind, message.header:
             case "prompt", {"cost": int(cost)}:
-                size_bytes = sum(getattr(value, "nbytes", 0) for value in message.data.values())
-                self._largest_bytes = max(size_bytes, self._largest_bytes or 0)
+                self._largest_bytes = max(message.size_bytes, self._largest_bytes or 0)
                 self._ask()  # the process makes the next prompts while the engine computes this one
                 return Prompt(message.data, cost)
             case "end", _:
