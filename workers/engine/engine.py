@@ -71,6 +71,8 @@ class BatchingEngine:
         self._batches = 0
         #: Prompts in the latest batch, by model.
         self._batch_sizes: dict[str, int] = {}
+        #: Prompts that the batch lacks for which the scheduler collects; 0 while it does not collect.
+        self._lacking = 0
         #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
         self._time = DeviceTime(at=time.monotonic())
@@ -291,7 +293,10 @@ class BatchingEngine:
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                self._work.ring()
+                if self._lacking > 1 and run.wants_prompts:
+                    self._lacking -= 1  # the batch waits for more in any case
+                else:
+                    self._work.ring()
                 going = run.wait_for_room()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
@@ -352,7 +357,9 @@ class BatchingEngine:
                     collect_until = 0.0
                     self._work.wait(wakes=self._wakes)
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
+                    self._lacking = batch.bucket.limit().prompts - len(batch.picks)
                     self._work.wait(left_s, wakes=self._wakes)
+                    self._lacking = 0
                 else:
                     items = self._take_batch(batch, runs)
                     break

@@ -20,10 +20,13 @@ log = structlog.get_logger(__name__)
 
 
 def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
-    run = items[0].run
+    run, states = items[0].run, [item.state for item in items]
     # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
-    with listening(run.listener if all(item.run is run for item in items) else None):
-        steps = resident.runner.step([item.state for item in items])
+    if run.listener is None or any(item.run is not run for item in items):
+        steps = resident.runner.step(states)  # nobody listens in the scheduler's thread
+    else:
+        with listening(run.listener):
+            steps = resident.runner.step(states)
     if len(steps) == len(items):
         for step in steps:
             if type(step) is not Done or type(step.output) is not Output or step.output.partial:
