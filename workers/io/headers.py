@@ -39,6 +39,8 @@ class Headers:
         if self._latest is not None and text == self._text:
             return self._latest
         fields = json.loads(text.decode())
+        if not isinstance(fields["plain"], dict):
+            raise TypeError("the plain values have no names")
         header = Header(fields, fields["plain"], Views.of(fields["arrays"]))
         if len(text) <= MAX_REMEMBERED_BYTES and header._repeatable:
             self._text, self._latest = bytes(text), header

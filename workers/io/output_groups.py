@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.processors.base import Output, Value
+from penstock.processors.base import Output, Prompt, Value
 
 #: Outputs of one message, their arrays, and bytes of these, at most. A single output has a message, whatever it is.
 MAX_OUTPUTS, MAX_ARRAYS, MAX_BYTES = 16, 64, 256 * 1024
@@ -76,15 +76,20 @@ class OutputGroups:
         return held or next(self.outputs, None)
 
 
-def joined(outputs: Sequence[Output]) -> dict[str, Value]:
-    """Return the values of a group as those of one message."""
-    return {f"{at} {name}": value for at, output in enumerate(outputs) for name, value in output.data.items()}
+def joined(group: Sequence[Output] | Sequence[Prompt]) -> dict[str, Value]:
+    """Return the values of outputs or prompts as those of one message."""
+    return {f"{at} {name}": value for at, each in enumerate(group) for name, value in each.data.items()}
+
+
+def parted(data: Mapping[str, Value], count: int) -> list[dict[str, Value]]:
+    """Return the values of each output or prompt of a message; raise `ValueError` or `IndexError` for other names."""
+    values: list[dict[str, Value]] = [{} for _ in range(count)]
+    for name, value in data.items():
+        at, _, own = name.partition(" ")
+        values[int(at)][own] = value
+    return values
 
 
 def separated(data: Mapping[str, Value], partial: Sequence[bool]) -> Iterator[Output]:
     """Yield the outputs of a message; `partial` has a value for each."""
-    values: list[dict[str, Value]] = [{} for _ in partial]
-    for name, value in data.items():
-        at, _, own = name.partition(" ")
-        values[int(at)][own] = value
-    return map(Output, values, partial)
+    return map(Output, parted(data, len(partial)), partial)
