@@ -119,8 +119,8 @@ def _take_turns(
 ) -> tuple[list[Pick], bool, bool]:
     """Take one prompt of the bucket that is awake from each queue per round up to the limit.
 
-    Return the picks, True if the limit was reached, and True if some have begun. A queue whose next prompt costs too much, or may not begin, is
-    finished: later prompts must not overtake.
+    Return the picks, True if the limit was reached, and True if some have begun. A queue whose next prompt
+    costs too much, or may not begin, is finished: later prompts must not overtake.
     """
     picks: list[Pick] = []
     count, cost, new, full = 0, 0, 0, False

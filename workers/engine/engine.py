@@ -280,6 +280,8 @@ class BatchingEngine:
             if error:
                 run.end(error)
             run.no_more_prompts()
+            if self._lacking:
+                self._work.ring()  # the batch may have nobody to wait for
 
     def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
         with self._lock:

@@ -205,9 +205,7 @@ class Using:
 
     __slots__ = ("_check", "_lose", "_model", "_residency", "_resident")
 
-    def __init__(
-        self, residency: Residency, model: Model, check: Check, lose: Callable[[DeviceLost], object]
-    ) -> None:
+    def __init__(self, residency: Residency, model: Model, check: Check, lose: Callable[[DeviceLost], object]) -> None:
         self._residency, self._model, self._check, self._lose = residency, model, check, lose
 
     def __enter__(self) -> Resident:

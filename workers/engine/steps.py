@@ -27,14 +27,9 @@ def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     else:
         with listening(run.listener):
             steps = resident.runner.step(states)
-    if len(steps) == len(items):
-        for step in steps:
-            if type(step) is not Done or type(step.output) is not Output or step.output.partial:
-                if not _well_formed(step):
-                    break
-        else:
-            return steps
-    raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
+    if len(steps) != len(items) or not all([_is_final(step) or _well_formed(step) for step in steps]):
+        raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
+    return steps
 
 
 def charge(items: Sequence[Item], seconds: float) -> None:
@@ -46,6 +41,11 @@ def charge(items: Sequence[Item], seconds: float) -> None:
     for run, cost in costs.items():
         if run.on_device is not None:
             run.on_device(seconds * cost / total)
+
+
+def _is_final(step: Step) -> bool:
+    """Return True for what most steps are; False says nothing."""
+    return type(step) is Done and type(step.output) is Output and not step.output.partial
 
 
 def _well_formed(step: object) -> bool:

@@ -36,9 +36,7 @@ class Size(NamedTuple):
     @property
     def fits(self) -> bool:
         """True if one message can hold the group."""
-        return (
-            self.measured and self.outputs <= MAX_OUTPUTS and self.arrays <= MAX_ARRAYS and self.bytes <= MAX_BYTES
-        )
+        return self.measured and self.outputs <= MAX_OUTPUTS and self.arrays <= MAX_ARRAYS and self.bytes <= MAX_BYTES
 
 
 @dataclass(slots=True)
@@ -86,6 +84,8 @@ def parted(data: Mapping[str, Value], count: int) -> list[dict[str, Value]]:
     values: list[dict[str, Value]] = [{} for _ in range(count)]
     for name, value in data.items():
         at, _, own = name.partition(" ")
+        if not at.isdecimal():
+            raise ValueError(f"a value without its place: {name!r}")
         values[int(at)][own] = value
     return values
 

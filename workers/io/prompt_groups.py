@@ -15,7 +15,7 @@ from penstock.workers.io.output_groups import MAX_ARRAYS, joined, parted
 
 #: Prompts of one message and bytes of their arrays, at most. A single prompt has a message, whatever it is.
 MAX_PROMPTS, MAX_BYTES = 16, 2**20
-#: Characters of a text in a prompt that shares a message.
+#: Characters of a text that keeps its prompt from sharing a message.
 MAX_CHARS = 256
 #: Seconds for which a prompt waits for the next one, at most. The engine waits as long to fill a batch.
 HOLD_S = 0.003
@@ -104,12 +104,12 @@ class PromptSender:
 
 
 def measured(data: Mapping[str, Value]) -> int | None:
-    """Return the bytes of a prompt's arrays; None for one with long texts or other values of any size."""
+    """Return the bytes of a prompt's arrays; None for one with long texts, or with values of any size or kind."""
     size_bytes = 0
     for value in data.values():
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             size_bytes += value.nbytes
-        elif not (value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_CHARS)):
+        elif not (value is None or isinstance(value, int | float | str)) or len(str(value)) >= MAX_CHARS:
             return None
     return size_bytes
 
