@@ -27,7 +27,7 @@ def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     else:
         with listening(run.listener):
             steps = resident.runner.step(states)
-    if len(steps) != len(items) or not all([_is_final(step) or _well_formed(step) for step in steps]):
+    if len(steps) != len(items) or not all(map(_well_formed, steps)):
         raise ProcessorFailed(f"the runner of model {resident.model.name!r} did not answer every prompt of a batch")
     return steps
 
@@ -43,12 +43,9 @@ def charge(items: Sequence[Item], seconds: float) -> None:
             run.on_device(seconds * cost / total)
 
 
-def _is_final(step: Step) -> bool:
-    """Return True for what most steps are; False says nothing."""
-    return type(step) is Done and type(step.output) is Output and not step.output.partial
-
-
 def _well_formed(step: object) -> bool:
+    if type(step) is Done and type(step.output) is Output:  # as most are: the patterns cost three calls
+        return not step.output.partial
     match step:
         case Done(output):
             return isinstance(output, Output) and not output.partial

@@ -74,7 +74,7 @@ class OutputGroups:
         return held or next(self.outputs, None)
 
 
-def joined(group: Sequence[Output] | Sequence[Prompt]) -> dict[str, Value]:
+def joined(group: Sequence[Output | Prompt]) -> dict[str, Value]:
     """Return the values of outputs or prompts as those of one message."""
     return {f"{at} {name}": value for at, each in enumerate(group) for name, value in each.data.items()}
 
