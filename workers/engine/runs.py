@@ -220,7 +220,7 @@ class Run:
                     yield _followed(found.pop())
                     check()
                 with self.lock:
-                    self._free()
+                    self._yielded()
             if found:
                 yield found.pop()
 
@@ -245,7 +245,7 @@ class Run:
         return error
 
     def _there(self) -> list[Output]:
-        """Return the next outputs in order, or a partial one; end the run after its last. The lock must be held."""
+        """Return the next outputs in order, or a partial one; note the end of all. The lock must be held."""
         if self.error:
             raise self._hand_over(self.error)
         found = []
@@ -254,15 +254,16 @@ class Run:
             self.taken += 1
         if not found and self.partials and (partial := self.partials.pop(self.taken, None)) is not None:
             return [partial]
-        if self.exhausted and self.taken == self.drawn:
-            self.end()
-        elif len(found) == 1:
-            self._free()
+        if len(found) == 1 or (self.exhausted and not found):
+            self._yielded()
         return found
 
-    def _free(self) -> None:
-        """Make room for further prompts when the last of some outputs is taken. The lock must be held."""
-        if not self.exhausted:
+    def _yielded(self) -> None:
+        """Make room for further prompts, or end the run, with the last of some outputs. The lock must be held."""
+        if self.exhausted:
+            if self.taken == self.drawn:
+                self.end()
+        else:
             for index in [index for index in self.held_bytes if index < self.taken]:
                 del self.held_bytes[index]
             self.room.ring()
