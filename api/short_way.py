@@ -1,6 +1,7 @@
 """The short way of a plain submission: `POST /v1/jobs` with one small body, past FastAPI's routes and our middlewares.
 
-They cost more than the job itself: 2 ms of processor time. The short way makes the same checks in the same order with
+They cost more than the job itself: 2 ms of processor time. A submission may wait for the end of its job (`Prefer`).
+The short way makes the same checks in the same order with
 the same functions, and gives the same answers (`tests/integration/test_short_way.py` compares both). Every other
 request goes the long way: with a query, a repeated or a special header, a key that needs a look-up, a large body, or
 a trace.
@@ -23,7 +24,7 @@ from penstock.api.auth import known_tenant
 from penstock.api.body import require_type
 from penstock.api.errors import bug_response, error_response, status_of, unlogged_error_response
 from penstock.api.hosts import HostCheck
-from penstock.api.routes.jobs import new_key, submission_headers, submit
+from penstock.api.routes.jobs import new_key, preferred_wait, submission_headers, submit, submit_and_wait, waited
 from penstock.api.services import Services
 from penstock.documents import is_small, read_document, validated
 from penstock.errors import PayloadTooLarge, PenstockError
@@ -33,7 +34,7 @@ from penstock.requests import JobRequest
 PATH = "/v1/jobs"
 _ROUTE = LimitedRoute(PATH, submits=True)
 #: Headers of requests that go the long way.
-_SPECIAL = frozenset({b"prefer", b"traceparent", b"transfer-encoding", b"expect"})
+_SPECIAL = frozenset({b"traceparent", b"transfer-encoding", b"expect"})
 
 _read = partial(validated, JobRequest)
 log = logging.getLogger("uvicorn.error")
@@ -116,12 +117,15 @@ async def _submitted(visit: _Visit, request: Request, body: bytes) -> Response:
         raise PayloadTooLarge(f"the body exceeds the limit of {limit_bytes} bytes")
     wanted = read_document(_read, body)
     origin = Origin(None, given)
-    submitted = await submit(
+    submitting = submit(
         request, api, key, wanted.value, wanted.fingerprint, repeatable=given is not None, origin=origin
     )
+    wait_s = preferred_wait(visit.header(b"prefer"))
+    submitted = await submit_and_wait(api, key, submitting, wait_s)
     content = api.view(submitted.job).model_dump_json(by_alias=True)
     status = 200 if submitted.job.status.terminal else 202
-    return Response(content, status, submission_headers(api, submitted), media_type="application/json")
+    headers = submission_headers(api, submitted) | waited(wait_s)
+    return Response(content, status, headers, media_type="application/json")
 
 
 def _is_plain(body: bytes) -> bool:

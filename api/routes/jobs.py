@@ -45,6 +45,7 @@ from penstock.patience import one_patience
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
+from penstock.storage.redis.changes import Watch
 from penstock.storage.redis.listing import Page
 from penstock.storage.redis.records import Submitted
 from penstock.storage.redis.usage import job_usage
@@ -200,32 +201,39 @@ async def delete_job(key: Key, api: Api) -> Response:
 
 async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
     """Return the job when it has ended or after `wait_s` (60 s at most); `NotReady` when the server stops."""
-
-    async def read() -> tuple[Job, bool]:
-        job = await api.journal.run(journal.read(key))
-        return job, job.status.terminal
-
-    async def lasts() -> bool:
-        return await api.jobs.run(records.lasts(key))
-
-    return await wait_until(api, str(key), wait_s, read, lasts)
+    async with api.jobs.end(key) as end:
+        return await _end_of(api, await api.journal.run(journal.read(key)), end, wait_s)
 
 
-async def _does_not_last() -> bool:
-    return False
+async def submit_and_wait(
+    api: Services, key: JobKey, submitting: Awaitable[Submitted], wait_s: float | None
+) -> Submitted:
+    """Return a submission, with the job at its end or after `wait_s` (60 s at most); None: do not wait.
+
+    Raises `NotReady` when the server stops. The job is read once more if it ends in time: its end is watched from
+    before the submission.
+    """
+    if wait_s is None:
+        return await submitting
+    async with api.jobs.end(key) as end:
+        submitted = await submitting
+        return replace(submitted, job=await _end_of(api, submitted.job, end, wait_s))
+
+
+async def _end_of(api: Services, job: Job, end: Watch, wait_s: float) -> Job:
+    deadline = time.monotonic() + min(wait_s, MAX_WAIT_S)
+    while not job.status.terminal and (left_s := deadline - time.monotonic()) > 0:
+        await _woken(end, left_s)
+        job = await api.journal.run(journal.read(job.key))
+    return job
 
 
 async def wait_until(
-    api: Services,
-    name: str,
-    wait_s: float,
-    read: Callable[[], Awaitable[tuple[T, bool]]],
-    lasts: Callable[[], Awaitable[bool]] = _does_not_last,
-) -> T:
+    api: Services, name: str, wait_s: float, read: Callable[[], Awaitable[tuple[T, bool]]]
+) -> T:  # fmt: skip
     """Return the value of `read` when it is final or after `wait_s` (60 s at most).
 
-    Calls `read` again after each change of the job, batch or delivery `name`, unless `lasts` returns True: a job
-    changes often before its end, and the whole record costs more. Raises `NotReady` when the server stops.
+    Calls `read` again after each change of the batch or delivery `name`. Raises `NotReady` when the server stops.
     """
     deadline = time.monotonic() + min(wait_s, MAX_WAIT_S)
     async with api.jobs.changes(name) as changes:
@@ -234,11 +242,14 @@ async def wait_until(
             left_s = deadline - time.monotonic()
             if over or left_s <= 0:
                 return found
-            try:
-                while await changes.wait(left_s) and await lasts():
-                    left_s = max(0.0, deadline - time.monotonic())
-            except asyncio.CancelledError as error:  # the server stops and cancels open requests
-                raise NotReady("the service is stopping", retry_after_s=1) from error
+            await _woken(changes, left_s)
+
+
+async def _woken(watch: Watch, timeout_s: float) -> None:
+    try:
+        await watch.wait(timeout_s)
+    except asyncio.CancelledError as error:  # the server stops and cancels open requests
+        raise NotReady("the service is stopping", retry_after_s=1) from error
 
 
 async def page_of(api: Services, tenant: str, query: JobQuery, statuses: Collection[Status] | None = None) -> Page:
@@ -265,14 +276,13 @@ async def _answer_submission(
     repeatable = request.method == "PUT" or origin.idempotency_key is not None
     require_type(request.headers.get("content-type", ""), "application/json", FORM)
     if is_form(request):
-        submitted = await _submit_form(request, api, key, repeatable=repeatable, origin=origin)
+        submitting = _submit_form(request, api, key, repeatable=repeatable, origin=origin)
     else:
         body = await read_model(request, api, JobRequest)
-        submitted = await submit(request, api, key, body.value, body.fingerprint, repeatable=repeatable, origin=origin)
+        submitting = submit(request, api, key, body.value, body.fingerprint, repeatable=repeatable, origin=origin)
     wait_s = preferred_wait(prefer)
-    if wait_s is not None:
-        submitted = replace(submitted, job=await wait_for_end(api, key, wait_s))
-        response.headers["Preference-Applied"] = f"wait={wait_s}"
+    submitted = await submit_and_wait(api, key, submitting, wait_s)
+    response.headers.update(waited(wait_s))
     _set_headers(response, api, submitted)
     return api.view(submitted.job)
 
@@ -411,8 +421,14 @@ def retry_key(key: JobKey) -> JobKey:
 
 
 def preferred_wait(prefer: str | None) -> int | None:
+    """Return the seconds of `wait=n` in a `Prefer` header, 60 at most; None without a valid one."""
     found = _PREFER_WAIT.search(prefer or "")
     return min(ceil(float(found[2])), int(MAX_WAIT_S)) if found else None
+
+
+def waited(wait_s: int | None) -> dict[str, str]:
+    """Return `Preference-Applied` for an applied preference."""
+    return {} if wait_s is None else {"Preference-Applied": f"wait={wait_s}"}
 
 
 def _retry_after_s(job: Job) -> int:

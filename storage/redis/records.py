@@ -408,11 +408,6 @@ def read(key: JobKey) -> Command[Job]:
     return query("job", lambda reply: view_of(*known(reply)), **_names(key))
 
 
-def lasts(key: JobKey) -> Command[bool]:
-    """Return True while Redis has the job's record, and it has not ended and is no reservation."""
-    return query("lasts", bool, **_names(key))
-
-
 def delete(key: JobKey) -> Command[None]:
     """Purge a terminal job's record, but keep a marker of it; `StateConflict` while it is live."""
     return Command("forget", {"jobs": [str(key)], "gone_s": GONE_S}, lambda replies: _forgotten(replies[0]))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -404,15 +404,14 @@ class AsyncJobStore:
 
         With `model`, also when the problem of the model changes.
         """
-        return self._watching(str(name), *([] if model is None else [f"model:{model}"]))
+        return self._changes.watching(str(name), *([] if model is None else [f"model:{model}"]))
+
+    def end(self, key: JobKey) -> AbstractAsyncContextManager[Watch]:
+        """Watch the end of a job: `await watch.wait(timeout_s)` returns early when it has ended, and rarely before."""
+        return self._changes.watching_end(str(key))
 
     async def close(self) -> None:
         """Close the subscription and the connections."""
         await self._changes.close()
         await self._lane.close()
         await close_async(self.client)
-
-    @asynccontextmanager
-    async def _watching(self, *names: str) -> AsyncIterator[Watch]:
-        async with self._changes.watching(*names) as watch:
-            yield watch

@@ -18,8 +18,8 @@ from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
 
 JOB: dict[str, Any] = {"model": "echo", "input": {"text": "x"}}
-#: A header that sends a request the long way and changes nothing else: an invalid preference is ignored.
-LONG = {"prefer": "handling=none"}
+#: A header that sends a request the long way and changes nothing else: an invalid one is ignored.
+LONG = {"traceparent": "none"}
 #: Fields of a job that differ between two jobs of the same request.
 OWN = ("id", "links", "created_at", "queue_position", "eta_seconds")
 
@@ -51,6 +51,8 @@ HEADERS: dict[str, dict[str, str]] = {
     "long key": {"idempotency-key": "k" * 256},
     "other host": {"host": "evil.test"},
     "other origin": {"origin": "http://evil.test"},
+    "no time to wait": {"prefer": "respond-async, wait=0"},
+    "no preference": {"prefer": "wait=soon"},
 }
 
 
@@ -94,6 +96,26 @@ async def test_a_repeated_request_finds_its_job_either_way(service: Service) -> 
     short, long = await both(service, BODIES["alias"], key)
     assert short.json()["code"] == "idempotency_mismatch"
     assert told(short) == told(long)
+
+
+async def test_a_submission_waits_for_its_end_either_way(service: Service) -> None:
+    async def ended(headers: dict[str, str]) -> httpx.Response:
+        sent = {"content-type": "application/json", "prefer": "wait=60", **headers}
+        waiting = asyncio.create_task(service.http.post("/v1/jobs", content=BODIES["plain"], headers=sent))
+        await asyncio.to_thread(service.hints.get, timeout=30)
+        await service.succeed(await service.claim(), "done")
+        return await waiting
+
+    short, long = await ended({}), await ended(LONG)
+    assert (short.status_code, short.headers["preference-applied"]) == (200, "wait=60")
+    assert short.json()["output"]["text"] == "done"
+    assert list(short.json()) == list(long.json())
+    (status, headers, job), (_, same, other) = told(short), told(long)
+    changing = ("attempts", "metrics", "started_at", "completed_at", "expires_at", "phases", "usage")
+    assert (status, headers) == (long.status_code, same)
+    assert {name: each for name, each in job.items() if name not in changing} == {
+        name: each for name, each in other.items() if name not in changing
+    }
 
 
 async def test_keys_count_the_same(valkey: ValkeyProcess, tmp_path: Path) -> None:

@@ -583,6 +583,7 @@ local function terminate(job, state, fields, now)
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)
+  redis.call('PUBLISH', P .. 'changes', 'ended:' .. job.name)  -- for those who wait for the end alone
   local idle = {}
   for name, value in pairs(job) do
     if value == '' or value == UNSAID[name] or LIVE[name] then idle[#idle + 1] = name end

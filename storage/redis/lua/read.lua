@@ -44,13 +44,6 @@ function ops.job()
   return job and view(job) or missing
 end
 
--- tenant id -> 1 while the job has a record that has not ended and is no reservation, else 0
-function ops.lasts()
-  local state, completed_us = unpack(redis.call('HMGET', jobkey(args.tenant, args.id), 'state', 'completed_us'))
-  if not state or state == 'reserved' then return 0 end
-  return has_ended({ state = state, completed_us = completed_us or nil }) and 0 or 1
-end
-
 -- tenant id after count -> {entries of the job's event stream after an id} | 0 unknown | 1 gone
 function ops.events()
   local job, missing = find(args.tenant, args.id)

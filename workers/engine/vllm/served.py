@@ -42,8 +42,9 @@ _KEPT_BYTES = 64 * 1024
 _PATH_BYTES = 100
 #: Parent of the folder where paths below the folder for temporary files are longer.
 _SHORT = "/tmp"  # noqa: S108
-#: Beginnings of names of variables that the server does not get: settings and credentials of the worker.
-_KEPT_BACK = ("PENSTOCK_", "AWS_")
+#: Beginnings of names of variables that the server does not get: settings and credentials of the worker, and how the
+#: threads of its passes wait.
+_KEPT_BACK = ("PENSTOCK_", "AWS_", "OMP_WAIT_POLICY")
 #: Variables of the server: the model's files are here, so it needs no network.
 _VARIABLES = {
     "HF_HUB_OFFLINE": "1", "VLLM_CONFIGURE_LOGGING": "1", "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1",
