@@ -25,7 +25,8 @@ class HeadStart:
 
     def end(self) -> None:
         """End the head start: the first job has ended, or there is none."""
-        self._over.set()
+        if not self._over.is_set():  # called after each job, and `set` takes a lock
+            self._over.set()
 
     def wait(self) -> None:
         """Return at the end of the head start, or when the model of the first job takes too long."""

@@ -7,7 +7,6 @@ does not hold the interpreter. Partial files have none.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ class InputDigests:
         self._found: dict[str, str] = {}
         self._awaited: dict[str, Future[str | None]] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._closed = threading.Event()
+        self._closed = False
 
     def begin(self, reference: str, source: Path | bytes) -> None:
         """Begin to hash a whole file, or the bytes of a medium in memory."""
@@ -84,7 +83,7 @@ class InputDigests:
 
     def close(self) -> None:
         """Stop, and close the files."""
-        self._closed.set()
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -93,7 +92,7 @@ class InputDigests:
         digest = hashlib.sha256()
         with path.open("rb", buffering=0) as file:
             while chunk := file.read(_CHUNK_BYTES):
-                if self._closed.is_set():
+                if self._closed:
                     return None
                 digest.update(chunk)
         return digest.hexdigest()

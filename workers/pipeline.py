@@ -169,7 +169,7 @@ class Pipeline:
         attempt.enter(Phase.FETCHING)
         with attempt.timed("fetch"):
             media = self._fetch(attempt, runnable, folder, digests if part is None else None)
-        processed = None if part else self._known(attempt, runnable, media, folder / "known")
+        processed = None if part else self._known(attempt, runnable, media, folder)
         if processed is None:
             attempt.enter(Phase.LOADING)
             with attempt.timed("cold_start"):
@@ -230,7 +230,9 @@ class Pipeline:
             attempt.fingerprint = fingerprint_of(
                 attempt.claim, runnable, media.files, check=attempt.check, known=hashes
             )  # fmt: skip
-            found = self.results.find(attempt.claim.key.tenant, attempt.fingerprint, folder, check=attempt.check)
+            found = self.results.find(
+                attempt.claim.key.tenant, attempt.fingerprint, folder / "known", check=attempt.check
+            )  # fmt: skip
         attempt.count({"cached": int(found is not None)})
         return found
 
@@ -296,8 +298,8 @@ class Pipeline:
             processed = session.finish(_counted_outputs(attempt, outputs, session.done))
             processed = replace(processed, resumed=session.done)
         self.heartbeat.send_news(attempt)
-        waited = attempt.metrics().get("inference_ms", 0.0) / 1000
-        attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited))
+        waited_s = attempt.seconds_of("inference")
+        attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited_s))
         return processed
 
     def _share(self, claim: Claim, model: Model, work: Divisible | None, checkpoints: StoredCheckpoints) -> None:

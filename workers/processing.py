@@ -343,8 +343,11 @@ def checked_result(text: Any, data: Any) -> Result:
     """Return a processor's result as JSON values; raise `ProcessorFailed` unless it is a text and a JSON object."""
     if not isinstance(text, str | None) or not isinstance(data, Mapping | None):
         raise ProcessorFailed("the processor's result is not JSON: it must be a text and an object, or None for either")
-    said = {"text": text, "data": None if data is None else dict(data)}
     try:
+        if data is None and type(text) is str:
+            text.encode()  # the only way in which a text is no JSON
+            return Result(text)
+        said = {"text": text, "data": None if data is None else dict(data)}
         plain = json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
         return Result(**json.loads(plain))
     except (TypeError, ValueError, RecursionError) as error:

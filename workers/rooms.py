@@ -49,13 +49,16 @@ class Rooms:
         self._lock = threading.Lock()
         #: Attempts until empty rooms are looked for again.
         self._looks_in = 0
-        #: The folders of running attempts, by room.
-        self._folders: dict[Path, set[Path]] = defaultdict(set)
-        #: Folders that earlier attempts left as they found them, by room: a new one costs more than a check.
-        self._spare: dict[Path, list[Path]] = defaultdict(list)
-        #: State of each folder when it was clean, and of each room with its entries; only states that are remembered.
+        #: The names of the folders of running attempts, by room.
+        self._folders: dict[Path, set[str]] = defaultdict(set)
+        #: Folders that earlier attempts left as they found them, by room and name: a new one costs more than a check.
+        self._spare: dict[Path, dict[str, Path]] = defaultdict(dict)
+        #: State of each folder when it was clean, and of each room with the names of its entries; only states that are
+        #: remembered.
         self._clean: dict[Path, _State] = {}
-        self._listed: dict[Path, tuple[_State, frozenset[Path]]] = {}
+        self._listed: dict[Path, tuple[_State, frozenset[str]]] = {}
+        #: The rooms of jobs, by tenant and model.
+        self._rooms: dict[tuple[str, str], Path] = {}
 
     @contextmanager
     def folder(self, claim: Claim) -> Iterator[Path]:
@@ -65,34 +68,34 @@ class Rooms:
         room, a later attempt uses it again; otherwise it is removed. So is everything in the room that no attempt
         needs. Raises nothing of its own.
         """
-        room = self._spool / self._name(claim)
+        room = self._room(claim)
         with self._lock:
             self._remove_empty()
             spare = self._spare[room]
-            folder = spare.pop() if spare else room / f"{claim.key.id}-{claim.fence}"
-            self._folders[room].add(folder)
+            name, folder = spare.popitem() if spare else _new_folder(room, claim)
+            self._folders[room].add(name)
         try:
             yield folder
         finally:
             clean = self._shared and self._is_clean(folder)
             state = _state(room)
             with self._lock:
-                self._folders[room].discard(folder)
+                self._folders[room].discard(name)
                 if clean:
-                    self._spare[room].append(folder)
-                left = self._entries(room, state) - self._folders[room] - set(self._spare[room])
+                    self._spare[room][name] = folder
+                left = self._entries(room, state) - self._folders[room] - self._spare[room].keys()
                 if not self._folders[room]:
                     del self._folders[room]
                 if not self._spare[room]:
                     del self._spare[room]
-            for path in left:
-                _remove(path)
+            for each in left:
+                _remove(room / each)
             if not self._shared:
                 _remove(room)
 
     def _is_clean(self, folder: Path) -> bool:
         """Return `_is_clean` of a folder, from memory if neither it nor its folder of artifacts has changed since."""
-        state = _state(folder, folder / ARTIFACTS)
+        state = _state(folder, f"{folder}/{ARTIFACTS}")
         if state is not None and self._clean.get(folder) == state:
             return True
         clean = _is_clean(folder)
@@ -102,8 +105,8 @@ class Rooms:
             self._clean.pop(folder, None)
         return clean
 
-    def _entries(self, room: Path, state: _State | None) -> frozenset[Path]:
-        """Return the entries of a room, from memory if `state` is the one remembered. The lock must be held."""
+    def _entries(self, room: Path, state: _State | None) -> frozenset[str]:
+        """Return the names in a room, from memory if `state` is the one remembered. The lock must be held."""
         if state is not None and (known := self._listed.get(room)) is not None and known[0] == state:
             return known[1]
         found = frozenset(_entries(room))
@@ -118,11 +121,16 @@ class Rooms:
         changed_s = max(changed_ns for _, _, changed_ns in state) / 1e9
         return 0 < changed_s < self._clock() - RESTED_S
 
-    def _name(self, claim: Claim) -> str:
-        parts = [claim.key.tenant, claim.submission.model]
+    def _room(self, claim: Claim) -> Path:
+        tenant, model = claim.key.tenant, claim.submission.model
         if not self._shared:
-            parts += [claim.key.id, str(claim.fence)]
-        return "room-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+            return self._spool / _name([tenant, model, claim.key.id, str(claim.fence)])
+        found = self._rooms.get((tenant, model))
+        if found is None:
+            if len(self._rooms) >= self._many:
+                self._rooms.clear()
+            found = self._rooms[tenant, model] = self._spool / _name([tenant, model])
+        return found
 
     def _remove_empty(self) -> None:
         """Look for empty rooms, once in as many attempts as a tenth of the rooms that may stay."""
@@ -136,14 +144,23 @@ class Rooms:
         for room in rooms:
             with suppress(OSError):  # not empty
                 if room not in self._folders and time.time() - room.stat().st_mtime > EMPTY_S:
-                    for spare in self._spare.pop(room, ()):
+                    for spare in self._spare.pop(room, {}).values():
                         self._clean.pop(spare, None)
                         _remove(spare)
                     self._listed.pop(room, None)
                     room.rmdir()
 
 
-def _state(*folders: Path) -> _State | None:
+def _name(parts: list[str]) -> str:
+    return "room-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _new_folder(room: Path, claim: Claim) -> tuple[str, Path]:
+    name = f"{claim.key.id}-{claim.fence}"
+    return name, room / name
+
+
+def _state(*folders: Path | str) -> _State | None:
     """Return the identity of folders and the time of their last change; None if one is missing or is no folder.
 
     Making, removing or renaming an entry of a folder, or changing its mode, sets this time (`ctime`) to the current
@@ -203,16 +220,16 @@ def _is_open(folder: int) -> bool:
     return os.fstat(folder).st_mode & 0o700 == 0o700
 
 
-def _entries(room: Path) -> set[Path]:
+def _entries(room: Path) -> list[str]:
     try:
-        return set(room.iterdir())
+        return [each.name for each in room.iterdir()]
     except FileNotFoundError:  # no file was needed
-        return set()
+        return []
     except OSError:  # a processor may have changed its mode
         _unlock(room)
     with suppress(OSError):
-        return set(room.iterdir())
-    return set()
+        return [each.name for each in room.iterdir()]
+    return []
 
 
 def _remove(path: Path) -> None:

@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import structlog
@@ -31,13 +30,20 @@ def pause_s(failures: int, draw: float) -> float:
 
 
 class Wait:
-    """One attempt's wait for the store; it begins with the first failure."""
+    """One attempt's wait for the store; it begins with the first failure, and ends with the block."""
 
     def __init__(self, waits: StoreWaits, attempt: Attempt) -> None:
         self.failures = 0
         self._waits = waits
         self._attempt = attempt
         self._begun_s = time.monotonic()
+
+    def __enter__(self) -> Wait:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self.failures:
+            self._waits.end(self._attempt, answered=kind is None)
 
     def failed(self, error: ObjectStoreUnavailable) -> float:
         """Count a failure and return the seconds to pause before the next try."""
@@ -76,17 +82,9 @@ class StoreWaits:
                 attempt.rest(min(rest_s, self._budget_s - attempt.waited_s))
                 attempt.check()
 
-    @contextmanager
-    def wait(self, attempt: Attempt) -> Iterator[Wait]:
-        """Give a wait for one step of an attempt; leaving the block without an error means that the store answered."""
-        wait = Wait(self, attempt)
-        answered = False
-        try:
-            yield wait
-            answered = True
-        finally:
-            if wait.failures:
-                self._end(attempt, answered=answered)
+    def wait(self, attempt: Attempt) -> Wait:
+        """Return a wait for one step of an attempt; if its block ends without an error, the store has answered."""
+        return Wait(self, attempt)
 
     def begin(self, attempt: Attempt, begun_s: float, error: ObjectStoreUnavailable) -> None:
         """Begin an attempt's wait, with the failed call that began at `begun_s` by the monotonic clock."""
@@ -109,7 +107,8 @@ class StoreWaits:
             self._away = self._waiting > 0
         return False
 
-    def _end(self, attempt: Attempt, *, answered: bool) -> None:
+    def end(self, attempt: Attempt, *, answered: bool) -> None:
+        """End an attempt's wait."""
         attempt.end_wait()
         with self._lock:
             self._waiting -= 1

@@ -369,7 +369,7 @@ async def submit(
         except IdempotencyMismatch as error:
             raise IdempotencyMismatch(_mismatch(key, origin)) from error
     # A random id that already exists was written by our own call, whose reply was lost: report the job as created.
-    return replace(submitted, created=submitted.created or not repeatable)
+    return submitted if submitted.created or repeatable else replace(submitted, created=True)
 
 
 def raise_recent_refusal(api: Services, tenant: str) -> None:

@@ -126,6 +126,13 @@ class Status(StrEnum):
         return self.value in TERMINAL
 
 
+#: The public state of a job in each known state but RUNNING.
+_STATUS: Mapping[State, Status] = MappingProxyType(
+    {State.RESERVED: Status.QUEUED, State.DELAYED: Status.QUEUED}
+    | {state: Status(state.value) for state in State if state.value in set(Status)}
+)
+
+
 class Phase(StrEnum):
     """The current phase of a live job."""
 
@@ -140,7 +147,10 @@ class Phase(StrEnum):
     @classmethod
     def read(cls, text: str) -> Phase:
         """Return the phase of a stored text; WAITING for one that this release does not know."""
-        return cls(text) if text in set(cls) else cls.WAITING
+        try:
+            return cls(text)
+        except ValueError:
+            return cls.WAITING
 
 
 class QueueMode(StrEnum):
@@ -164,7 +174,10 @@ class Delivery(StrEnum):
     @classmethod
     def read(cls, text: str) -> Delivery:
         """Return the state of a stored text; PENDING for one that this release does not know."""
-        return cls(text) if text in set(cls) else cls.PENDING
+        try:
+            return cls(text)
+        except ValueError:
+            return cls.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +425,7 @@ class Job:
             return self.shown
         if self.state is State.RUNNING or self.in_parts:
             return Status.CANCELING if self.cancel_requested else Status.RUNNING
-        return Status.QUEUED if self.state in (State.RESERVED, State.DELAYED) else Status(self.state.value)
+        return _STATUS[self.state]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TextIO, TypeAlias
 
@@ -63,17 +63,21 @@ class _Ear:
 _ear: ContextVar[_Ear | None] = ContextVar("ear", default=None)
 
 
-@contextmanager
-def listening(listener: Listener | None) -> Iterator[None]:
-    """Pass the lines of this context to a listener while the block runs; None = nobody listens."""
-    ear = None if listener is None else _Ear(listener)
-    token = _ear.set(ear)
-    try:
-        yield
-    finally:
-        _ear.reset(token)
-        if ear is not None:
-            ear.end()
+class listening:  # noqa: N801  (used as a function; a generator would cost each job more)
+    """A block that passes the lines of this context to a listener; None = nobody listens."""
+
+    __slots__ = ("_ear", "_token")
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._ear = None if listener is None else _Ear(listener)
+
+    def __enter__(self) -> None:
+        self._token = _ear.set(self._ear)
+
+    def __exit__(self, *_: object) -> None:
+        _ear.reset(self._token)
+        if self._ear is not None:
+            self._ear.end()
 
 
 def listener() -> Listener | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, TextIO
@@ -76,7 +77,13 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Hide secrets by field name; hide passwords, query strings, webhook secrets and API keys in all texts."""
-    return {name: _redacted(name, value) for name, value in event.items()}
+    for name, value in event.items():  # only values change
+        if type(value) is str and not _is_secret(name):  # most are, without secrets: a call for each would cost more
+            if _SUSPICIOUS.search(value):
+                event[name] = redact_text(value)
+        else:
+            event[name] = _redacted(name, value)
+    return event
 
 
 def redact_text(text: str) -> str:
@@ -122,7 +129,17 @@ def _renderer(out: TextIO) -> Processor:
         )
         return lambda logger, method, event: pretty(logger, method, _shown(event))
     # ASCII: characters that JSON allows may end a line (U+2028), move a cursor (C1), or be invalid in UTF-8.
-    return structlog.processors.JSONRenderer(ensure_ascii=True)
+    return structlog.processors.JSONRenderer(_json)
+
+
+def _json(event: EventDict, *, default: Callable[[Any], Any]) -> str:
+    return _encoder(default).encode(event)
+
+
+@lru_cache(10)
+def _encoder(default: Callable[[Any], Any]) -> json.JSONEncoder:
+    """Return an encoder: `json.dumps` would make a new one for each line."""
+    return json.JSONEncoder(ensure_ascii=True, default=default)
 
 
 def _shown(event: EventDict) -> EventDict:

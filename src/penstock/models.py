@@ -7,6 +7,7 @@ importing the processor.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,6 +58,9 @@ MediaReference = Annotated[
         description="media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)",
     ),
 ]
+
+#: The format of a string that is a media reference.
+_MEDIA = "media"
 
 #: Marks a list in a processor's request as the job's items: `Annotated[list[str], Field(min_length=1), ITEMS]`, or an
 #: integer as the number of items to make. The API's schema limits both to the model's `max_items`.
@@ -373,7 +377,7 @@ def media_by_range(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
 
     Such a field limits the part of the media that the processor reads.
     """
-    found = _places(schema, value)
+    found = _places(schema, value) if _mentions(schema, BY_RANGE) else ()
     return frozenset(
         text for _, part, text in found if isinstance(text, str) and value.get(part.get(BY_RANGE, "")) is not None
     )
@@ -384,13 +388,15 @@ def media_to_share(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
 
     Files on the web are none of them: their servers may be slow to answer many requests.
     """
+    if not _mentions(schema, SHARED):
+        return frozenset()
     found = (text for _, part, text in _places(schema, value) if part.get(SHARED) is True)
     return frozenset(text for text in found if isinstance(text, str) and not text.startswith(("http://", "https://")))
 
 
 def linked_documents(schema: Mapping[str, Any], value: Any) -> Iterator[str | Mapping[str, Any]]:
     """Yield the documents of a request whose links may be fetched: references, or documents themselves."""
-    for _, part, found in _places(schema, value):
+    for _, part, found in _places(schema, value) if _mentions(schema, LINKS) else ():
         if part.get(LINKS) is True and isinstance(found, str | Mapping):
             yield found
 
@@ -400,14 +406,14 @@ def media_references(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[st
 
     Follows `properties`, `items`, `anyOf`/`oneOf`/`allOf` and local `$ref`s, as pydantic writes them.
     """
-    for place, part, found in _places(schema, value):
-        if isinstance(found, str) and part.get("format") == "media":
+    for place, part, found in _places(schema, value) if _mentions(schema, _MEDIA) else ():
+        if isinstance(found, str) and part.get("format") == _MEDIA:
             yield place, found
 
 
 def tensor_places(schema: Mapping[str, Any], value: Any) -> Iterator[str]:
     """Yield the JSON pointer of every part of `value` that the schema marks as raw tensors."""
-    for place, part, found in _places(schema, value):
+    for place, part, found in _places(schema, value) if _mentions(schema, TENSORS) else ():
         if found is not None and part.get(TENSORS) is True:
             yield place
 
@@ -526,6 +532,23 @@ def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
         said = "; ".join(f"{alias!r} already is a name of model {owners[alias]!r}" for alias in taken)
         found.append(read.without_aliases(said) if taken else read)
     return found
+
+
+#: Marks of the schemas that were looked at lately, with the schema, by its identity.
+_MARKED: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = {}
+_MAX_MARKED = 200
+
+
+def _mentions(schema: Mapping[str, Any], mark: str) -> bool:
+    """Return False if a mark stands nowhere in a schema: then no request has a part with it."""
+    known = _MARKED.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_MARKED) >= _MAX_MARKED:
+            _MARKED.clear()
+        text = json.dumps(schema, default=dict)
+        marks = (each for each in (_MEDIA, TENSORS, BY_RANGE, SHARED, LINKS) if f'"{each}"' in text)
+        known = _MARKED[id(schema)] = schema, frozenset(marks)
+    return mark in known[1]
 
 
 def _places(root: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Mapping[str, Any], Any]]:

@@ -12,11 +12,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import hiredis
 import redis
 from redis.connection import Connection
 
 #: A command: its words.
 Words = Sequence[str | int]
+
+
+def packed(words: Words) -> bytes:
+    """Return a command as Redis gets it. The first word may be two, as `SCRIPT LOAD`. For other data: `TypeError`."""
+    name, *rest = words
+    text: bytes = hiredis.pack_command((*str(name).split(), *rest))  # type: ignore[arg-type]  # of any length
+    return text
 
 
 class Calls:
@@ -45,8 +53,7 @@ class Calls:
     def _call(self, commands: Sequence[Words]) -> list[Any]:
         connection = self._open()
         try:
-            packed = b"".join(part for words in commands for part in connection.pack_command(*words))  # type: ignore[no-untyped-call]
-            connection.send_packed_command([packed], check_health=False)  # type: ignore[no-untyped-call]
+            connection.send_packed_command([b"".join(map(packed, commands))], check_health=False)  # type: ignore[no-untyped-call]
             replies = [_reply(connection) for _ in commands]
         except BaseException:
             self._give_back(connection)

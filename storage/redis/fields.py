@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from dataclasses import fields as fields_of
+from operator import attrgetter
 from typing import Any
 
 from penstock import formats
@@ -17,6 +18,7 @@ MICRO = 1_000_000
 
 #: Fields of a stored submission, in the order in which they are written.
 _NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN | {"media_bytes"}}
+_values = attrgetter(*_NAMES)
 #: Fields of its key and of its webhook.
 _KEY, _HOOK = ({each.name for each in fields_of(cls)} for cls in (JobKey, Webhook))
 
@@ -63,7 +65,7 @@ def submission_of(data: dict[str, Any], *, version: int = 1) -> Submission:
 
 def _own(submission: Submission) -> dict[str, Any]:
     """Return the known fields. Values stay the same objects: `formats.unknown` does not compare a large input."""
-    row = {name: getattr(submission, name) for name in _NAMES}
+    row = dict(zip(_NAMES, _values(submission), strict=True))
     hook = submission.webhook
     key = {"tenant": submission.key.tenant, "id": submission.key.id}
     return row | {"key": key, "webhook": asdict(hook) if hook else None}

@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
 
+from penstock.storage.redis.calls import packed
 from penstock.storage.redis.changes import cancel_until_done
 
 #: Seconds before the second try of a call whose connection was lost.
@@ -44,7 +45,7 @@ class _Line:
         """Write a command; return the future of its reply."""
         answer = self._loop.create_future()
         self._waiting.append(answer)
-        self._unsent += self.connection.pack_command(*words)
+        self._unsent.append(packed(words))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         return answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -74,7 +74,7 @@ LOOK_S = 60.0
 #: Values of a brief reply of `confirm`; a view has five.
 _BRIEF = 6
 #: Names of all fields of a record that this release knows.
-_FIELDS = sorted(TABLE)
+_FIELDS = " ".join(sorted(TABLE))
 #: Names of the counts in a `Usage`.
 _COUNTS = tuple(each.name for each in fields_of(Usage) if each.name != "device_s")
 #: Longest `Retry-After` in seconds.
@@ -260,8 +260,11 @@ def confirm(key: JobKey, created_us: int, *, made: Job | None = None) -> Command
         row, hint = known(reply)
         if made is not None and len(row) == _BRIEF:
             *outlook, revision, delivery = row
-            now = {"state": State.QUEUED, "revision": revision, "delivery": Delivery.read(delivery)}
-            return Confirmed(viewed(replace(made, **now, created_s=created_us / MICRO), *outlook), bool(hint))
+            job = viewed(
+                made, *outlook, state=State.QUEUED, revision=revision, delivery=Delivery.read(delivery),
+                created_s=created_us / MICRO,
+            )  # fmt: skip
+            return Confirmed(job, bool(hint))
         return Confirmed(view_of(*row), bool(hint))
 
     return Command("confirm", {**_names(key), "created_us": created_us, "brief": True if made else None}, parse)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -72,6 +72,9 @@ class Command(Generic[T]):
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
+_SAME = frozenset({str, bool})
+
+
 def _for_lua(value: Arg) -> Any:
     match value:
         case bool() | str():
@@ -80,9 +83,9 @@ def _for_lua(value: Arg) -> Any:
             return str(value)
         case dict() | Mapping():  # a check for `dict` first costs a tenth of one for `Mapping`; a string needs no call
             given = value.items()
-            return {name: each if type(each) is str else _for_lua(each) for name, each in given if each is not None}
+            return {name: each if type(each) in _SAME else _for_lua(each) for name, each in given if each is not None}
         case list() | Sequence():
-            return [each if type(each) is str else _for_lua(each) for each in value]
+            return [each if type(each) in _SAME else _for_lua(each) for each in value]
         case _:
             raise TypeError(f"{type(value).__name__} is no argument of a script")
 
@@ -202,13 +205,20 @@ def translated(error: redis.RedisError, script: str | None = None) -> JobStoreEr
     return RedisFailed(f"a script of the job store failed at {at}" if at else None)
 
 
-@contextmanager
-def redis_errors(script: str | None = None) -> Iterator[None]:
-    """Translate all errors of redis-py."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise translated(error, script) from error
+class redis_errors:  # noqa: N801  (used as a function; a generator would cost each call more)
+    """A block in which all errors of redis-py are translated."""
+
+    __slots__ = ("_script",)
+
+    def __init__(self, script: str | None = None) -> None:
+        self._script = script
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, redis.RedisError):
+            raise translated(error, self._script) from error
 
 
 class JobStore:

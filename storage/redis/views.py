@@ -69,11 +69,12 @@ def viewed(
     places: tuple[int, int | None] | None,
     pace: Sequence[Any],
     problem: str | Sequence[str] | None,
+    **now: Any,
 ) -> Job:
-    """Return a job with what the scripts' `outlook` replies."""
+    """Return a job with what the scripts' `outlook` replies, and with fields that do not change the estimate."""
     position, own = (None, None) if places is None else (None if place is None else place + 1 for place in places)
     left_s = eta_s(job, int(now_us) / MICRO, position, pace_of(pace))
-    return replace(job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem))
+    return replace(job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem), **now)
 
 
 def _model_problem(found: str | Sequence[str] | None) -> str | None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.models import Limits, find, known_names, no_model, read_catalogue
+from penstock.models import (
+    Limits,
+    find,
+    known_names,
+    media_by_range,
+    media_references,
+    media_to_share,
+    no_model,
+    read_catalogue,
+)
 
 RECORD = """
 [models.{name}]
@@ -26,6 +36,17 @@ def written(
 ) -> Path:
     path.write_text(RECORD.format(name=name, source=source, aliases=list(aliases)) + more)
     return path
+
+
+def test_marks_of_one_schema_are_not_those_of_the_next() -> None:
+    """Schemas are known by their identity, and memory that is free again gets the same one."""
+    for number in range(300):
+        marked = number % 2 == 0
+        part = {"type": "string", **({"format": "media", "x-shared": True, "x-by-range": "box"} if marked else {})}
+        schema = {"type": "object", "properties": {"scene": part}}
+        value: dict[str, Any] = {"scene": "media://up/a.tif", "box": 1}
+        assert list(media_references(schema, value)) == ([("/scene", "media://up/a.tif")] if marked else [])
+        assert media_to_share(schema, value) == media_by_range(schema, value) == ({value["scene"]} if marked else set())
 
 
 def test_the_shipped_catalogue_can_be_read() -> None:

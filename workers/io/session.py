@@ -119,14 +119,15 @@ def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str
     except ProcessorFailed:  # the process hangs or sends invalid messages: it may never finish
         process.end()
         raise
-    if channel is process.channel and message.kind in _FINAL_KINDS:
+    kind = message.kind
+    if channel is process.channel and kind in _FINAL_KINDS:
         # A process with nothing to clean up is idle at once.
         match message.header.get("grown_bytes"):
             case int(grown_bytes):
                 process.grown_bytes, process.idle = grown_bytes, True
             case _:
                 process.settling = True
-    if message.kind == "failed":
+    if kind == "failed":
         raise reports.from_json(message.header)
     return message
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from contextvars import copy_context
 from itertools import islice
 from pathlib import Path
@@ -74,8 +74,7 @@ class IOWorker:
                 self._take_lines(message.descriptor)
                 lines = self._lines if message.header["lines"] else None
                 with structlog.contextvars.bound_contextvars(**message.header["log"]):
-                    with _told_to(lines):
-                        result = self._do(message)
+                    result = self._do_heard(message, lines)
                     del message  # else its arrays would live until the next job
                     # All lines are written by now: the worker reads them after it gets this result.
                     if result is None or not self._send_last(result):
@@ -89,6 +88,17 @@ class IOWorker:
             if self._lines is not None:
                 os.close(self._lines)
             self._lines = descriptor
+
+    def _do_heard(self, message: Message, lines: int | None) -> Result | None:
+        """Answer a request as `_do`, and write this context's log lines and prints into the worker's memory as well."""
+        hear_prints()
+        file = None if lines is None else LineFile(lines)
+        try:
+            with listening(file):
+                return self._do(message)
+        finally:
+            if file is not None:
+                file.close()
 
     def _hang_up(self) -> None:
         """Close the conversations in a child that a processor forked: they belong to this process."""
@@ -286,16 +296,6 @@ class RemoteSink:
     def checkpoint(self, name: str, path: Path) -> None:
         """Have the worker save a file as a checkpoint."""
         ask(self._channel, "saved", "checkpoint", name=name, path=str(path))
-
-
-@contextmanager
-def _told_to(descriptor: int | None) -> Iterator[None]:
-    """Write this context's log lines and prints into the worker's memory as well, while the block runs."""
-    hear_prints()
-    with ExitStack() as stack:
-        if descriptor is not None:
-            stack.enter_context(listening(stack.enter_context(closing(LineFile(descriptor)))))
-        yield
 
 
 def _keep_temporary_files_in(folder: Path) -> None:

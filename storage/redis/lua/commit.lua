@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- tenant id outcome(JSON) announce_within_us names(all fields of this release) brief(bool) -> record | 1 gone | ok (`brief`)
+-- tenant id outcome(JSON) announce_within_us names(of all fields of this release) brief(bool) -> record | 1 gone | ok (`brief`)
 -- Sets the record to the stored `outcome.json`, whatever its state was; creates a record that Redis has lost. Only a caller
 -- that has stored or read this object may run it. A terminal record stays as it is.
 local tenant, id = args.tenant, args.id
@@ -29,7 +29,7 @@ if not job then
     end
   end
 end
-for _, field in ipairs(args.names) do
+for field in string.gmatch(args.names, '%S+') do
   if job[field] and not (fields[field] or OWN[field]) then fields[field] = '' end
 end
 if not job.created_us then

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -135,6 +137,15 @@ def test_the_software_is_what_the_process_has_loaded() -> None:
     found = loaded_software()
     assert (found["penstock"], found["numpy"]) == (__version__, np.__version__)
     assert all(found.values())
+
+
+def test_a_library_that_is_imported_later_is_named_from_then_on() -> None:
+    code = "import numpy; from penstock.workers.software import loaded_software as found; print(*found()); found();"
+    code += "import PIL; print(*found())"
+    before, after = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.splitlines()  # fmt: skip
+    assert set(after.split()) - set(before.split()) == {"PIL"}
 
 
 @pytest.mark.parametrize("sent", [None, 3, ["a"], {str(n): "1" for n in range(51)}], ids=type)

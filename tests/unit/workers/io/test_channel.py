@@ -284,6 +284,7 @@ def test_messages_that_arrive_together_keep_their_own_descriptors(sent: list[tup
             assert (message.descriptor is not None) == carries
             if message.descriptor is not None:
                 assert os.path.sameopenfile(message.descriptor, file.fileno())
+                assert not os.get_inheritable(message.descriptor)  # no program that a processor starts gets it
                 os.close(message.descriptor)
         writer.join()
 
