@@ -23,6 +23,23 @@ class _Patience:
 
 
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+#: Seconds that the client had waited before the request reached the app.
+_before_s: ContextVar[float] = ContextVar("before_s", default=0.0)
+
+
+@contextmanager
+def after_waiting(waited_s: float) -> Iterator[None]:
+    """Let the requests whose tasks are created inside the block count `waited_s`, which their client has waited."""
+    token = _before_s.set(waited_s)
+    try:
+        yield
+    finally:
+        _before_s.reset(token)
+
+
+def waited_before_s() -> float:
+    """Return the seconds that the client of this task's request had waited before the request reached the app."""
+    return _before_s.get()
 
 
 @contextmanager
@@ -30,12 +47,13 @@ def one_patience(waited_s: float = 0.0) -> Iterator[None]:
     """Let this task's calls to Redis inside the block share one time limit, `REQUEST_S` from the start of the block.
 
     Without it, each call of a request could wait for a time-out of its own. The time between calls counts. `waited_s`,
-    the seconds that the client waited in line, count as well, and also shorten the limit of each single call. A block
-    inside another one shares the limit of the outer one.
+    the seconds that the client waited in line, and those of `after_waiting` count as well, and also shorten the limit of
+    each single call. A block inside another one shares the limit of the outer one.
     """
     if _patience.get() is not None:
         yield
         return
+    waited_s += waited_before_s()
     token = _patience.set(_Patience(time.monotonic() - waited_s, waited_s))
     try:
         yield
