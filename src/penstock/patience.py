@@ -47,8 +47,8 @@ def one_patience(waited_s: float = 0.0) -> Iterator[None]:
     """Let this task's calls to Redis inside the block share one time limit, `REQUEST_S` from the start of the block.
 
     Without it, each call of a request could wait for a time-out of its own. The time between calls counts. `waited_s`,
-    the seconds that the client waited in line, and those of `after_waiting` count as well, and also shorten the limit of
-    each single call. A block inside another one shares the limit of the outer one.
+    the seconds that the client waited in line, and those of `after_waiting` count as well, and also shorten the limit
+    of each single call. A block inside another one shares the limit of the outer one.
     """
     if _patience.get() is not None:
         yield
