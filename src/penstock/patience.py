@@ -16,10 +16,11 @@ LEAST_TIMEOUT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """The start of a request (monotonic seconds), and the seconds that its client waited in line."""
+    """The start of a request and its end (monotonic seconds), and the seconds that its client waited in line."""
 
     begun_s: float
     waited_s: float
+    end_s: float
 
 
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
@@ -54,11 +55,22 @@ def one_patience(waited_s: float = 0.0) -> Iterator[None]:
         yield
         return
     waited_s += waited_before_s()
-    token = _patience.set(_Patience(time.monotonic() - waited_s, waited_s))
+    now_s = time.monotonic()
+    begun_s = now_s - waited_s
+    token = _patience.set(_Patience(begun_s, waited_s, max(begun_s + REQUEST_S, now_s + LEAST_TIMEOUT_S)))
     try:
         yield
     finally:
         _patience.reset(token)
+
+
+def is_time_over() -> bool:
+    """Return True where the time limit of this task's request is over: nothing new may begin for it.
+
+    A request that waited in line for longer than its limit still has `LEAST_TIMEOUT_S`.
+    """
+    patience = _patience.get()
+    return patience is not None and time.monotonic() > patience.end_s
 
 
 def limit_s(longest_s: float) -> float:

@@ -11,12 +11,15 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.errors import RedisUnavailable
-from penstock.patience import LEAST_TIMEOUT_S, after_waiting, one_patience
+from penstock.api.routes.jobs import submit_checked
+from penstock.api.services import Services
+from penstock.errors import Overloaded, RedisUnavailable
+from penstock.patience import LEAST_TIMEOUT_S, after_waiting, is_time_over, one_patience
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore
 from penstock.storage.redis.scripts import TIMEOUT_S
 from tests.chaos.proxy import Mode, Proxy
+from tests.support.bare_store import submission
 from tests.support.service import assert_problem, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
 
@@ -127,3 +130,17 @@ async def test_a_submission_is_refused_in_time_when_each_of_its_calls_is_answere
             listed = (await service.http.get("/v1/jobs")).json()["jobs"]
             assert len(listed) == 2
             assert sum(path.endswith(job["id"]) for job in listed) == 1
+
+
+async def test_a_submission_whose_time_is_over_is_refused_before_anything_is_stored(
+    own: ValkeyProcess, tmp_path: Path
+) -> None:
+    async with serving(own.url, tmp_path / "data") as service:
+        api: Services = service.app.state.services
+        with one_patience(60.0):
+            assert not is_time_over()  # its turn has just come
+            await asyncio.sleep(LEAST_TIMEOUT_S)
+            with pytest.raises(Overloaded) as caught:
+                await submit_checked(api, submission(str(uuid.uuid4()), model="echo"))
+        assert caught.value.retry_after_s == 1
+        assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
