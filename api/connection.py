@@ -42,6 +42,11 @@ async def turn(request: Request, limit: ConcurrencyLimit, tenant: str) -> AsyncI
         limit.leave()
 
 
+def no_turn() -> Overloaded:
+    """Return the error for a request that has waited for `LONGEST_WAIT_S`."""
+    return Overloaded(f"no turn came within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1)
+
+
 async def _wait_in_line(request: Request, limit: ConcurrencyLimit, tenant: str) -> float:
     """Occupy one place of the limit and return the seconds that it took."""
     begun_s = time.monotonic()
@@ -54,7 +59,7 @@ async def _enter(limit: ConcurrencyLimit, tenant: str) -> None:
         async with asyncio.timeout(LONGEST_WAIT_S - waited_before_s()):
             await limit.enter(tenant)
     except TimeoutError as error:
-        raise Overloaded(f"no turn came within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1) from error
+        raise no_turn() from error
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

@@ -105,6 +105,17 @@ def test_old_refusals_have_a_share_of_slow_turns_and_newer_ones_have_not() -> No
     assert len(loop.answered) <= 200 + 2 * 3
 
 
+def test_old_submissions_pass_in_slow_turns_though_each_takes_a_whole_share() -> None:
+    loop = Loop()
+    turnstile = loop.turnstile()
+    for number in range(100):
+        turnstile.admit(Submission(number, loop, 3 * ANSWER_S))
+    assert len(loop.answered) == 1
+    loop.now_s += OLD_S
+    loop.turn()
+    assert loop.answered == list(range(1 + MAX_PASSING))
+
+
 def test_old_refusals_leave_most_of_the_time_to_others() -> None:
     loop = Loop(refused=set(range(5000)))
     turnstile = loop.turnstile()
