@@ -84,8 +84,11 @@ class Turnstile:
             self._spent_s = self._clock() - begun_s
         while self._refused and self._has_time(self._refused):
             is_old = self._refused[0][0] <= self._clock()
-            _, arrival = self._refused.popleft() if is_old else self._refused.pop()
-            arrival.answer()
+            old_s, arrival = self._refused.popleft() if is_old else self._refused.pop()
+            if arrival.is_refused:
+                arrival.answer()
+            else:  # it passes in a later turn: hundreds at once would make a turn of seconds
+                self._arrived.appendleft((old_s, arrival))
             self._spent_s = self._clock() - begun_s
 
     def _has_time(self, waiting: deque[tuple[float, Arrival]]) -> bool:

@@ -116,6 +116,21 @@ def test_old_submissions_pass_in_slow_turns_though_each_takes_a_whole_share() ->
     assert loop.answered == list(range(1 + MAX_PASSING))
 
 
+def test_few_pass_in_a_turn_of_those_that_are_not_refused_any_more() -> None:
+    loop = Loop(refused=set(range(100)))
+    turnstile = loop.turnstile()
+    for number in range(100):
+        turnstile.admit(Submission(number, loop, ANSWER_S))
+    answered = len(loop.answered)
+    loop.now_s += OLD_S
+    loop.refused.clear()
+    while loop.soon:
+        before = len(loop.answered)
+        loop.turn()
+        assert len(loop.answered) - before <= MAX_PASSING
+    assert answered < len(loop.answered) == 100
+
+
 def test_old_refusals_leave_most_of_the_time_to_others() -> None:
     loop = Loop(refused=set(range(5000)))
     turnstile = loop.turnstile()
