@@ -16,10 +16,9 @@ from penstock.patience import one_patience, waited_before_s
 from penstock.storage.redis.changes import cancel_until_done
 
 T = TypeVar("T")
-#: Most seconds at the door and in the line of submissions together. Calls to Redis after it have less time, so that a
-#: refusal comes within 5 s, unless the event loop stands still (`tests/chaos/README.md`). Requests that wait behind a
-#: Redis that hangs are refused sooner, by the time-out of those in front of them.
-LONGEST_WAIT_S = 3.5
+#: Most seconds at the door and in the line of submissions together. The calls and the put after it then end within 5 s,
+#: unless the event loop stands still: with 3.5 s, jobs were accepted after 5.2 s (`tests/chaos/README.md`).
+LONGEST_WAIT_S = 2.5
 
 
 @asynccontextmanager

@@ -121,6 +121,7 @@ def test_few_pass_in_a_turn_of_those_that_are_not_refused_any_more() -> None:
     turnstile = loop.turnstile()
     for number in range(100):
         turnstile.admit(Submission(number, loop, ANSWER_S))
+    loop.turn()  # all are known to be refused
     answered = len(loop.answered)
     loop.now_s += OLD_S
     loop.refused.clear()
