@@ -8,6 +8,7 @@ ticks, for all threads; medians of the rounds.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import tempfile
@@ -88,6 +89,7 @@ def transferred(processing: Processing, model: Model, scene: Path, out: Path) ->
     before = here_and_there()
     all_at_once(lambda number: counts.append(drain(processing, model, scene, out / f"decode-{number}")))
     yield from _each("decoding alone", before, sum(counts))
+    gc.collect()  # a first full pass, over everything imported, is no tile's price
     before = here_and_there()
     device, _ = through(processing, model, scene, out, SPEED)
     yield from _each("pipeline", before, sum(size for _, _, size in device.steps))

@@ -43,19 +43,19 @@ def shapes_of(prompt: Prompt) -> Hashable:
     # The network gets floats: tiles of files of any type share a batch, however their scores are reduced.
     data = prompt.data
     floats = has_numbers(data)
-    return tuple(
-        [
-            (name, getattr(value, "shape", None), _FLOAT32 if floats and name == PIXELS else _kind(value))
-            for name, value in (sorted(data.items()) if len(data) > 1 else data.items())
-            if name not in BESIDE
-        ]
-    )
-
-
-def _kind(value: Any) -> str:
-    """Return a dtype or type. Of a dtype `str`, which is an attribute: the name takes numpy 10 us."""
-    dtype = getattr(value, "dtype", None)
-    return str(getattr(dtype, "str", dtype)) if dtype is not None else type(value).__name__
+    found = []
+    for name in sorted(data) if len(data) > 1 else data:
+        if name not in BESIDE:
+            value = data[name]
+            dtype = getattr(value, "dtype", None)
+            if floats and name == PIXELS:
+                kind = _FLOAT32
+            elif dtype is None:
+                kind = type(value).__name__
+            else:  # of a dtype `str`, which is an attribute: the name takes numpy 10 us
+                kind = str(getattr(dtype, "str", dtype))
+            found.append((name, getattr(value, "shape", None), kind))
+    return tuple(found)
 
 
 def dtype_of(prompt: Prompt, name: str) -> str:

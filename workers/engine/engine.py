@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import assert_never
 
 import structlog
 
@@ -20,13 +19,13 @@ from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, Pro
 from penstock.listening import listener, listening
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Check, Continue, Done, OnBatch, OnDevice, Step
+from penstock.workers.engine.base import Check, Done, OnBatch, OnDevice, Step
 from penstock.workers.engine.batch_search import search
-from penstock.workers.engine.batching import Batch, Pick, compose
+from penstock.workers.engine.batching import Batch, compose
 from penstock.workers.engine.device_time import DeviceTime
 from penstock.workers.engine.feeder import Feeder
 from penstock.workers.engine.memory import budget_bytes
-from penstock.workers.engine.residency import Residency, Resident
+from penstock.workers.engine.residency import Residency, Resident, Using
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
 from penstock.workers.engine.steps import charge, close_prompts, log_cause, take_step, translated
@@ -66,11 +65,14 @@ class BatchingEngine:
         self._lock = threading.Lock()
         self._work = Bell(self._lock)
         self._wakes = Wakes()
-        self._runs: list[Run] = []
+        #: The runs that are not over; the order is that of their beginning.
+        self._runs: dict[Run, None] = {}
         #: Number of batches so far.
         self._batches = 0
         #: Prompts in the latest batch, by model.
         self._batch_sizes: dict[str, int] = {}
+        #: Prompts that the batch lacks for which the scheduler collects; 0 while it does not collect.
+        self._lacking = 0
         #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
         self._time = DeviceTime(at=time.monotonic())
@@ -132,20 +134,25 @@ class BatchingEngine:
         """
         check = self._guarded(check)
         with self._using(model, check) as resident:
-            run = self._open(resident, inf if cost is None else cost, on_batch, on_device)
+            run = self._new_run(resident, inf if cost is None else cost, on_batch, on_device)
             feeder = None if ready else Feeder(partial(self._feed, run, prompts), f"feed-{model.name}")
             try:
                 if feeder is None:
-                    self._feed(run, prompts, ready=True)
+                    items = self._admitted(run, prompts)
+                    with self._lock:
+                        self._begin(run, items)
                 else:
+                    with self._lock:
+                        self._begin(run)
                     feeder.start()
                 yield from run.take(check)
             except ProcessorFailed as error:
                 log_cause(model, error)
                 raise
             finally:
-                with self._lock:
-                    self._remove(run)
+                if not run.over:
+                    with self._lock:
+                        run.end()
                 if feeder is not None:
                     feeder.wait()
 
@@ -198,9 +205,8 @@ class BatchingEngine:
         """
         with self._lock:
             self._closed = True
-            for run in self._runs:
+            for run in list(self._runs):
                 run.end(Drained())
-            self._runs.clear()
             self._work.ring()
         self._scheduler.join(timeout_s)
         if self._scheduler.is_alive():
@@ -211,7 +217,7 @@ class BatchingEngine:
     def _guarded(self, check: Check) -> Check:
         def guarded() -> None:
             check()
-            if error := self._end_error():
+            if (self._loss or self._closed) and (error := self._end_error()):
                 raise error
 
         return guarded
@@ -222,68 +228,78 @@ class BatchingEngine:
             return DeviceLost(self._loss.detail)
         return Drained() if self._closed else None
 
-    @contextmanager
-    def _using(self, model: Model, check: Check) -> Iterator[Resident]:
-        try:
-            resident = self._residency.acquire(model, check)
-            try:
-                yield resident
-            finally:
-                self._residency.release(resident)
-        except DeviceLost as error:
-            # Raised while loading or copying: the scheduler may not have failed yet.
-            self._lose(error)
-            raise
+    def _using(self, model: Model, check: Check) -> Using:
+        return Using(self._residency, model, check, self._lose)
 
     # The feeder's side
 
-    def _open(
+    def _new_run(
         self, resident: Resident, cost: float, on_batch: OnBatch | None = None, on_device: OnDevice | None = None
     ) -> Run:
         prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
         if resident.elsewhere is not None:
             resident.elsewhere.listen(self._wake)
-        run = Run(
-            resident, Window(prompts, self._ahead.bytes), self._lock, self._wakes, left=cost, on_batch=on_batch,
-            on_device=on_device, listener=listener(),
+        return Run(
+            resident, Window(prompts, self._ahead.bytes), self._lock, self._wakes, self._runs, left=cost,
+            on_batch=on_batch, on_device=on_device, listener=listener(),
         )  # fmt: skip
-        with self._lock:
-            run.turn = (self._batches, -1)
-            if error := self._end_error():
-                run.end(error)
-            else:
-                self._runs.append(run)
-        return run
 
-    def _feed(self, run: Run, prompts: Iterator[Prompt], *, ready: bool = False) -> None:
+    def _begin(self, run: Run, items: Sequence[Item] | None = None) -> None:
+        """Begin a run, with its prompts if they are all here: one wake for all. The lock must be held."""
+        run.turn = (self._batches, -1)
+        if error := self._end_error():
+            run.end(error)
+        else:
+            self._runs[run] = None
+        if items is not None:
+            for item in items:
+                run.add(item)
+            run.no_more_prompts()
+            self._work.ring()
+
+    def _admitted(self, run: Run, prompts: Iterator[Prompt]) -> Sequence[Item]:
+        """Draw and admit ready prompts; raise their error."""
+        try:
+            return [Item.of(run, prompt) for prompt in prompts]
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise translated(error, run.resident.model, "preparation") from error
+        finally:
+            close_prompts(prompts)
+
+    def _feed(self, run: Run, prompts: Iterator[Prompt]) -> None:
         error = None
         try:
-            self._draw(run, prompts, ready=ready)
+            self._draw(run, prompts)
         except BaseException as raised:
-            if ready and not isinstance(raised, Exception):
-                raise  # Ctrl-C in the caller's own thread
             error = translated(raised, run.resident.model, "preparation")
         finally:
             close_prompts(prompts)
         with self._lock:
             if error:
-                self._remove(run, error)
+                run.end(error)
             run.no_more_prompts()
+            if self._lacking:
+                self._work.ring()  # the batch may have nobody to wait for
 
-    def _draw(self, run: Run, prompts: Iterator[Prompt], *, ready: bool) -> None:
-        # Ready prompts are drawn by the thread that takes the outputs: it would wait for itself.
-        while not run.over if ready else run.wait_for_room():
-            prompt = next(prompts, None)
-            if prompt is None:
-                return
-            if ready or run.listener is None:  # the job's own thread is heard, and a feeder's is not
+    def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
+        with self._lock:
+            going = run.wait_for_room()
+        while going and (prompt := next(prompts, None)) is not None:
+            if run.listener is None:
                 item = Item.of(run, prompt)
             else:
                 with listening(run.listener):
                     item = Item.of(run, prompt)
+            del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                self._work.ring()
+                if self._lacking > 1 and run.wants_prompts:
+                    self._lacking -= 1  # the batch waits for more in any case
+                else:
+                    self._work.ring()
+                going = run.wait_for_room()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
         """Submit prompts together, so that they share a batch; drop the outputs.
@@ -291,15 +307,12 @@ class BatchingEngine:
         Return the seconds without admission; None if other jobs had runs before, or batches meanwhile.
         """
         own: list[int] = []
-        run = self._open(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))
+        run = self._new_run(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))
         try:
             items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
-                alone, before, begun_s = self._runs == [run], self._batches, self._clock()
-                for item in items:
-                    run.add(item)
-                run.no_more_prompts()
-                self._work.ring()
+                alone, before, begun_s = not self._runs, self._batches, self._clock()
+                self._begin(run, items)
             for _ in run.take(check):
                 pass
             took_s = self._clock() - begun_s
@@ -307,13 +320,7 @@ class BatchingEngine:
                 return took_s if alone and self._batches - before == len(own) else None
         finally:
             with self._lock:
-                self._remove(run)
-
-    def _remove(self, run: Run, error: PenstockError | None = None) -> None:
-        """End a run, with an error if it failed, and remove it. The lock must be held."""
-        run.end(error)
-        if run in self._runs:
-            self._runs.remove(run)
+                run.end()
 
     def _wake(self) -> None:
         with self._lock:
@@ -346,15 +353,17 @@ class BatchingEngine:
         with self._lock:
             collect_until = time.monotonic() + COLLECT_S
             while not self._end_error():
-                batch = compose(self._runs, Bucket.limit)
+                batch = compose(runs := list(self._runs), Bucket.limit)
                 if batch is None:
                     # The device is idle: the next prompt goes at once.
                     collect_until = 0.0
                     self._work.wait(wakes=self._wakes)
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
+                    self._lacking = batch.bucket.limit().prompts - len(batch.picks)
                     self._work.wait(left_s, wakes=self._wakes)
+                    self._lacking = 0
                 else:
-                    items = self._take_batch(batch)
+                    items = self._take_batch(batch, runs)
                     break
             else:
                 items = []
@@ -363,15 +372,12 @@ class BatchingEngine:
 
     def _may_grow(self, batch: Batch[Bucket]) -> bool:
         """Return True if waiting could fill the batch; prompts between two steps never wait."""
-        if batch.full or any(self._picked(pick).begun for pick in batch.picks):
+        if batch.full or batch.begun:
             return False
         return any(run.resident is batch.bucket.resident and run.wants_prompts for run in self._runs)
 
-    def _picked(self, pick: Pick) -> Item:
-        return self._runs[pick.queue].waiting[pick.position]
-
-    def _take_batch(self, batch: Batch[Bucket]) -> list[Item]:
-        items = [self._picked(pick) for pick in batch.picks]
+    def _take_batch(self, batch: Batch[Bucket], runs: Sequence[Run]) -> list[Item]:
+        items = [runs[queue].waiting[position] for queue, position in batch.picks]
         self._batches += 1
         for place, item in enumerate(items):
             item.run.waiting.remove(item)
@@ -411,20 +417,19 @@ class BatchingEngine:
         """Give the runs of a batch their answers. The first job's thread wakes when the next batch is composed."""
         with self._lock:
             self._batch_sizes[items[0].run.resident.model.name] = len(items)
-            progress: dict[Run, float] = {}
+            progress: defaultdict[Run, float] = defaultdict(float)
             for item, step in zip(items, steps, strict=True):
-                more = item.reach(1.0 if isinstance(step, Done) else step.done)
-                progress[item.run] = progress.get(item.run, 0.0) + more
+                done = 1.0 if isinstance(step, Done) else step.done
+                if item.run.on_batch is not None:
+                    progress[item.run] += done - item.done
+                item.done = done
             for run, prompts in progress.items():
                 run.report_batch(len(items), prompts)
             for item, step in zip(items, steps, strict=True):
-                match step:
-                    case Done(output):
-                        item.run.answer(item, output)
-                    case Continue(state, partial):
-                        item.run.resume(item, state, partial)
-                    case _:
-                        assert_never(step)
+                if isinstance(step, Done):
+                    item.run.answer(item, step.output)
+                else:
+                    item.run.resume(item, step.state, step.partial)
 
     def _shrink(self, items: Sequence[Item], resident: Resident, detail: str, *, retry: bool) -> None:
         """Halve the bucket's largest batch and run both halves; end the runs of a half or a prompt without room."""
@@ -434,7 +439,7 @@ class BatchingEngine:
             items[0].bucket.reduce(max(1, half))
             if not half or not retry:
                 for item in items:
-                    self._remove(item.run, OutOfMemory(detail))
+                    item.run.end(OutOfMemory(detail))
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)
@@ -446,7 +451,7 @@ class BatchingEngine:
             ours = translated(error, resident.model, "neural network")
             with self._lock:
                 items[0].drop()
-                self._remove(items[0].run, ours)
+                items[0].run.end(ours)
             return
         half = len(items) // 2
         for part in (items[:half], items[half:]):
@@ -458,9 +463,8 @@ class BatchingEngine:
             if self._loss:
                 return
             self._loss = error
-            for run in self._runs:
+            for run in list(self._runs):
                 run.end(DeviceLost(error.detail))
-            self._runs.clear()
             self._work.ring()
         self._wakes.pass_on()
         log.error("engine.device_lost", detail=error.detail)

@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import inf
+from types import TracebackType
 
 import structlog
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import DeviceLost, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.numbers import as_floats
@@ -66,7 +67,8 @@ class Residency:
         self._runners = runners
         self._max_models = max_models
         self._budget_bytes = budget_bytes
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         #: Least recently used first.
         self._residents: OrderedDict[Key, Resident] = OrderedDict()
         #: Expected bytes of each model that is being loaded.
@@ -78,13 +80,13 @@ class Residency:
         """Load the model unless it is loaded, and add a user, which `release` removes."""
         key = model.name, model.revision
         check()
-        with self._changed:
+        with self._lock:
             if resident := self._used(key):
                 return resident
         expected = self._expected_bytes(key, model)
         while True:
             check()
-            with self._changed:
+            with self._lock:
                 if resident := self._used(key):
                     return resident
                 size = self._known_bytes.get(key, expected)
@@ -107,24 +109,24 @@ class Residency:
 
     def hold(self, resident: Resident) -> None:
         """Add a user to a model that has users."""
-        with self._changed:
+        with self._lock:
             resident.users += 1
 
     def release(self, resident: Resident) -> None:
         """Remove a user from a model."""
-        with self._changed:
+        with self._lock:
             resident.users -= 1
             if not resident.users:  # only then it may make room for another model
                 self._changed.notify_all()
 
     def names(self) -> frozenset[str]:
         """Return the names of the loaded models."""
-        with self._changed:
+        with self._lock:
             return frozenset(name for name, _revision in self._residents)
 
     def kept_bytes(self) -> dict[str, int]:
         """Return the bytes of cached encodings of each loaded model that caches them."""
-        with self._changed:
+        with self._lock:
             found = (
                 (resident.model.name, getattr(resident.runner, "encodings", None))
                 for resident in self._residents.values()
@@ -133,7 +135,7 @@ class Residency:
 
     def close(self) -> None:
         """Unload everything."""
-        with self._changed:
+        with self._lock:
             residents = list(self._residents.values())
             self._residents.clear()
         for resident in residents:
@@ -144,7 +146,7 @@ class Residency:
 
         Called without the lock, because estimates read files.
         """
-        with self._changed:
+        with self._lock:
             known = self._known_bytes.get(key)
         return min(self._runners.expected_bytes(model), self._budget_bytes()) if known is None else known
 
@@ -171,7 +173,7 @@ class Residency:
         try:
             resident = Resident(model, self._runners.load(model), time.monotonic() - started, users=1)
         finally:
-            with self._changed:
+            with self._lock:
                 del self._loading[key]
                 idle = self._keep(key, resident) if resident else ()
                 self._changed.notify_all()
@@ -196,6 +198,33 @@ class Residency:
             raise ModelUnavailable(
                 f"model {model.name!r} takes {size_bytes:,} bytes of memory, and models may take {budget:,} here"
             )
+
+
+class Using:
+    """A context in which a job uses a model. A device that is lost in it is reported to `lose`."""
+
+    __slots__ = ("_check", "_lose", "_model", "_residency", "_resident")
+
+    def __init__(self, residency: Residency, model: Model, check: Check, lose: Callable[[DeviceLost], object]) -> None:
+        self._residency, self._model, self._check, self._lose = residency, model, check, lose
+
+    def __enter__(self) -> Resident:
+        """Load the model unless it is loaded."""
+        try:
+            self._resident = self._residency.acquire(self._model, self._check)
+        except DeviceLost as error:
+            self._lose(error)
+            raise
+        return self._resident
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        """Remove the user."""
+        self._residency.release(self._resident)
+        if isinstance(error, DeviceLost):
+            # Raised while loading or copying: the scheduler may not have failed yet.
+            self._lose(error)
 
 
 def _unload(resident: Resident) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
 from typing import Any, NamedTuple
@@ -77,11 +77,6 @@ class Item:
         if (elsewhere := self.bucket.resident.elsewhere) is not None:
             elsewhere.drop(self.state)
 
-    def reach(self, done: float) -> float:
-        """Set the finished share, and return by how much the share grew."""
-        progress, self.done = done - self.done, done
-        return progress
-
 
 class Window(NamedTuple):
     """The limit of a run's prompts that are waiting, on the device, or answered and not yet taken."""
@@ -99,6 +94,8 @@ class Run:
     lock: Lock
     #: The jobs' threads that have an output to take.
     wakes: Wakes
+    #: The engine's runs that are not over, in order of their beginning.
+    among: dict[Run, None] = field(default_factory=dict)
     #: Rung when the job has an output, the end or an error to take.
     ready: Bell = field(init=False)
     #: Rung when a prompt may be drawn, or the run is over.
@@ -118,7 +115,8 @@ class Run:
     on_device: OnDevice | None = None
     #: Receives the lines of a runner that works on this run alone.
     listener: Listener | None = None
-    #: Bytes in memory of each prompt that was drawn and not yet taken: of the prompt, then of its output.
+    #: Bytes in memory of each prompt that was drawn and not yet taken: of the prompt, then of its output. Nobody asks
+    #: for them when all prompts have been drawn.
     held_bytes: dict[int, int] = field(default_factory=dict)
     drawn: int = 0
     taken: int = 0
@@ -141,11 +139,10 @@ class Run:
         )
 
     def wait_for_room(self) -> bool:
-        """Wait until the next prompt may be drawn; return False once the run is over."""
-        with self.lock:
-            while not self.over and not self.wants_prompts:
-                self.room.wait()
-            return not self.over
+        """Wait until the next prompt may be drawn; return False once the run is over. The lock must be held."""
+        while not self.over and not self.wants_prompts:
+            self.room.wait()
+        return not self.over
 
     def add(self, item: Item) -> None:
         """Add the next prompt. The lock must be held."""
@@ -160,8 +157,10 @@ class Run:
     def answer(self, item: Item, output: Output) -> None:
         """Store a prompt's output; the job's thread is woken in its turn. The lock must be held."""
         if not self.over:
-            self.held_bytes[item.index] = size_bytes(output.data)
-            self.partials.pop(item.index, None)
+            if not self.exhausted:
+                self.held_bytes[item.index] = size_bytes(output.data)
+            if self.partials:
+                self.partials.pop(item.index, None)
             self.outputs[item.index] = output
             self.left -= item.cost
             if item.index == self.taken:
@@ -196,9 +195,10 @@ class Run:
 
     def end(self, error: PenstockError | None = None) -> None:
         """End the run; only the first error is kept. The lock must be held."""
-        self.error = self.error if self.over else error
-        self.over_s = min(self.over_s, time.monotonic())
-        self.over = True
+        if self.over:
+            return
+        self.error, self.over, self.over_s = error, True, time.monotonic()
+        self.among.pop(self, None)
         for item in self.waiting:
             item.drop()
         # Runners free a state's memory when the state is deleted.
@@ -207,41 +207,71 @@ class Run:
         self.room.ring()
 
     def take(self, check: Check) -> Iterator[Output]:
-        """Yield outputs in the prompts' order, partial ones between; raise the run's error or the error of `check`."""
-        while True:
+        """Yield outputs in the prompts' order, partial ones between; raise the run's error or the error of `check`.
+
+        Outputs that are there together are taken together, with one lock and one wake of the feeder.
+        """
+        while not self.over or self.error:  # over without an error: all outputs were taken
+            found = self._wait()
             check()
-            waited = False
-            try:
+            if len(found) > 1:
+                found.reverse()  # and popped: what was yielded is not kept here
+                while len(found) > 1:
+                    yield _followed(found.pop())
+                    check()
                 with self.lock:
-                    if self.error:
-                        raise self._hand_over(self.error)
-                    if self.exhausted and self.taken == self.drawn:
-                        return
-                    output = self._next()
-                    followed = self.taken in self.outputs
-                    if output is None:
-                        waited = True
-                        self.ready.wait(POLL_S)
-            finally:
-                if waited:
-                    self.wakes.pass_on()
-            if output is not None:
-                yield replace(output, followed=True) if followed and not output.partial else output
+                    self._yielded()
+            if found:
+                yield found.pop()
+
+    def _wait(self) -> list[Output]:
+        """Return the outputs that are there, else those that have come after a wait of at most `POLL_S`."""
+        waited = False
+        try:
+            with self.lock:
+                found = self._there()
+                if not found and not self.over:
+                    waited = True
+                    self.ready.wait(POLL_S)
+                    found = self._there()
+            return found
+        finally:
+            if waited:
+                self.wakes.pass_on()
 
     def _hand_over(self, error: PenstockError) -> PenstockError:
         """Return the error and forget it: its frames hold states, which hold the run. The lock must be held."""
         self.error = None
         return error
 
-    def _next(self) -> Output | None:
-        """Return the next output, or None before it is there. The lock must be held."""
-        output = self.outputs.pop(self.taken, None)
-        if output is None:
-            return self.partials.pop(self.taken, None)
-        del self.held_bytes[self.taken]
-        self.taken += 1
-        self.room.ring()
-        return output
+    def _there(self) -> list[Output]:
+        """Return the next outputs in order, or a partial one; note the end of all. The lock must be held."""
+        if self.error:
+            raise self._hand_over(self.error)
+        found = []
+        while (output := self.outputs.pop(self.taken, None)) is not None:
+            found.append(output)
+            self.taken += 1
+        if not found and self.partials and (partial := self.partials.pop(self.taken, None)) is not None:
+            return [partial]
+        if len(found) == 1 or (self.exhausted and not found):
+            self._yielded()
+        return found
+
+    def _yielded(self) -> None:
+        """Make room for further prompts, or end the run, with the last of some outputs. The lock must be held."""
+        if self.exhausted:
+            if self.taken == self.drawn:
+                self.end()
+        else:
+            for index in [index for index in self.held_bytes if index < self.taken]:
+                del self.held_bytes[index]
+            self.room.ring()
+
+
+def _followed(output: Output) -> Output:
+    """Return an output that tells that the next one is there."""
+    return Output(output.data, output.partial, output.counts, followed=True)
 
 
 def size_bytes(data: Any) -> int:

@@ -47,13 +47,15 @@ class Bell:
 
     def ring(self) -> None:
         """Wake the thread that waits, if any."""
-        if (waiter := self.take_waiter()) is not None:
+        if (waiter := self._waiter) is not None:
+            self._waiter = None
             waiter.release()
 
-    def take_waiter(self) -> Waiter | None:
-        """Return what wakes the thread that waits, for a later moment; None if none waits or it was rung for."""
-        waiter, self._waiter = self._waiter, None
-        return waiter
+    def ring_later(self, turns: deque[Waiter]) -> None:
+        """Add what wakes the thread that waits to `turns`, once, for a later moment."""
+        if (waiter := self._waiter) is not None:
+            self._waiter = None
+            turns.append(waiter)
 
 
 class Wakes:
@@ -67,8 +69,7 @@ class Wakes:
 
     def add(self, bell: Bell) -> None:
         """Wake the thread at a bell in its turn. The bell's lock must be held."""
-        if (waiter := bell.take_waiter()) is not None:
-            self._next.append(waiter)
+        bell.ring_later(self._next)
 
     def pass_on(self) -> None:
         """Wake the next thread, if any."""

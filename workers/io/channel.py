@@ -22,8 +22,9 @@ from typing import Any
 
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Value
+from penstock.workers.io.headers import Headers
 from penstock.workers.io.memory import Borrower, Buffer, Lender, Loan
-from penstock.workers.io.values import Packed, pack, unpack
+from penstock.workers.io.values import Packed, pack
 
 #: Bytes of arrays up to which they go through the socket: for fewer bytes a mapping costs more.
 INLINE_BYTES = 64 * 1024
@@ -36,6 +37,10 @@ TICK_S = 0.1
 
 #: `TICK_S` as the kernel's `struct timeval`.
 _TICK = struct.pack("@ll", 0, int(TICK_S * 1_000_000))
+
+_INT = struct.Struct("@i")
+#: Bytes of the ancillary data of a receive, and its flags.
+_ONE_DESCRIPTOR, _CLOSE_ON_EXEC = socket.CMSG_LEN(_INT.size), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 _PREFIX = struct.Struct("<BIQ")
 _JSON = json.JSONEncoder(ensure_ascii=False)
@@ -62,6 +67,8 @@ class Message:
     data: dict[str, Value] = field(default_factory=dict)
     #: A socket sent with the message; the receiver must close it.
     descriptor: int | None = None
+    #: Bytes of the arrays.
+    size_bytes: int = 0
 
     @property
     def kind(self) -> str:
@@ -100,6 +107,13 @@ class Channel:
         self._memory = memory or Memory(0)
         self._patient = patient
         self._sending = threading.Lock()
+        self._headers = Headers()
+        #: The largest body of each kind.
+        self._limits = {
+            _INLINE: INLINE_BYTES,
+            _SHARED: self._memory.max_bytes,
+            _DESCRIPTOR: INLINE_BYTES if patient else -1,
+        }
         #: Bytes that were read ahead, and the descriptor that came with them.
         self._there = bytearray()
         self._descriptor: int | None = None
@@ -133,20 +147,20 @@ class Channel:
             prefix, descriptor = self._answer_wants(tick)
             body, header_bytes, body_bytes = self._checked(prefix, descriptor)
             memory_line, _, text = self._read(header_bytes, tick).partition(b"\n")
-            header, memory = json.loads(text), {}
+            header, memory = self._headers.parse(text), {}
             if memory_line:
-                memory = json.loads(memory_line)
+                memory = json.loads(memory_line.decode())
                 self._memory.lent.take_back(memory["returned"])
                 self._memory.borrowed.forget(memory["dropped"])
             if body in _IN_STREAM:
                 buffer = self._read(body_bytes, tick)
             else:
                 buffer = self._memory.borrowed.borrow(int(memory["lent"]), descriptor, body_bytes)
-            data = {**header["plain"], **unpack(header["arrays"], buffer, body_bytes)}
+            data = {**header.plain, **header.views.on(buffer, body_bytes)}
             if body == _DESCRIPTOR:
-                message, descriptor = Message(header, data, descriptor), None
+                message, descriptor = Message(header.fields, data, descriptor, body_bytes), None
                 return message
-            return Message(header, data)
+            return Message(header.fields, data, None, body_bytes)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ProcessorFailed(f"the processor's process sent an invalid message ({error})") from error
         finally:
@@ -211,10 +225,13 @@ class Channel:
 
     def _write(self, prefix: bytes, parts: list[Buffer], descriptor: int | None, tick: Tick) -> None:
         """Send a message in one call where the socket has room: the other side then wakes once."""
-        buffers, files = [prefix, *parts], [] if descriptor is None else [array("i", [descriptor])]
+        buffers, size = [prefix, *parts], len(prefix) + sum(map(len, parts))
+        files = () if descriptor is None else (array("i", [descriptor]),)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, each) for each in files]
         with self._sending:
             sent = self._sent(tick, self._socket.sendmsg, buffers, ancillary, self._flag)
+            if sent == size:
+                return
             for part in buffers:
                 left = memoryview(part)[sent:]
                 sent = max(0, sent - len(part))
@@ -237,11 +254,11 @@ class Channel:
         """Read what has arrived, at most one descriptor with it."""
         # Behind a descriptor may lie the next message with its own.
         size = _AHEAD_BYTES if self._descriptor is None else _PREFIX.size - len(self._there)
-        args = self._socket, size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        data, descriptors, *_ = self._received(tick, socket.recv_fds, *args)
-        if descriptors:
-            self._drop_descriptor()  # the other side sent one amid a message: it is not trusted with any
-            self._descriptor = descriptors[0]
+        data, ancillary, *_ = self._received(tick, self._socket.recvmsg, size, _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
+        for level, kind, descriptors in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(descriptors) == _INT.size:
+                self._drop_descriptor()  # the other side sent one amid a message: it is not trusted with any
+                (self._descriptor,) = _INT.unpack(descriptors)
         if not data:
             raise Disconnected
         self._there += data
@@ -255,12 +272,7 @@ class Channel:
         if descriptor is not None and not self._patient:
             raise ValueError("a descriptor that nobody asked for")
         body, header_bytes, body_bytes = _PREFIX.unpack(prefix)
-        limits = {
-            _INLINE: INLINE_BYTES,
-            _SHARED: self._memory.max_bytes,
-            _DESCRIPTOR: INLINE_BYTES if self._patient else -1,
-        }
-        if header_bytes > MAX_HEADER_BYTES or body_bytes > limits.get(body, -1):
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > self._limits.get(body, -1):
             raise ValueError(f"a message of {header_bytes} + {body_bytes} bytes")
         return body, header_bytes, body_bytes
 

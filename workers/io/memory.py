@@ -19,7 +19,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,10 @@ class Lender:
             self._lent[segment.number] = segment
         return Loan(segment.number, None if grant or (known and self._sealable) else segment.descriptor)
 
-    def take_back(self, numbers: Iterable[int]) -> None:
+    def take_back(self, numbers: Collection[int]) -> None:
         """Accept returned segments, and drop segments beyond `KEPT_BYTES`."""
+        if not numbers:
+            return
         with self._lock:
             self._free += [self._lent.pop(number) for number in numbers if number in self._lent]
             self._drop_beyond(KEPT_BYTES)
@@ -102,6 +104,8 @@ class Lender:
 
     def dropped(self) -> list[int]:
         """Return the segments dropped since the last call: the receiver can unmap them."""
+        if not self._dropped:
+            return []
         with self._lock:
             dropped, self._dropped = self._dropped, []
             return dropped
@@ -137,6 +141,14 @@ class Lender:
             return MemorySegment(self._count, descriptor, size_bytes)
 
 
+class _Use(weakref.ref[Any]):
+    """The use of a segment, until nothing refers to its view any more. A `weakref.finalize` that costs a third."""
+
+    __slots__ = ("number",)
+
+    number: int
+
+
 class Borrower:
     """The receiver's view of the other side's segments. It trusts nothing. Safe to use from many threads."""
 
@@ -150,9 +162,9 @@ class Borrower:
         #: Segments that the other side dropped and that are still to be freed.
         self._dropped: set[int] = set()
         self._mapped: dict[int, bytearray | mmap.mmap] = {}
-        self._used: set[int] = set()
-        #: Appended to by the finalizer of an array, in any thread and while any lock is held.
-        self._unused: deque[int] = deque()
+        self._used: dict[int, _Use] = {}
+        #: Appended to at the end of the last array, in any thread and while any lock is held.
+        self._unused: deque[_Use] = deque()
         self._unreported: list[int] = []
 
     def grant(self, size_bytes: int) -> MemorySegment | None:
@@ -185,23 +197,27 @@ class Borrower:
                 raise UnsafeMemory("a segment of shared memory that is not there, or not so large")
             if not self._sealable:
                 del self._mapped[number]
-            self._used.add(number)
-        view = (ctypes.c_ubyte * size_bytes).from_buffer(mapped)
-        weakref.finalize(view, self._unused.append, number).atexit = False
-        return view
+            view = (ctypes.c_ubyte * size_bytes).from_buffer(mapped)
+            use = self._used[number] = _Use(view, self._unused.append)
+            use.number = number
+            return view
 
     def returned(self) -> list[int]:
         """Return the segments that came out of use since the last call, for the message to their lender."""
+        if not (self._unused or self._unreported):
+            return []
         with self._lock:
             self._collect()
             unreported, self._unreported = self._unreported, []
             return unreported
 
-    def forget(self, numbers: Iterable[int]) -> None:
+    def forget(self, numbers: Collection[int]) -> None:
         """Unmap segments that their lender dropped, as soon as nothing refers to them; free those granted to it.
 
         Raises `UnsafeMemory` for a granted segment that is in use, or that the lender keeps to fill it again.
         """
+        if not (numbers or self._dropped):
+            return
         with self._lock:
             self._collect()
             self._dropped.update(numbers)
@@ -238,8 +254,8 @@ class Borrower:
 
     def _collect(self) -> None:
         while self._unused:
-            number = self._unused.popleft()
-            self._used.discard(number)
+            number = self._unused.popleft().number
+            self._used.pop(number, None)
             self._unreported.append(number)
 
     def _map(self, descriptor: int) -> bytearray | mmap.mmap:

@@ -194,7 +194,7 @@ def test_a_large_job_is_not_starved_by_small_ones_that_keep_coming(
 def test_no_more_prompts_begin_than_may_and_those_that_began_do_not_count() -> None:
     queues = [Job([Item("a", begun=True), Item("a"), Item("a")]), Job([Item("a"), Item("a")])]
     batch = compose(queues, lambda _: Limit(8, begin=2))
-    assert batch == Batch("a", (Pick(0, 0), Pick(1, 0), Pick(0, 1)), full=True)
+    assert batch == Batch("a", (Pick(0, 0), Pick(1, 0), Pick(0, 1)), full=True, begun=True)
 
 
 def test_sleeping_prompts_are_passed_over_and_make_no_batch_alone() -> None:

@@ -497,4 +497,4 @@ def test_ctrl_c_while_the_caller_s_thread_draws_is_no_fault_of_the_processor(eng
 
     with pytest.raises(KeyboardInterrupt):
         list(engine.run(a_model(), interrupted(), check=never, ready=True))
-    assert engine._runs == []
+    assert not engine._runs

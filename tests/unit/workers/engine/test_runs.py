@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -12,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import ProcessorFailed
+from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Output, Prompt
+from penstock.workers.engine import engine as engine_module
 from penstock.workers.engine.base import Continue, Done, Step
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
@@ -21,7 +24,7 @@ from penstock.workers.engine.residency import Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Item, Run, Window
 from penstock.workers.engine.wakes import Wakes
-from tests.support.engine_jobs import WAIT_S, a_model, never, numbers, run_all
+from tests.support.engine_jobs import WAIT_S, a_model, never, numbers, run_all, values
 
 
 @pytest.fixture
@@ -130,6 +133,114 @@ def test_an_output_tells_whether_the_next_one_is_there_too() -> None:
     with lock:
         run.answer(items[2], Output({"label": 2}))
     assert [next(outputs).followed for _ in range(2)] == [True, False]
+
+
+class CountingLock:
+    """A lock that counts how often it was taken."""
+
+    def __init__(self) -> None:
+        self._lock, self.count = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def answered(run: Run, count: int) -> None:
+    """Add prompts to a run, and their answers, which are there together."""
+    items = [Item.of(run, prompt) for prompt in numbers(range(count))]
+    with run.lock:
+        for item in items:
+            run.add(item)
+        for item in items:
+            run.answer(item, Output({"x": np.full(1000, item.index)}))
+
+
+def test_outputs_that_are_there_together_take_the_lock_once_and_once_to_make_room() -> None:
+    lock = CountingLock()
+    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 10**6), lock, Wakes())  # type: ignore[arg-type]
+    answered(run, 8)
+    outputs, before = run.take(never), lock.count
+    assert [int(next(outputs).data["x"][0]) for _ in range(8)] == list(range(8))
+    assert lock.count - before == 2
+
+
+def test_outputs_that_were_taken_together_count_until_the_last_of_them_is_yielded() -> None:
+    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(3, 10**6), threading.Lock(), Wakes())
+    answered(run, 3)
+    outputs = run.take(never)
+    assert [(next(outputs).followed, run.wants_prompts) for _ in range(3)] == [
+        (True, False), (True, False), (False, True),
+    ]  # fmt: skip
+
+
+def test_a_run_keeps_no_output_that_it_yielded() -> None:
+    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 10**6), threading.Lock(), Wakes())
+    answered(run, 3)
+    outputs = run.take(never)
+    for _ in range(3):
+        array = weakref.ref(next(outputs).data["x"])
+        assert array() is None
+
+
+def test_a_run_is_over_with_its_last_output(engine: BatchingEngine) -> None:
+    outputs = engine.run(a_model(), numbers([1, 2]), check=never, ready=True)
+    assert [(float(next(outputs).data["x"][0]), len(engine._runs)) for _ in range(2)] == [(1, 1), (2, 0)]
+
+
+def test_the_ready_prompts_of_a_job_share_a_batch_though_the_device_is_idle(engine: BatchingEngine) -> None:
+    sizes: list[int] = []
+    model = a_model(max_batch=4)
+    outputs = engine.run(model, numbers(range(4)), check=never, on_batch=lambda size, _: sizes.append(size), ready=True)
+    assert [float(output.data["x"][0]) for output in outputs] == [0, 1, 2, 3]
+    assert sizes == [4]
+
+
+def test_the_error_of_a_ready_prompt_is_raised_and_nothing_is_computed(engine: BatchingEngine) -> None:
+    batches: list[list[float]] = []
+
+    def prompts() -> Iterator[Prompt]:
+        yield from numbers([1])
+        raise InvalidInput("no second one")
+
+    model = a_model(on_step=lambda states: batches.append(values(states)))
+    with pytest.raises(InvalidInput, match="no second one"):
+        next(engine.run(model, prompts(), check=never, ready=True))
+    assert run_all(engine, a_model("other"), numbers([3])) == [3]
+    assert not batches
+
+
+def test_a_batch_that_collects_goes_when_it_is_full_or_no_more_prompts_come(
+    engine: BatchingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler is not woken for each prompt: it must still be woken for the last one."""
+    monkeypatch.setattr(engine_module, "COLLECT_S", 100 * WAIT_S)
+    permits, batches = Permits(), list[list[float]]()
+
+    def on_step(states: Sequence[FakeState]) -> None:
+        batches.append(values(states))
+        permits(states)
+
+    drawn = [threading.Semaphore(0) for _ in range(8)]
+
+    def prompts() -> Iterator[Prompt]:
+        for number, prompt in enumerate(numbers(range(8))):
+            assert drawn[number].acquire(timeout=WAIT_S)
+            yield prompt
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(run_all, engine, a_model(max_batch=4, on_step=on_step), prompts())
+        drawn[0].release()
+        permits.wait()
+        permits.allow(1)  # the next batch collects
+        for number in range(1, 8):
+            drawn[number].release()
+        permits.allow(2)
+        assert job.result(WAIT_S) == list(range(8))
+    assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]]
 
 
 @pytest.mark.parametrize(
