@@ -19,9 +19,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.api.admission.control import DOOR, Door, Visit
 from penstock.api.admission.heads import Head, head_of
+from penstock.api.connection import LONGEST_WAIT_S, no_turn
 from penstock.api.errors import problem
 from penstock.api.lingering import LingeringTransport
 from penstock.api.short_cycle import CLOSING, ShortCycle
+from penstock.errors import PenstockError
+from penstock.patience import after_waiting
 from penstock.reports import ErrorReport
 
 #: Path of the submissions that reach the app without the HTTP library.
@@ -103,7 +106,7 @@ class Protocol(H11Protocol):
     @property
     def is_refused(self) -> bool:
         """True where the submission that waits is refused at the moment."""
-        return self._held is not None and self._door is not None and self._door.refusal(self._held.visit) is not None
+        return self._held is not None and self._door is not None and self._refusal(self._held, self._door) is not None
 
     def answer(self) -> None:
         """Refuse the submission that waits, or pass it on where it is not refused any more."""
@@ -111,7 +114,7 @@ class Protocol(H11Protocol):
         if held is None or door is None or self.transport.is_closing():
             return
         left_bytes = held.size_bytes - len(held.data)
-        error = door.refusal(held.visit) if left_bytes >= 0 else None
+        error = self._refusal(held, door) if left_bytes >= 0 else None
         if error is None:
             self._pass_on()
             return
@@ -120,6 +123,11 @@ class Protocol(H11Protocol):
         self.transport.write(self._written(response))
         self.server_state.total_requests += 1
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _refusal(self, held: _Held, door: Door) -> PenstockError | None:
+        """Return the error for a submission at the door, None for one that may pass."""
+        is_late = self.loop.time() - held.since_s >= LONGEST_WAIT_S
+        return no_turn() if is_late else door.refusal(held.visit)
 
     @property
     def _door(self) -> Door | None:
@@ -146,10 +154,11 @@ class Protocol(H11Protocol):
     def _pass_on(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
-            if held.is_short:
-                self._begin(held)
-            else:
-                super().data_received(held.data)
+            with after_waiting(self.loop.time() - held.since_s):
+                if held.is_short:
+                    self._begin(held)
+                else:
+                    super().data_received(held.data)
 
     def _begin(self, held: _Held) -> None:
         """Pass a short request to the app without the HTTP library, which takes a fifth of a submission's time."""

@@ -112,7 +112,7 @@ class Connection:
         """Return the status, the headers (lower-case names) and the body of the response."""
         while True:
             try:
-                return await self._ask(request)
+                return await self.ask_once(request)
             except (OSError, asyncio.IncompleteReadError):
                 self.close()
                 await asyncio.sleep(AGAIN_S)
@@ -123,7 +123,8 @@ class Connection:
             self._streams[1].close()
             self._streams = None
 
-    async def _ask(self, request: bytes) -> tuple[int, bytes, bytes]:
+    async def ask_once(self, request: bytes) -> tuple[int, bytes, bytes]:
+        """As `ask`; raise `OSError` or `asyncio.IncompleteReadError` where the connection ends before the response."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams

@@ -35,13 +35,14 @@ from penstock.errors import (
     JobGone,
     MediaNotFound,
     NotReady,
+    Overloaded,
     PenstockError,
     TooManyJobs,
     UnknownJob,
 )
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
-from penstock.patience import one_patience
+from penstock.patience import is_time_over, one_patience
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
@@ -379,7 +380,12 @@ def raise_recent_refusal(api: Services, tenant: str) -> None:
 
 
 async def submit_checked(api: Services, checked: Submission) -> Submitted:
-    """Submit a checked submission; remember the refusal of a tenant at its job limit."""
+    """Submit a checked submission; remember the refusal of a tenant at its job limit.
+
+    Raises `Overloaded` where the time limit of the request is over: nothing was stored, and storing takes more time.
+    """
+    if is_time_over():
+        raise Overloaded("the checks took too long; try again", retry_after_s=1)
     try:
         submitted = await api.journal.run(journal.submit(checked, api.limits))
     except TooManyJobs as error:

@@ -25,6 +25,7 @@ from penstock.workers.attempts import BEAT_S
 from tests.chaos import waits
 from tests.chaos.checker import PATIENCE_S, check
 from tests.chaos.clients import Client, join_all, submit_all, watch_until_over
+from tests.chaos.crowd import submit_from_a_crowd
 from tests.chaos.history import History, Wanted
 from tests.chaos.leftovers import collect
 from tests.chaos.processes import Death, Fleet
@@ -93,9 +94,13 @@ class Arena:
         """Let clients begin to submit jobs, and one to look at all of them again and again."""
         until = time.monotonic() + self.patience_s
         self._clients += submit_all(self.fleet.url, self.history, jobs, threads=threads, until=until, **options)
-        if self._watcher is None:
-            self._finishing.clear()
-            self._watcher = self._start_watcher(until)
+        self._look_until(until)
+
+    def submit_from_a_crowd(self, jobs: Sequence[Wanted], *, clients: int) -> None:
+        """As `submit`, from many clients, which have a process of their own."""
+        until = time.monotonic() + self.patience_s
+        self._clients.append(submit_from_a_crowd(self.fleet.url, self.history, jobs, clients=clients, until=until))
+        self._look_until(until)
 
     def cancel(self, ids: Sequence[str]) -> threading.Thread:
         """Let a client cancel jobs, in a random order, each once it was accepted or soon after."""
@@ -141,6 +146,12 @@ class Arena:
         with suppress(RedisError), Redis.from_url(self.valkey.url) as client:
             return bool(client.exists("penstock:alive"))
         return False
+
+    def _look_until(self, until: float) -> None:
+        """Let a client look at all jobs again and again, if none does."""
+        if self._watcher is None:
+            self._finishing.clear()
+            self._watcher = self._start_watcher(until)
 
     def _start_watcher(self, until: float) -> threading.Thread:
         watcher = threading.Thread(target=self._watch, args=(until,), name="watcher")

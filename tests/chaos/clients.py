@@ -23,6 +23,19 @@ LOOK_EVERY_S = 0.3
 JOBS_A_SECOND = 4000
 
 
+def submission(wanted: Wanted) -> dict[str, Any]:
+    """Return the body of a job's submission."""
+    body: dict[str, Any] = {"model": "chaos", "input": dict(wanted.input), "priority": wanted.priority}
+    if wanted.webhook is not None:
+        body["webhook"] = {"url": wanted.webhook}
+    return body
+
+
+def pause_s(status: int) -> float:
+    """Return the seconds before a submission is repeated: fewer than the API asks for, because the test is short."""
+    return 0.05 if status == 0 else 0.2
+
+
 class Client:
     """One client with a connection of its own, writing down everything in the history."""
 
@@ -38,9 +51,7 @@ class Client:
 
     def submit(self, wanted: Wanted, *, until: float) -> bool:
         """Submit a job under its own id until it is accepted; False when the time is over."""
-        body: dict[str, Any] = {"model": "chaos", "input": dict(wanted.input), "priority": wanted.priority}
-        if wanted.webhook is not None:
-            body["webhook"] = {"url": wanted.webhook}
+        body = submission(wanted)
         while time.monotonic() < until:
             answer, job = self.ask("submit", wanted.id, "PUT", f"/v1/jobs/{wanted.id}", body)
             if job is not None:
@@ -48,7 +59,7 @@ class Client:
                 return True
             if answer.status not in self._again:
                 raise AssertionError(f"submit {wanted.id} was refused for good: {answer}")
-            threading.Event().wait(0.05 if answer.status == 0 else 0.2)  # sooner than asked: the test is short
+            threading.Event().wait(pause_s(answer.status))
         return False
 
     def cancel(self, job_id: str, *, until: float) -> bool:

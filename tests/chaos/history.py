@@ -85,6 +85,8 @@ class History:
         #: Jobs whose submit was answered 2xx, and those that somebody saw end.
         self.accepted: set[str] = set()
         self.over: set[str] = set()
+        #: The longest time, in seconds, for which the event loop of a `Crowd` stood still.
+        self.client_lag_s = 0.0
         #: Set when every wanted job was seen to end.
         self.all_over = threading.Event()
         self._lock = threading.Lock()

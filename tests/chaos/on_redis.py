@@ -94,9 +94,9 @@ def valkey_hangs(run: Run) -> Summary:
     """SIGSTOP of Valkey while many submit: nobody waits longer than the API's patience, and all jobs go on after it."""
     count, hangs, submitters = run.pick(200, 3000), run.pick(1, 8), 60
     begun = time.monotonic()
-    with run.arena() as arena, probing(arena.fleet.url, arena.history) as probe:
+    with run.arena(proxied=False) as arena, probing(arena.fleet.url, arena.history) as probe:
         for _ in range(hangs):
-            arena.submit(jobs(count // hangs, arena.receiver), threads=submitters)
+            arena.submit_from_a_crowd(jobs(count // hangs, arena.receiver), clients=submitters)
             accepted = len(arena.history.accepted)
             arena.until(lambda accepted=accepted: len(arena.history.accepted) > accepted, within_s=arena.patience_s)
             refused = probe.refused
@@ -109,6 +109,7 @@ def valkey_hangs(run: Run) -> Summary:
         return run.done(
             "valkey_hangs", arena, begun, hangs=hangs, submitters=submitters, refused=len(waits_s),
             refusal_p50_s=f"{percentile(waits_s, 0.5):.3f}", refusal_max_s=f"{max(waits_s):.1f}",
+            client_lag_max_s=f"{arena.history.client_lag_s:.1f}",
         )  # fmt: skip
 
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.api.admission.concurrency import MAX_CONCURRENT
+from penstock.api.admission.turnstile import Arrival, Turnstile
+from penstock.api.connection import LONGEST_WAIT_S
 from penstock.api.protocol import MAX_HELD_BYTES
-from tests.integration.test_admission import JOB, crowd, key_of
-from tests.support.api_server import listening
+from tests.integration.test_admission import JOB, crowd, key_of, services
+from tests.support.api_server import Server, listening
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
+
+#: Status, headers and body of a response.
+Answer: TypeAlias = tuple[int, dict[str, str], bytes]
 
 
 class Wire:
@@ -114,6 +122,67 @@ async def test_a_burst_is_accepted_though_few_pass_at_once(valkey: ValkeyProcess
         assert {(await wire.read())[0] for wire in wires} == {202}
         for wire in wires:
             wire.writer.close()
+
+
+class ShutTurnstile(Turnstile):
+    """A turnstile that holds all submissions until somebody answers them."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop().call_soon)
+        self.held: list[Arrival] = []
+
+    def admit(self, arrival: Arrival) -> None:
+        """Hold a submission."""
+        self.held.append(arrival)
+
+
+@asynccontextmanager
+async def held_at_the_door(server: Server, for_s: float) -> AsyncIterator[list[asyncio.Task[Answer]]]:
+    """Hold submissions of both ways at the door, and answer them; give the tasks that read the responses."""
+    ways = (request(), request(method="PUT", path=f"/v1/jobs/{uuid.uuid4()}"))
+    server.door.turnstile = turnstile = ShutTurnstile()
+    wires = [Wire(*await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)) for _ in ways]
+    for wire, each in zip(wires, ways, strict=True):
+        wire.writer.write(each)
+    async with asyncio.timeout(60):
+        while len(turnstile.held) < len(ways):
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(for_s)  # what the clients wait for
+    answers = [asyncio.create_task(wire.read()) for wire in wires]
+    for arrival in turnstile.held:
+        arrival.answer()
+    yield answers
+    await asyncio.gather(*answers)
+    for wire in wires:
+        wire.writer.close()
+
+
+async def test_the_time_at_the_door_counts_in_the_time_in_line(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    """Without it, a client waits at the door, and then in line for as long as one that has just come."""
+    async with serving(valkey.url, tmp_path) as service, listening(service) as server, AsyncExitStack() as places:
+        for _ in range(MAX_CONCURRENT):
+            await places.enter_async_context(services(service).concurrency.acquire("other"))
+        async with held_at_the_door(server, LONGEST_WAIT_S * 0.8) as answers:
+            whole_line = asyncio.create_task(asyncio.sleep(LONGEST_WAIT_S))
+            await asyncio.wait([asyncio.gather(*answers), whole_line], return_when=asyncio.FIRST_COMPLETED)
+            assert not whole_line.done()
+            whole_line.cancel()
+            for answer in answers:
+                assert is_overload(answer.result())
+
+
+async def test_a_submission_that_has_waited_at_the_door_for_too_long_is_refused_there(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    async with serving(valkey.url, tmp_path) as service, listening(service) as server:
+        async with held_at_the_door(server, LONGEST_WAIT_S) as answers:
+            assert [is_overload(await answer) for answer in answers] == [True, True]
+        assert (await service.http.get("/v1/jobs")).json()["jobs"] == []
+
+
+def is_overload(answer: Answer) -> bool:
+    status, headers, body = answer
+    return (status, headers["retry-after"], json.loads(body)["code"]) == (503, "1", "overloaded")
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/batches"])

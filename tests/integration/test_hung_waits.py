@@ -11,12 +11,15 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.errors import RedisUnavailable
-from penstock.patience import LEAST_TIMEOUT_S, one_patience
+from penstock.api.routes.jobs import submit_checked
+from penstock.api.services import Services
+from penstock.errors import Overloaded, RedisUnavailable
+from penstock.patience import LEAST_TIMEOUT_S, after_waiting, is_time_over, one_patience
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore
 from penstock.storage.redis.scripts import TIMEOUT_S
 from tests.chaos.proxy import Mode, Proxy
+from tests.support.bare_store import submission
 from tests.support.service import assert_problem, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
 
@@ -65,14 +68,18 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
             await jobs.close()
 
 
-@pytest.mark.parametrize("waited_s", [TIMEOUT_S - 1, 60.0])
-async def test_the_time_in_line_counts_in_the_time_limit(own: ValkeyProcess, waited_s: float) -> None:
+@pytest.mark.parametrize(
+    ("before_s", "waited_s"), [(0.0, TIMEOUT_S - 1), (0.0, 60.0), (TIMEOUT_S - 1, 0.0), (1.0, 1.3)]
+)
+async def test_the_time_at_the_door_and_in_line_counts_in_the_time_limit(
+    own: ValkeyProcess, before_s: float, waited_s: float
+) -> None:
     jobs = AsyncJobStore.open(own.url)
     try:
         await jobs.run(records.ping())
         with own.hanging():
             begun_s = time.monotonic()
-            with one_patience(waited_s), pytest.raises(RedisUnavailable):
+            with after_waiting(before_s), one_patience(waited_s), pytest.raises(RedisUnavailable):
                 await jobs.run(records.ping())
             assert time.monotonic() - begun_s >= LEAST_TIMEOUT_S
             others = await asyncio.gather(*(jobs.run(records.ping()) for _ in range(20)), return_exceptions=True)
@@ -123,3 +130,17 @@ async def test_a_submission_is_refused_in_time_when_each_of_its_calls_is_answere
             listed = (await service.http.get("/v1/jobs")).json()["jobs"]
             assert len(listed) == 2
             assert sum(path.endswith(job["id"]) for job in listed) == 1
+
+
+async def test_a_submission_whose_time_is_over_is_refused_before_anything_is_stored(
+    own: ValkeyProcess, tmp_path: Path
+) -> None:
+    async with serving(own.url, tmp_path / "data") as service:
+        api: Services = service.app.state.services
+        with one_patience(60.0):
+            assert not is_time_over()  # its turn has just come
+            await asyncio.sleep(LEAST_TIMEOUT_S)
+            with pytest.raises(Overloaded) as caught:
+                await submit_checked(api, submission(str(uuid.uuid4()), model="echo"))
+        assert caught.value.retry_after_s == 1
+        assert (await service.http.get("/v1/jobs")).json()["jobs"] == []

@@ -87,6 +87,64 @@ def test_a_refused_submission_that_has_waited_is_answered_before_newer_ones() ->
     assert loop.answered == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
+def test_old_refusals_have_a_share_of_slow_turns_and_newer_ones_have_not() -> None:
+    slow_s = OLD_S / 3
+    loop = Loop(refused=set(range(300)))
+    turnstile = loop.turnstile()
+    for number in range(200):
+        turnstile.admit(Submission(number, loop, ANSWER_S))
+    for _ in range(2):
+        loop.now_s += slow_s  # other programs have the processor
+        loop.turn()
+    assert len(loop.answered) == 9
+    loop.now_s += slow_s
+    for number in range(200, 220):
+        turnstile.admit(Submission(number, loop, ANSWER_S))
+    loop.turn()
+    assert set(range(200)) <= set(loop.answered)  # they take 24 ms of the turn's 500
+    assert len(loop.answered) <= 200 + 2 * 3
+
+
+def test_old_submissions_pass_in_slow_turns_though_each_takes_a_whole_share() -> None:
+    loop = Loop()
+    turnstile = loop.turnstile()
+    for number in range(100):
+        turnstile.admit(Submission(number, loop, 3 * ANSWER_S))
+    assert len(loop.answered) == 1
+    loop.now_s += OLD_S
+    loop.turn()
+    assert loop.answered == list(range(1 + MAX_PASSING))
+
+
+def test_few_pass_in_a_turn_of_those_that_are_not_refused_any_more() -> None:
+    loop = Loop(refused=set(range(100)))
+    turnstile = loop.turnstile()
+    for number in range(100):
+        turnstile.admit(Submission(number, loop, ANSWER_S))
+    loop.turn()  # all are known to be refused
+    answered = len(loop.answered)
+    loop.now_s += OLD_S
+    loop.refused.clear()
+    while loop.soon:
+        before = len(loop.answered)
+        loop.turn()
+        assert len(loop.answered) - before <= MAX_PASSING
+    assert answered < len(loop.answered) == 100
+
+
+def test_old_refusals_leave_most_of_the_time_to_others() -> None:
+    loop = Loop(refused=set(range(5000)))
+    turnstile = loop.turnstile()
+    for number in range(5000):
+        turnstile.admit(Submission(number, loop, ANSWER_S))
+    while loop.soon:
+        begun_s = loop.now_s
+        loop.now_s += 0.01  # the other work of a turn
+        loop.turn()
+        assert loop.now_s - begun_s <= 0.014
+    assert loop.now_s > OLD_S
+
+
 def test_a_flood_that_is_refused_delays_no_other_submission() -> None:
     loop = Loop(refused=set(range(100)))
     turnstile = loop.turnstile()
