@@ -1,10 +1,9 @@
 """The short way of a plain submission: `POST /v1/jobs` with one small body, past FastAPI's routes and our middlewares.
 
-They cost more than the job itself: 2 ms of processor time. A submission may wait for the end of its job (`Prefer`).
-The short way makes the same checks in the same order with
-the same functions, and gives the same answers (`tests/integration/test_short_way.py` compares both). Every other
-request goes the long way: with a query, a repeated or a special header, a key that needs a look-up, a large body, or
-a trace.
+They cost more than the job itself: 2 ms of processor time. The short way makes the same checks in the same order with
+the same functions, and gives the same answers (`tests/integration/test_short_way.py` compares both). A submission may
+wait for the end of its job (`Prefer`). Every other request goes the long way: with a query, a repeated or a special
+header, a key that needs a look-up, a large body, or a trace.
 """
 
 from __future__ import annotations

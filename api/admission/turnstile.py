@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Protocol
 
 #: Seconds of each turn of the event loop that decisions and refusals may take.
@@ -20,6 +21,8 @@ OLD_S = 1.5
 #: Part of the time between two turns that old submissions may take. Where other programs take the processors, turns
 #: become 100 times longer, and `SHARE_S` of each would let clients wait for 15 s.
 OLD_SHARE = 0.25
+#: Seconds of one turn that they may take at most: a turn after an idle minute is long as well.
+MAX_OLD_SHARE_S = 0.25
 
 
 class Arrival(Protocol):
@@ -65,7 +68,7 @@ class Turnstile:
     def _turn(self) -> None:
         self._is_scheduled, self._spent_s, self._passed = False, 0.0, 0
         before_s, self._turned_s = self._turned_s, self._clock()
-        self._old_share_s = max(SHARE_S, OLD_SHARE * (self._turned_s - before_s))
+        self._old_share_s = max(SHARE_S, min(OLD_SHARE * (self._turned_s - before_s), MAX_OLD_SHARE_S))
         if self._arrived or self._refused:
             self._work()
 
@@ -82,14 +85,17 @@ class Turnstile:
                 self._passed += 1
                 arrival.answer()
             self._spent_s = self._clock() - begun_s
+        passing: list[tuple[float, Arrival]] = []
         while self._refused and self._has_time(self._refused):
             is_old = self._refused[0][0] <= self._clock()
             old_s, arrival = self._refused.popleft() if is_old else self._refused.pop()
             if arrival.is_refused:
                 arrival.answer()
             else:  # it passes in a later turn: hundreds at once would make a turn of seconds
-                self._arrived.appendleft((old_s, arrival))
+                passing.append((old_s, arrival))
             self._spent_s = self._clock() - begun_s
+        if passing:
+            self._arrived = deque(sorted([*passing, *self._arrived], key=itemgetter(0)))
 
     def _has_time(self, waiting: deque[tuple[float, Arrival]]) -> bool:
         """Return True where something is left of this turn's share for those who wait."""

@@ -382,7 +382,7 @@ def raise_recent_refusal(api: Services, tenant: str) -> None:
 async def submit_checked(api: Services, checked: Submission) -> Submitted:
     """Submit a checked submission; remember the refusal of a tenant at its job limit.
 
-    Raises `Overloaded` where the time limit of the request is over: nothing was stored, and storing takes more time.
+    Raises `Overloaded` where the time limit of the request is over: no job was stored, and storing one takes more time.
     """
     if is_time_over():
         raise Overloaded("the checks took too long; try again", retry_after_s=1)

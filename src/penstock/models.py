@@ -536,7 +536,7 @@ def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
 
 #: Marks of the schemas that were looked at lately, with the schema, by its identity.
 _MARKED: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = {}
-_MAX_MARKED = 200
+_MAX_MARKED = 1000
 
 
 def _mentions(schema: Mapping[str, Any], mark: str) -> bool:

@@ -48,13 +48,12 @@ def one_patience(waited_s: float = 0.0) -> Iterator[None]:
     """Let this task's calls to Redis inside the block share one time limit, `REQUEST_S` from the start of the block.
 
     Without it, each call of a request could wait for a time-out of its own. The time between calls counts. `waited_s`,
-    the seconds that the client waited in line, and those of `after_waiting` count as well, and also shorten the limit
-    of each single call. A block inside another one shares the limit of the outer one.
+    the seconds that the client waited before, count as well, and also shorten the limit of each single call. A block
+    inside another one shares the limit of the outer one.
     """
     if _patience.get() is not None:
         yield
         return
-    waited_s += waited_before_s()
     now_s = time.monotonic()
     begun_s = now_s - waited_s
     token = _patience.set(_Patience(begun_s, waited_s, max(begun_s + REQUEST_S, now_s + LEAST_TIMEOUT_S)))

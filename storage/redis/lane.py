@@ -43,9 +43,10 @@ class _Line:
 
     def call(self, *words: str | int) -> asyncio.Future[Any]:
         """Write a command; return the future of its reply."""
+        command = packed(words)  # an error of it leaves nobody in the line
         answer = self._loop.create_future()
         self._waiting.append(answer)
-        self._unsent.append(packed(words))
+        self._unsent.append(command)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         return answer

@@ -71,7 +71,8 @@ class BatchingEngine:
         self._batches = 0
         #: Prompts in the latest batch, by model.
         self._batch_sizes: dict[str, int] = {}
-        #: Prompts that the batch lacks for which the scheduler collects; 0 while it does not collect.
+        #: The bucket for whose batch the scheduler collects, and the prompts that it lacks; 0 if a cost bounds it too.
+        self._collected: Bucket | None = None
         self._lacking = 0
         #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
@@ -280,7 +281,7 @@ class BatchingEngine:
             if error:
                 run.end(error)
             run.no_more_prompts()
-            if self._lacking:
+            if self._collected:
                 self._work.ring()  # the batch may have nobody to wait for
 
     def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
@@ -295,7 +296,7 @@ class BatchingEngine:
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                if self._lacking > 1 and run.wants_prompts:
+                if self._lacking > 1 and item.bucket == self._collected and run.wants_prompts:
                     self._lacking -= 1  # the batch waits for more in any case
                 else:
                     self._work.ring()
@@ -359,9 +360,11 @@ class BatchingEngine:
                     collect_until = 0.0
                     self._work.wait(wakes=self._wakes)
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
-                    self._lacking = batch.bucket.limit().prompts - len(batch.picks)
+                    limit = batch.bucket.limit()
+                    by_number = limit.cost == limit.begin == inf
+                    self._collected, self._lacking = batch.bucket, by_number * (limit.prompts - len(batch.picks))
                     self._work.wait(left_s, wakes=self._wakes)
-                    self._lacking = 0
+                    self._collected, self._lacking = None, 0
                 else:
                     items = self._take_batch(batch, runs)
                     break

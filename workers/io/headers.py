@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from penstock.workers.io.values import Views
@@ -23,8 +24,9 @@ class Header:
 
     @property
     def _repeatable(self) -> bool:
-        """True if messages can share the plain values: a list would be the same one in all of them."""
-        return not any(isinstance(value, list | dict) for value in self.plain.values())
+        """True if messages can share the values: a list would be the same one in all of them."""
+        own = (value for name, value in self.fields.items() if name not in ("plain", "arrays"))
+        return not any(isinstance(value, list | dict) for value in chain(own, self.plain.values()))
 
 
 class Headers:

@@ -142,7 +142,7 @@ class Lender:
 
 
 class _Use(weakref.ref[Any]):
-    """The use of a segment, until nothing refers to its view any more. A `weakref.finalize` that costs a third."""
+    """The use of a segment, until nothing refers to its view any more. It costs a third of a `weakref.finalize`."""
 
     __slots__ = ("number",)
 

@@ -8,7 +8,6 @@ import os
 import stat
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
 from penstock.workers.io.media_answers import fill_asked
 from penstock.workers.io.output_groups import OutputGroups, joined
-from penstock.workers.io.prompt_groups import prompts_of
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
 from penstock.workers.software import checked_software
@@ -48,7 +46,7 @@ _MAX_ARTIFACTS = 1000
 _FINAL_KINDS = frozenset({"result", "failed"})
 
 #: Prompts that a process makes ahead, at most, and their bytes, also as a share of its memory; one whatever its size.
-MAX_AHEAD, AHEAD_BYTES, AHEAD_SHARE = 16, 3 * 2**20, 16
+MAX_AHEAD, AHEAD_BYTES, AHEAD_SHARE = 16, 4 * 2**20, 16
 
 LOADING, READING, WRITING = "loading the processor", "reading the input", "making the result"
 
@@ -260,8 +258,6 @@ class RemotePrompts:
         self._channel = channel
         self._limits = limits
         self._drawing = threading.Lock()
-        #: Prompts that came together and are not taken yet.
-        self._here: deque[Prompt] = deque()
         #: Prompts that were asked for and have not come, and bytes of the largest one so far.
         self._asked = 0
         self._largest_bytes: int | None = None
@@ -288,23 +284,24 @@ class RemotePrompts:
         self._channel.shut()
         with self._drawing:
             self._channel.close()
-            self._here.clear()
 
     def _next(self) -> Prompt:
-        if not self._here:
-            self._ask()
-            message = receive(self._process, self._channel, self._limits, READING)
-            self._here.extend(prompts_of(message))
-            if not self._here:
-                self._asked = 0
+        self._ask()
+        message = receive(self._process, self._channel, self._limits, READING)
+        kind = message.kind
+        self._asked = self._asked - 1 if kind == "prompt" else 0
+        match kind, message.header:
+            case "prompt", {"cost": int(cost)}:
+                self._largest_bytes = max(message.size_bytes, self._largest_bytes or 0)
+                self._ask()  # the process makes the next prompts while the engine computes this one
+                return Prompt(message.data, cost)
+            case "end", _:
                 raise StopIteration
-            self._asked = max(0, self._asked - len(self._here))
-            self._largest_bytes = max(message.size_bytes // len(self._here), self._largest_bytes or 0)
-            self._ask()  # the process makes the next prompts while the engine computes these
-        return self._here.popleft()
+            case _:
+                raise ProcessorFailed("the processor's process sent an invalid message instead of a prompt")
 
     def _ask(self) -> None:
-        """Ask for prompts unless some are still to come: the process sends them as soon as it has made them."""
+        """Ask for prompts unless some are still to come: the process sends each as soon as it has made it."""
         if self._asked:
             return
         count = prompts_ahead(self._largest_bytes, self._process.memory.max_bytes)

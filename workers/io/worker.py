@@ -26,7 +26,6 @@ from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
 from penstock.workers.io.output_groups import separated
-from penstock.workers.io.prompt_groups import PromptSender
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, first_half
@@ -193,20 +192,25 @@ class IOWorker:
 
     def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
         """Send as many prompts as each request asks for, until the end or until the worker closes the channel."""
-        sender = PromptSender(channel)
         try:
             while True:
                 count = channel.receive().header["count"]
                 try:
-                    _send_next(channel, sender, prompts, count)
+                    self._send_next(channel, prompts, count)
                 except Disconnected:
                     raise
                 except BaseException as error:
                     self._report(channel, error)
         except Disconnected:
             _close(prompts)
-        finally:
-            sender.end()
+
+    def _send_next(self, channel: Channel, prompts: Iterator[Prompt], count: int) -> None:
+        for _ in range(count):
+            prompt = next(prompts, None)
+            if prompt is None:
+                channel.send("end")
+                return
+            channel.send("prompt", prompt.data, cost=prompt.cost)
 
     def _outputs(self) -> Iterator[Output]:
         while True:
@@ -310,21 +314,6 @@ def ask(channel: Channel, expected: str, kind: str, **fields: Any) -> Message:
     if message.kind != expected:
         raise JobStopped
     return message
-
-
-def _send_next(channel: Channel, sender: PromptSender, prompts: Iterator[Prompt], count: int) -> None:
-    """Send so many prompts, or the end of all; those that were made before an error are sent before it is raised."""
-    sender.begin()
-    try:
-        for left in range(count - 1, -1, -1):
-            prompt = next(prompts, None)
-            if prompt is None:
-                break
-            sender.add(prompt, more=left > 0)
-    finally:
-        sender.pause()
-    if prompt is None:
-        channel.send("end")
 
 
 def _again(first: list[Prompt], others: Iterator[Prompt]) -> Iterator[Prompt]:

@@ -126,7 +126,7 @@ def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
     """Have the threads of a pass sleep while they wait for each other, unless the environment says how they wait.
 
     OpenMP reads this when torch is imported. A thread that spins takes its processor from the API, Redis and IO
-    processes, and while the other one waits for these, it spins for nothing: three quarters of a small network's
+    processes, and while another thread waits for a processor, it spins for nothing: three quarters of a small network's
     processor time on a busy machine (decision 103).
     """
     if not any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):

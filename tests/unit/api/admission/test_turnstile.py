@@ -130,6 +130,7 @@ def test_few_pass_in_a_turn_of_those_that_are_not_refused_any_more() -> None:
         loop.turn()
         assert len(loop.answered) - before <= MAX_PASSING
     assert answered < len(loop.answered) == 100
+    assert loop.answered[answered:] == sorted(loop.answered[answered:])
 
 
 def test_old_refusals_leave_most_of_the_time_to_others() -> None:

@@ -213,8 +213,9 @@ def test_the_error_of_a_ready_prompt_is_raised_and_nothing_is_computed(engine: B
     assert not batches
 
 
+@pytest.mark.parametrize("bounds", [{"max_batch": 4}, {"max_batch": 8, "max_batch_cost": 4}])
 def test_a_batch_that_collects_goes_when_it_is_full_or_no_more_prompts_come(
-    engine: BatchingEngine, monkeypatch: pytest.MonkeyPatch
+    engine: BatchingEngine, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
 ) -> None:
     """The scheduler is not woken for each prompt: it must still be woken for the last one."""
     monkeypatch.setattr(engine_module, "COLLECT_S", 100 * WAIT_S)
@@ -224,22 +225,32 @@ def test_a_batch_that_collects_goes_when_it_is_full_or_no_more_prompts_come(
         batches.append(values(states))
         permits(states)
 
-    drawn = [threading.Semaphore(0) for _ in range(8)]
+    may_come = [threading.Event() for _ in range(8)]
+    asked = [threading.Event() for _ in range(8)]
 
     def prompts() -> Iterator[Prompt]:
         for number, prompt in enumerate(numbers(range(8))):
-            assert drawn[number].acquire(timeout=WAIT_S)
+            asked[number].set()
+            assert may_come[number].wait(WAIT_S)
             yield prompt
 
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(run_all, engine, a_model(max_batch=4, on_step=on_step), prompts())
-        drawn[0].release()
+        outputs = engine.run(a_model(**bounds, on_step=on_step), prompts(), check=never)
+        first = pool.submit(next, outputs)
+        may_come[0].set()
         permits.wait()
-        permits.allow(1)  # the next batch collects
-        for number in range(1, 8):
-            drawn[number].release()
+        may_come[1].set()
+        assert asked[2].wait(WAIT_S)  # one prompt waits at the end of the first batch: the next one collects
+        permits.allow(1)
+        assert first.result(WAIT_S).data["x"][0] == 0
+        for event in may_come[2:5]:
+            event.set()
+        permits.wait()  # it is full, and goes
+        for event in may_come[5:]:
+            event.set()
+        others = pool.submit(list, outputs)
         permits.allow(2)
-        assert job.result(WAIT_S) == list(range(8))
+        assert [output.data["x"][0] for output in others.result(WAIT_S)] == list(range(1, 8))
     assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]]
 
 

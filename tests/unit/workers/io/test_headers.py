@@ -29,6 +29,11 @@ def test_values_of_any_size_are_parsed_for_each_message(plain: dict[str, Any]) -
     assert headers.parse(text(plain)) is not headers.parse(text(plain))
 
 
+def test_lists_among_the_fields_are_parsed_for_each_message() -> None:
+    headers = Headers()
+    assert headers.parse(text({}, costs=[1])) is not headers.parse(text({}, costs=[1]))
+
+
 def test_a_broken_header_is_never_remembered() -> None:
     headers = Headers()
     for _ in range(2):
