@@ -42,7 +42,7 @@ from penstock.errors import (
 )
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
-from penstock.patience import is_time_over, one_patience
+from penstock.patience import may_store, one_patience
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
@@ -382,10 +382,11 @@ def raise_recent_refusal(api: Services, tenant: str) -> None:
 async def submit_checked(api: Services, checked: Submission) -> Submitted:
     """Submit a checked submission; remember the refusal of a tenant at its job limit.
 
-    Raises `Overloaded` where the time limit of the request is over: no job was stored, and storing one takes more time.
+    Raises `Overloaded` where the client has waited too long in line: no job was stored yet, and storing takes time.
     """
-    if is_time_over():
-        raise Overloaded("the checks took too long; try again", retry_after_s=1)
+    if not may_store():
+        await api.jobs.run(records.ping())  # a Redis that hangs is the reason
+        raise Overloaded("the turn came too late; try again", retry_after_s=1)
     try:
         submitted = await api.journal.run(journal.submit(checked, api.limits))
     except TooManyJobs as error:

@@ -10,17 +10,19 @@ from dataclasses import dataclass
 
 #: Seconds after the start of a request at which its calls must have ended.
 REQUEST_S = 4.0
+#: Most seconds that a client may have waited in line before its job is stored. The catalogue, the reservation, the put
+#: and the confirmation after it then end within 5 s, unless the object store or the event loop is slow.
+STORABLE_S = 2.5
 #: Seconds that each call may take at least, however long its request has lasted.
 LEAST_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """The start of a request and its end (monotonic seconds), and the seconds that its client waited in line."""
+    """The start of a request (monotonic seconds), and the seconds that its client waited in line."""
 
     begun_s: float
     waited_s: float
-    end_s: float
 
 
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
@@ -54,22 +56,17 @@ def one_patience(waited_s: float = 0.0) -> Iterator[None]:
     if _patience.get() is not None:
         yield
         return
-    now_s = time.monotonic()
-    begun_s = now_s - waited_s
-    token = _patience.set(_Patience(begun_s, waited_s, max(begun_s + REQUEST_S, now_s + LEAST_TIMEOUT_S)))
+    token = _patience.set(_Patience(time.monotonic() - waited_s, waited_s))
     try:
         yield
     finally:
         _patience.reset(token)
 
 
-def is_time_over() -> bool:
-    """Return True where the time limit of this task's request is over: nothing new may begin for it.
-
-    A request that waited in line for longer than its limit still has `LEAST_TIMEOUT_S`.
-    """
+def may_store() -> bool:
+    """Return False where the client of this task's request waited for more than `STORABLE_S`: it is to come again."""
     patience = _patience.get()
-    return patience is not None and time.monotonic() > patience.end_s
+    return patience is None or patience.waited_s <= STORABLE_S
 
 
 def limit_s(longest_s: float) -> float:
