@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.display import out
 from penstock.cli.options import Data
+from penstock.openmp import let_threads_sleep
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -120,17 +120,6 @@ def keeper(supervisor: Supervisor = 0) -> None:
 
     await_durable_redis(settings)
     raise typer.Exit(run(settings))
-
-
-def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
-    """Have the threads of a pass sleep while they wait for each other, unless the environment says how they wait.
-
-    OpenMP reads this when torch is imported. A thread that spins takes its processor from the API, Redis and IO
-    processes, and while another thread waits for a processor, it spins for nothing: three quarters of a small network's
-    processor time on a busy machine (decision 103).
-    """
-    if not any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
-        environment["OMP_WAIT_POLICY"] = "passive"
 
 
 def _process(supervisor: int, **given: Any) -> Settings:

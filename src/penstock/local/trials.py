@@ -27,6 +27,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.local.precision import WITH_DTYPE
 from penstock.local.tuning import Candidate, Space, Trial, batch_sizes, thread_counts, tile_sizes, tuned
 from penstock.models import Model
+from penstock.openmp import let_threads_sleep
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
 from penstock.workers.engine.engine import BatchingEngine
@@ -110,6 +111,7 @@ def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes:
     """
     order = {"model": tuned(model, candidate).model_dump(mode="json"), "candidate": asdict(candidate)}
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(candidate.threads))
+    let_threads_sleep(environment)  # as in a worker
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock.local.trials"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ import httpx
 import structlog
 
 from penstock.errors import ModelServerFailed, ModelUnavailable
+from penstock.openmp import as_given
 from penstock.processors.base import Output
 from penstock.processors.openai.options import ServerOptions
 from penstock.workers.engine.openai_server.client import Asked, Server
@@ -42,9 +43,8 @@ _KEPT_BYTES = 64 * 1024
 _PATH_BYTES = 100
 #: Parent of the folder where paths below the folder for temporary files are longer.
 _SHORT = "/tmp"  # noqa: S108
-#: Beginnings of names of variables that the server does not get: settings and credentials of the worker, and how the
-#: threads of its passes wait.
-_KEPT_BACK = ("PENSTOCK_", "AWS_", "OMP_WAIT_POLICY")
+#: Beginnings of names of variables that the server does not get: settings and credentials of the worker.
+_KEPT_BACK = ("PENSTOCK_", "AWS_")
 #: Variables of the server: the model's files are here, so it needs no network.
 _VARIABLES = {
     "HF_HUB_OFFLINE": "1", "VLLM_CONFIGURE_LOGGING": "1", "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1",
@@ -233,7 +233,7 @@ def environment(start_timeout_s: float) -> dict[str, str]:
 
     vLLM has a limit of its own for the start of its engine, which must not be the shorter one.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
+    kept = {name: value for name, value in as_given(os.environ).items() if not name.startswith(_KEPT_BACK)}
     own = {"VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(start_timeout_s)), MARK: "1", WORKER: str(os.getpid())}
     return {**kept, **_VARIABLES, **own}
 

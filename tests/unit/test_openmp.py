@@ -1,4 +1,4 @@
-"""The commands that run the processes of the service."""
+"""How the threads of a pass wait for each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from penstock.cli.processes import let_threads_sleep
+from penstock.openmp import as_given, let_threads_sleep
 
 #: Does what `penstock worker` does before it imports torch. OpenMP then shows its settings.
 WORKER = """
 import os, sys
-from penstock.cli.processes import let_threads_sleep
+from penstock.openmp import let_threads_sleep
 let_threads_sleep(os.environ)
 assert "torch" not in sys.modules
 import torch
@@ -34,4 +34,11 @@ def test_the_threads_of_a_pass_sleep_while_they_wait() -> None:
 def test_a_choice_of_the_environment_counts(name: str) -> None:
     chosen = {name: "active"}
     let_threads_sleep(chosen)
-    assert chosen == {name: "active"}
+    assert chosen == as_given(chosen) == {name: "active"}
+
+
+def test_another_program_does_not_get_what_was_set_here() -> None:
+    environment = {"PATH": "/bin"}
+    let_threads_sleep(environment)
+    assert environment["OMP_WAIT_POLICY"] == "passive"
+    assert as_given(environment) == {"PATH": "/bin"}
