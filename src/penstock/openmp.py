@@ -1,4 +1,4 @@
-"""How the threads of a forward pass wait for each other on a CPU: a setting of OpenMP (decision 103)."""
+"""The wait of a pass's threads for each other on a CPU: a setting of OpenMP (decision 103)."""
 
 from __future__ import annotations
 

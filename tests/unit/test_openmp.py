@@ -1,4 +1,4 @@
-"""How the threads of a pass wait for each other."""
+"""The wait of a pass's threads for each other."""
 
 from __future__ import annotations
 
