@@ -73,7 +73,7 @@ onLost(() => { leave.abort(); begin(); });
 addEventListener("hashchange", async () => {
   if (location.hash === "#main") return;
   if (session.key) await show();
-  main.focus({ preventScroll: true });
+  if (!main.contains(document.activeElement)) main.focus({ preventScroll: true }); // else the reader was faster than the view's last part
   scrollTo(0, 0);
 });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
