@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.processors.base import Output, Prompt, Value
+from penstock.processors.base import Output, Value
 
 #: Outputs of one message, their arrays, and bytes of these, at most. A single output has a message, whatever it is.
 MAX_OUTPUTS, MAX_ARRAYS, MAX_BYTES = 16, 64, 256 * 1024
@@ -74,22 +74,17 @@ class OutputGroups:
         return held or next(self.outputs, None)
 
 
-def joined(group: Sequence[Output | Prompt]) -> dict[str, Value]:
-    """Return the values of outputs or prompts as those of one message."""
-    return {f"{at} {name}": value for at, each in enumerate(group) for name, value in each.data.items()}
+def joined(outputs: Sequence[Output]) -> dict[str, Value]:
+    """Return the values of a group as those of one message."""
+    return {f"{at} {name}": value for at, output in enumerate(outputs) for name, value in output.data.items()}
 
 
-def parted(data: Mapping[str, Value], count: int) -> list[dict[str, Value]]:
-    """Return the values of each output or prompt of a message; raise `ValueError` or `IndexError` for other names."""
-    values: list[dict[str, Value]] = [{} for _ in range(count)]
+def separated(data: Mapping[str, Value], partial: Sequence[bool]) -> Iterator[Output]:
+    """Yield the outputs of a message; `partial` has a value for each. Other names: `ValueError`, `IndexError`."""
+    values: list[dict[str, Value]] = [{} for _ in partial]
     for name, value in data.items():
         at, _, own = name.partition(" ")
         if not at.isdecimal():
             raise ValueError(f"a value without its place: {name!r}")
         values[int(at)][own] = value
-    return values
-
-
-def separated(data: Mapping[str, Value], partial: Sequence[bool]) -> Iterator[Output]:
-    """Yield the outputs of a message; `partial` has a value for each."""
-    return map(Output, parted(data, len(partial)), partial)
+    return map(Output, values, partial)
