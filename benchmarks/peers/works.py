@@ -35,6 +35,7 @@ source = "{source}"
 revision = "1"
 max_batch = 8
 device = "cpu"
+options = {{ threads = 1 }}
 files = {{ {files} }}
 """
 

@@ -96,6 +96,8 @@ class SceneOptions(Options):
     answer: str | None = None
     #: Further options of the runner: compile the network; seconds per step of the runner `fake`.
     compile: bool = False
+    #: Threads of a forward pass on a CPU, of the runner `torch`.
+    threads: int | None = Field(default=None, ge=1)
     onnx: Mapping[str, Any] = Field(default_factory=dict)
     terratorch: Mapping[str, Any] = Field(default_factory=dict)
     #: Seconds that `penstock models check` gives TerraTorch for the network; None: the runner's own limit.

@@ -11,7 +11,8 @@ from penstock.cli.tuning import size_bytes
 from penstock.errors import ConfigError
 from penstock.local import trials
 from penstock.local.record_edits import edited, file_of, write
-from penstock.local.trials import Tiles, has_bfloat16, measure, space_of
+from penstock.local.trials import Tiles, has_bfloat16, has_threads, measure, space_of
+from penstock.local.tuning import tuned
 from penstock.models import Model, read_catalogue
 from tests.support.catalogues import penstock, toy
 
@@ -42,6 +43,28 @@ def test_a_program_for_one_size_gets_no_other(model: Model, tmp_path: Path) -> N
     assert space_of(fixed).tiles == (32,)
     (tmp_path / "penstock.toml").write_text(text.replace("32, 32]", '"H", "W"]'))
     assert len(space_of(fixed).tiles) > 3
+
+
+def test_threads_of_a_pass_are_an_option_of_one_runner_on_a_cpu(model: Model) -> None:
+    torch = model.model_copy(update={"runner": "torch", "device": "cpu", "options": {**model.options, "threads": 3}})
+    assert has_threads(torch)
+    assert space_of(torch).start.threads == 3
+    assert {1, 3} <= set(space_of(torch).threads)
+    assert not has_threads(model)
+    assert "threads" not in tuned(model, space_of(model).start).options
+
+
+@pytest.mark.breadth
+def test_passes_of_one_thread_are_measured_side_by_side(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process keeps the threads of all processors, of which `batch` passes have one each."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(trials, "_processors", lambda: 2)
+    torch = read_catalogue(Path("package:penstock/catalogue/models.toml"))["csmask"].model_copy(
+        update={"device": "cpu"}
+    )
+    trial = measure(torch, replace(space_of(torch).start, tile_px=256, threads=1), seconds=0, memory_bytes=2**40)
+    assert trial.problem is None
+    assert trial.batch == 2
 
 
 def test_a_candidate_is_measured_with_inputs_of_its_size(model: Model) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-#: Place of each setting in a record; threads have none.
-_FIELDS = {"tile_px": "options.tile_px", "max_batch": "max_batch", "dtype": "dtype"}
+#: Place of each setting in a record. Only some runners have threads in it.
+_FIELDS = {"tile_px": "options.tile_px", "max_batch": "max_batch", "dtype": "dtype", "threads": "options.threads"}
 
 Memory = Annotated[
     str | None,
@@ -44,10 +44,11 @@ def tune(
     """Measure a model's tile size, batch, threads and number type on this machine, and recommend the fastest in memory.
 
     Each row is measured in a process of its own, with copies of one prompt of random numbers. bfloat16 is measured only
-    where the processor or GPU has it. Nothing is changed without --write. A tile size and a number type are part of a
-    result's bits: --write asks before it changes one. Threads are not part of a record. Exit code 1 if no row fits.
+    where the processor or GPU has it. Nothing is changed without --write. Tile size, number type and threads are part
+    of a result's bits: --write asks before it changes one. Only a record of the runner `torch` has threads: with
+    fewer than the processors, prompts are computed side by side. Exit code 1 if no row fits.
     """
-    from penstock.local.trials import space_of
+    from penstock.local.trials import has_threads, space_of
     from penstock.local.tuning import recommend
 
     record, paths = _record(name, catalogue)
@@ -66,9 +67,10 @@ def tune(
     if best is None:
         err.print(f"no row was measured within {_gb(limit_bytes)}")
         raise typer.Exit(JOB_FAILED)
-    _recommend(space.start, best, trials[0])
+    in_record = set(_FIELDS) - (set() if has_threads(record) else {"threads"})
+    _recommend(space.start, best, trials[0], in_record)
     if target is not None:
-        _write(record.name, target, space.start, best.candidate, yes=yes)
+        _write(record.name, target, space.start, best.candidate, in_record, yes=yes)
 
 
 def size_bytes(text: str) -> int:
@@ -145,7 +147,7 @@ def _rows(trials: Sequence[Trial], best: Trial | None, limit_bytes: int) -> Any:
     return rows
 
 
-def _recommend(start: Candidate, best: Trial, first: Trial) -> None:
+def _recommend(start: Candidate, best: Trial, first: Trial, in_record: Set[str]) -> None:
     from penstock.local.tuning import changes, changes_results
 
     differ = changes(start, best.candidate)
@@ -156,16 +158,18 @@ def _recommend(start: Candidate, best: Trial, first: Trial) -> None:
     times = f": {best.per_s / first.per_s:.2f} times as fast" if first.per_s else ""
     err.print(f"recommended: {said}{times}", highlight=False, markup=False)
     if changes_results(differ):
-        err.print("Tile size and number type are part of a result's bits: results will differ from those of today.")
-    if "threads" in differ:
+        err.print(
+            "Tile size, number type and threads are part of a result's bits: results will differ from those of today."
+        )
+    if "threads" in differ and "threads" not in in_record:
         err.print(f"Threads are set in the worker's environment: OMP_NUM_THREADS={best.candidate.threads}")
 
 
-def _write(name: str, path: Path, start: Candidate, best: Candidate, *, yes: bool) -> None:
+def _write(name: str, path: Path, start: Candidate, best: Candidate, in_record: Set[str], *, yes: bool) -> None:
     from penstock.local.record_edits import write
     from penstock.local.tuning import changes, changes_results
 
-    values = {_FIELDS[key]: new for key, (_, new) in changes(start, best).items() if key in _FIELDS}
+    values = {_FIELDS[key]: new for key, (_, new) in changes(start, best).items() if key in in_record}
     if not values:
         err.print("nothing was written: the record has these settings")
         return

@@ -80,11 +80,21 @@ def space_of(model: Model) -> Space:
         sizes = (tile_px,) if tiles.overlap_px is not None else tile_sizes(tile_px, tiles.halo_px, tiles.stride_px)
         sizes = tuple(size for size in sizes if size == tile_px or _takes(model, tiles.input_px(size)))
     on_gpu = _on_gpu(model)
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = (processors,) if on_gpu else thread_counts(processors)
-    start = Candidate(tile_px, model.max_batch, processors, model.dtype)
+    processors = _processors()
+    own = model.options.get("threads", processors) if has_threads(model) else processors
+    threads = (processors,) if on_gpu else tuple(sorted({own, *thread_counts(processors)}))
+    start = Candidate(tile_px, model.max_batch, own, model.dtype)
     dtypes = ("float32", "bfloat16") if has_bfloat16(on_gpu=on_gpu) and model.runner in WITH_DTYPE else (model.dtype,)
     return Space(start, sizes, batch_sizes(model.max_batch), threads, dtypes)
+
+
+def has_threads(model: Model) -> bool:
+    """Return True if the threads of a pass are an option of the model's record; else they are the worker's."""
+    return model.runner == "torch" and not _on_gpu(model)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 #: Flags of processors that multiply matrices of bfloat16 in hardware: x86 and Arm.
@@ -109,8 +119,11 @@ def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes:
 
     A process on the CPU that takes more than `memory_bytes` is killed.
     """
-    order = {"model": tuned(model, candidate).model_dump(mode="json"), "candidate": asdict(candidate)}
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(candidate.threads))
+    with_threads = has_threads(model)
+    record = tuned(model, candidate, with_threads=with_threads)
+    order = {"model": record.model_dump(mode="json"), "candidate": asdict(candidate)}
+    threads = _processors() if with_threads else candidate.threads
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     let_threads_sleep(environment)  # as in a worker
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

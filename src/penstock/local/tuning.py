@@ -22,7 +22,7 @@ class Candidate:
     #: Side of a tile without its halo, in pixels; None for a model without tiles.
     tile_px: int | None
     max_batch: int
-    #: Threads of the network on a CPU.
+    #: Threads of a forward pass on a CPU.
     threads: int
     dtype: str
 
@@ -113,13 +113,14 @@ def changes(start: Candidate, best: Candidate) -> dict[str, tuple[object, object
 
 
 def changes_results(names: Iterable[str]) -> bool:
-    """Return True if one of these settings is part of a result's bits: its tile size or its number type."""
-    return bool({"tile_px", "dtype"} & set(names))
+    """Return True if one of these settings is part of a result's bits: tile size, number type or threads of a pass."""
+    return bool({"tile_px", "dtype", "threads"} & set(names))
 
 
-def tuned(model: Model, candidate: Candidate) -> Model:
-    """Return the record with the settings of a candidate; threads are no part of a record."""
-    options = model.options if candidate.tile_px is None else {**model.options, "tile_px": candidate.tile_px}
+def tuned(model: Model, candidate: Candidate, *, with_threads: bool = False) -> Model:
+    """Return the record with the settings of a candidate; with its threads where they are an option of the record."""
+    given = {"tile_px": candidate.tile_px, "threads": candidate.threads if with_threads else None}
+    options = {**model.options, **{name: value for name, value in given.items() if value is not None}}
     new = {"max_batch": candidate.max_batch, "dtype": candidate.dtype, "options": options}
     return model.model_copy(update=new)
 

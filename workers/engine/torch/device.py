@@ -6,11 +6,11 @@ before: `send` in `Runner.admit`, `receive` in `Runner.step`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from traceback import clear_frames
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ from penstock.models import Model
 from penstock.processors.base import Array, Value
 from penstock.processors.prompt_names import PIXELS, RADIOMETRY, VALID, has_numbers
 from penstock.workers.engine.torch.numbers import normalised
+from penstock.workers.engine.torch.passes import Passes
+
+S = TypeVar("S")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +63,39 @@ class TorchDevice:
     #: True where `place` compiles networks.
     compiles: bool = False
     _copies: torch.cuda.Stream | None = field(default=None, repr=False)
+    #: Passes side by side on a CPU; None: one pass in the thread that asks for it.
+    _passes: Passes | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, model: Model) -> TorchDevice:
-        """Return the device of the model's `device`, `dtype` and `options.compile`; raise `ModelUnavailable`."""
+        """Return the device of the model's `device`, `dtype`, and `compile` and `threads` of its options.
+
+        Raises `ModelUnavailable`.
+        """
         device = _device(model)
         with torch_errors():
             copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        return cls(device, getattr(torch, model.dtype), model.options.get("compile") is True, copies)
+        passes = Passes.of(model) if device.type == "cpu" else None
+        return cls(device, getattr(torch, model.dtype), model.options.get("compile") is True, copies, passes)
 
     @property
     def is_cpu(self) -> bool:
         """True for the CPU."""
         return self.device.type == "cpu"
+
+    def batch(self, most: int) -> int:
+        """Return the largest batch, `most` on a GPU.
+
+        On a CPU prompts run one by one or side by side, for the same bits; batches are slower there (four tiles of
+        512 px took 1.8 times as long).
+        """
+        if not self.is_cpu:
+            return most
+        return 1 if self._passes is None else self._passes.at_once
+
+    def answers(self, step: Callable[[Sequence[S]], Sequence[D]], states: Sequence[S]) -> Sequence[D]:
+        """Return the answers of `step` to the states of a batch, on a CPU of a pass for each state."""
+        return step(states) if self._passes is None else self._passes.run(step, states)
 
     def place(self, module: nn.Module, *, channels_last: bool = False) -> nn.Module:
         """Return the network on the device, for inference; `channels_last` suits convolutional ones."""
@@ -128,7 +152,9 @@ class TorchDevice:
             yield
 
     def free(self, module: nn.Module) -> None:
-        """Free a network's memory."""
+        """Free a network's memory, and end its passes."""
+        if self._passes is not None:
+            self._passes.close()
         if getattr(module, "is_quantized", False):  # quantised weights cannot move to the meta device
             _delete_tensors(module)
         else:
@@ -198,9 +224,11 @@ def _fetched(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
 def class_ids(scores: Tensor) -> Tensor:
     """Return the best class per pixel of scores (N, classes, ...): (N, ...), uint8, or uint16 above 256 classes.
 
-    Computed on the device, so that one byte per pixel crosses the bus instead of four bytes per class.
+    Of equal scores the first class wins, and NaN is above all. Computed on the device, so that one byte per pixel crosses
+    the bus instead of four bytes per class. On a CPU `max` finds the same index as `argmax` in a twentieth of its time.
     """
-    return scores.argmax(dim=1).to(torch.uint8 if scores.shape[1] <= 256 else torch.uint16)
+    best = scores.argmax(dim=1) if scores.is_cuda else scores.max(dim=1).indices
+    return best.to(torch.uint8 if scores.shape[1] <= 256 else torch.uint16)
 
 
 @contextmanager

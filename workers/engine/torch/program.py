@@ -61,7 +61,10 @@ class ProgramRunner:
         return State(inputs, reduction_of(prompt))
 
     def step(self, states: Sequence[State]) -> Sequence[Done]:
-        """Run the program once."""
+        """Run the program once, on a CPU once for each prompt."""
+        return self.device.answers(self._step, states)
+
+    def _step(self, states: Sequence[State]) -> Sequence[Done]:
         rows = self.description.rows
         with self.device.running():
             inputs = [self.device.stack(sent) for sent in zip(*(state.inputs for state in states), strict=True)]
@@ -140,7 +143,7 @@ def load_program(model: Model, description: Description) -> ProgramRunner:
         exported = move_to_device_pass(exported, device.device)
     module = device.place(Program(exported.module()))
     size = weights_bytes(module)
-    return ProgramRunner(description, module, device, 1 if device.is_cpu else min(model.max_batch, largest), size)
+    return ProgramRunner(description, module, device, device.batch(min(model.max_batch, largest)), size)
 
 
 def _read(model: Model, path: Path, inputs: int, *, rows: bool) -> tuple[Any, int]:

@@ -2,8 +2,8 @@
 
 On a CPU in float32 a prompt's output has the same bits every time, given the prompt's shape, the type of CPU, the torch
 version and the number of threads (one thread and two differ by some 1e-8). Outputs would also depend on the other
-prompts of a batch (three tiles of 48 x 64 px differ from one), so prompts run one by one. A GPU and bfloat16 give no
-such guarantee.
+prompts of a batch (three tiles of 48 x 64 px differ from one), so each has a pass of its own, one after the other or
+side by side (`passes`). A GPU and bfloat16 give no such guarantee.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock.processors.reductions import Reduction
 from penstock.workers.engine.base import Done, Runner, dtype_of, shapes_of
 from penstock.workers.engine.torch.device import Input, TorchDevice, weights_bytes
 from penstock.workers.engine.torch.networks import Network
+from penstock.workers.engine.torch.passes import threads_of
 from penstock.workers.engine.torch.program import check_program, load_program, read_description
 from penstock.workers.engine.torch.scores import answers_of, reduction_of
 from penstock.workers.engine.weights import locate, read_weights, requires
@@ -59,8 +60,8 @@ class TorchRunner:
 
     @property
     def max_batch(self) -> int:
-        """1 on a CPU, for the same bits; batches are slower there (four 512 px tiles took 1.8 times as long)."""
-        return 1 if self._device.is_cpu else self._max_batch
+        """The largest batch; on a CPU the passes at once, see `TorchDevice.batch`."""
+        return self._device.batch(self._max_batch)
 
     @property
     def memory_bytes(self) -> int:
@@ -77,7 +78,10 @@ class TorchRunner:
         return State(self._device.send_input(prompt.data, "pixels", channels_last=True), reduction_of(prompt))
 
     def step(self, states: Sequence[State]) -> Sequence[Done]:
-        """Run the network once."""
+        """Run the network once, on a CPU once for each prompt."""
+        return self._device.answers(self._step, states)
+
+    def _step(self, states: Sequence[State]) -> Sequence[Done]:
         with self._device.running():
             probability = self._module(torch.cat([self._device.receive(state.pixels) for state in states]))
             answers = answers_of(probability.float(), [state.reduction for state in states])
@@ -124,7 +128,8 @@ def import_network(model: Model) -> None:
 
 
 def check_torch(model: Model) -> None:
-    """Check the files that `load_torch` would load, without reading weights; raise `ModelUnavailable`."""
+    """Check what `load_torch` would use, without reading weights; raise `ModelUnavailable`."""
+    threads_of(model)
     root = locate(model)
     if not root.is_dir():
         _known(model, model.options.get("network"))

@@ -169,6 +169,18 @@ def test_class_maps_are_as_small_as_their_classes_allow(classes: int, dtype: typ
         assert (array == classes - 1).all()
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("classes", [1, 2, 5, 300])
+def test_of_equal_scores_the_first_class_wins_and_nan_is_above_all(classes: int, layout: torch.memory_format) -> None:
+    """The class is that of numpy's argmax, which reduces the scores of other runners."""
+    generator = torch.Generator().manual_seed(classes)
+    scores = torch.randint(0, 3, (2, classes, 40, 50), generator=generator).float()
+    for value in (float("nan"), float("inf"), -float("inf"), -0.0):
+        scores[torch.rand(scores.shape, generator=generator) < 0.1] = value
+    ids = class_ids(scores.contiguous(memory_format=layout))
+    assert np.array_equal(ids.numpy(), scores.numpy().argmax(axis=1))
+
+
 @pytest.mark.parametrize(
     ("error", "ours"),
     [
