@@ -55,7 +55,7 @@ def test_threads_of_a_pass_are_an_option_of_one_runner_on_a_cpu(model: Model) ->
 
 
 @pytest.mark.breadth
-def test_passes_of_one_thread_are_measured_side_by_side(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_of_one_thread_are_measured_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process keeps the threads of all processors, of which `batch` passes have one each."""
     pytest.importorskip("torch")
     monkeypatch.setattr(trials, "_processors", lambda: 2)

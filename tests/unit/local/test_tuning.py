@@ -135,7 +135,13 @@ def test_known_sizes() -> None:
 
 @pytest.mark.parametrize(
     ("names", "changed"),
-    [(["tile_px"], True), (["dtype", "max_batch"], True), (["max_batch", "threads"], True), (["max_batch"], False), ([], False)],
+    [
+        (["tile_px"], True),
+        (["dtype", "max_batch"], True),
+        (["max_batch", "threads"], True),
+        (["max_batch"], False),
+        ([], False),
+    ],
 )
 def test_tiles_number_types_and_threads_are_part_of_a_results_bits(names: list[str], changed: bool) -> None:
     assert changes_results(names) is changed
