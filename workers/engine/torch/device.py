@@ -225,7 +225,8 @@ def class_ids(scores: Tensor) -> Tensor:
     """Return the best class per pixel of scores (N, classes, ...): (N, ...), uint8, or uint16 above 256 classes.
 
     Of equal scores the first class wins, and NaN is above all. Computed on the device, so that one byte per pixel
-    crosses the bus instead of four bytes per class. On a CPU `max` finds the index of `argmax` in a twentieth of its time.
+    crosses the bus instead of four bytes per class. On a CPU `max` finds the index of `argmax` in a twentieth of the
+    time.
     """
     best = scores.argmax(dim=1) if scores.is_cuda else scores.max(dim=1).indices
     return best.to(torch.uint8 if scores.shape[1] <= 256 else torch.uint16)
