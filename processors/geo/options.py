@@ -303,7 +303,10 @@ OptionsT = TypeVar("OptionsT", bound=SceneOptions)
 def read_options(model: Model, kind: type[OptionsT]) -> OptionsT:
     """Return the model's options. Raises `ConfigError` that names the model and each wrong field."""
     try:
-        return kind.model_validate(dict(model.options))
+        options = kind.model_validate(dict(model.options))
     except ValidationError as error:
         wrong = wrong_fields(error, whole="options")
         raise ConfigError(f"model {model.name!r}: wrong options: {wrong}") from error
+    if "threads" in model.options and model.runner != "torch":
+        raise ConfigError(f"model {model.name!r}: only the runner 'torch' has options.threads, not {model.runner!r}")
+    return options

@@ -330,6 +330,7 @@ def test_requests_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
         ({"classes": 1}, "classes"),
         ({"colour": "red"}, "colour: is not known"),
         ({"bands": []}, "bands"),
+        ({"threads": 1}, "only the runner 'torch' has options.threads"),
     ],
 )
 def test_a_model_whose_options_do_not_fit_stops_the_start(wrong: dict[str, Any], sentence: str) -> None:
