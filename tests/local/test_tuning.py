@@ -50,6 +50,8 @@ def test_threads_of_a_pass_are_an_option_of_one_runner_on_a_cpu(model: Model) ->
     assert has_threads(torch)
     assert space_of(torch).start.threads == 3
     assert {1, 3} <= set(space_of(torch).threads)
+    with pytest.raises(ConfigError, match="threads"):
+        space_of(torch.model_copy(update={"options": {**model.options, "threads": "two"}}))
     assert not has_threads(model)
     assert "threads" not in tuned(model, space_of(model).start).options
 

@@ -81,7 +81,7 @@ def space_of(model: Model) -> Space:
         sizes = tuple(size for size in sizes if size == tile_px or _takes(model, tiles.input_px(size)))
     on_gpu = _on_gpu(model)
     processors = _processors()
-    own = model.options.get("threads", processors) if has_threads(model) else processors
+    own = _threads(model, processors)
     threads = (processors,) if on_gpu else tuple(sorted({own, *thread_counts(processors)}))
     start = Candidate(tile_px, model.max_batch, own, model.dtype)
     dtypes = ("float32", "bfloat16") if has_bfloat16(on_gpu=on_gpu) and model.runner in WITH_DTYPE else (model.dtype,)
@@ -91,6 +91,14 @@ def space_of(model: Model) -> Space:
 def has_threads(model: Model) -> bool:
     """Return True if the threads of a pass are an option of the model's record; else they are the worker's."""
     return model.runner == "torch" and not _on_gpu(model)
+
+
+def _threads(model: Model, processors: int) -> int:
+    """Return the threads of a pass today; raise `ConfigError` for an option that is no number of threads."""
+    own = model.options.get("threads", processors) if has_threads(model) else processors
+    if not isinstance(own, int) or isinstance(own, bool) or own < 1:
+        raise ConfigError(f"model {model.name!r}: options.threads is not a number of threads: {own!r}")
+    return own
 
 
 def _processors() -> int:
