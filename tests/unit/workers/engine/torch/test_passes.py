@@ -52,10 +52,17 @@ def test_a_prompt_has_the_same_bits_beside_another_one_and_alone(tmp_path: Path)
     assert not np.array_equal(alone[0].data["probability"], alone[1].data["probability"])
 
 
-@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"threads": 9}, {"threads": 1, "compile": True}])
+@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"threads": 9}])
 def test_other_settings_compute_one_prompt_at_a_time(tmp_path: Path, options: dict[str, Any]) -> None:
     with closing(load_torch(with_options(a_directory(tmp_path), **options))) as runner:
         assert runner.max_batch == 1
+
+
+def test_a_compiled_network_has_one_pass_at_a_time(tmp_path: Path) -> None:
+    one = Passes.of(with_options(a_directory(tmp_path), threads=1, compile=True))
+    assert one is not None
+    with closing(one):
+        assert one.at_once == 1
 
 
 def test_passes_run_at_the_same_time_with_their_own_threads(passes: Passes) -> None:
