@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.tuning import size_bytes
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelUnavailable
 from penstock.local import trials
 from penstock.local.record_edits import edited, file_of, write
 from penstock.local.trials import Tiles, has_bfloat16, has_threads, measure, space_of
@@ -52,21 +52,22 @@ def test_threads_of_a_pass_are_an_option_of_one_runner_on_a_cpu(model: Model) ->
     assert {1, 3} <= set(space_of(torch).threads)
     with pytest.raises(ConfigError, match="threads"):
         space_of(torch.model_copy(update={"options": {**model.options, "threads": "two"}}))
+    with pytest.raises(ModelUnavailable, match=r"options\.threads is not a number"):
+        space_of(torch.model_copy(update={"processor": "tensor", "options": {"threads": "two"}}))
     assert not has_threads(model)
     assert "threads" not in tuned(model, space_of(model).start).options
 
 
 @pytest.mark.breadth
-def test_passes_of_one_thread_are_measured_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_of_one_thread_are_measured_side_by_side() -> None:
     """The process keeps the threads of all processors, of which `batch` passes have one each."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(trials, "_processors", lambda: 2)
     torch = read_catalogue(Path("package:penstock/catalogue/models.toml"))["csmask"].model_copy(
         update={"device": "cpu"}
     )
     trial = measure(torch, replace(space_of(torch).start, tile_px=256, threads=1), seconds=0, memory_bytes=2**40)
     assert trial.problem is None
-    assert trial.batch == 2
+    assert trial.batch == max(space_of(torch).threads)
 
 
 def test_a_candidate_is_measured_with_inputs_of_its_size(model: Model) -> None:

@@ -94,11 +94,12 @@ def has_threads(model: Model) -> bool:
 
 
 def _threads(model: Model, processors: int) -> int:
-    """Return the threads of a pass today; raise `ConfigError` for an option that is no number of threads."""
-    own = model.options.get("threads", processors) if has_threads(model) else processors
-    if not isinstance(own, int) or isinstance(own, bool) or own < 1:
-        raise ConfigError(f"model {model.name!r}: options.threads is not a number of threads: {own!r}")
-    return own
+    """Return the threads of a pass today; raise `ModelUnavailable` for an option that is no number of threads."""
+    if not has_threads(model):
+        return processors
+    from penstock.workers.engine.torch.passes import threads_of
+
+    return threads_of(model) or processors
 
 
 def _processors() -> int:
