@@ -30,11 +30,14 @@ import transformers
 
 from benchmarks import gpu_models
 from benchmarks.scene import Bench, run_bare, say
+from benchmarks.scenery import MEAN, STD
 from penstock.config import Settings
 from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Prompt
+from penstock.processors.prompt_names import PIXELS, RADIOMETRY, REDUCE, VALID
+from penstock.processors.reductions import Reduction
 from penstock.workers.engine.base import Runner, RunnerFactory, Step
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
@@ -55,12 +58,19 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
     parser.add_argument("--size", type=int, default=8192, help="size of the scenes in pixels")
+    parser.add_argument("--networks", nargs="*", choices=gpu_models.SCENES, default=gpu_models.SCENES, help="of scenes")
     parser.add_argument("--small", action="store_true", help="tiny networks, to test this program on a CPU")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     say(f"{device}, {os.cpu_count()} cores, torch {torch.__version__}\n")
-    measured = {"scenes": scenes, "device": on_the_device, "images": images, "text": text}
+    names = chosen.networks
+    measured = {
+        "scenes": partial(scenes, names=names),
+        "device": partial(on_the_device, names=names),
+        "images": images,
+        "text": text,
+    }
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
         bench = Bench(Path(folder), chosen.size, 0, (0, 0), 1)
         gpu_models.write_catalogue(bench.catalogue, bench.folder, small=chosen.small)
@@ -105,11 +115,11 @@ class _Watched:
         return done
 
 
-def scenes(bench: Bench) -> Iterator[str]:
+def scenes(bench: Bench, names: Sequence[str]) -> Iterator[str]:
     """Measure scenes: one alone, then several concurrently."""
     models = read_catalogue(bench.catalogue)
     small, scene = bench.scene("small", 1024), bench.scene("whole", bench.size_px)
-    for name in gpu_models.SCENES:
+    for name in names:
         bare = None if name == "instant" else run_bare(bench, name, scene)
         theirs = "" if bare is None else f"{bare['seconds']:.1f} s, busy {bare['busy_s'] / bare['seconds']:.2f}"
         watch = Watch()
@@ -137,28 +147,42 @@ def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files:
     return _all_at_once(one, len(files))
 
 
-def on_the_device(bench: Bench) -> Iterator[str]:
+def on_the_device(bench: Bench, names: Sequence[str]) -> Iterator[str]:
     """Measure prepared prompts: several jobs of tiles that reuse the memory of their tiles."""
     models = read_catalogue(bench.catalogue)
     side, count, jobs = gpu_models.TILE_PX, 100, 4
     tile = np.random.default_rng(1).normal(size=(6, side, side)).astype(np.float32)
-    for name in gpu_models.NETWORKS:
+    scores = Prompt({"pixels": tile}, cost=tile.size)
+    ways = (
+        ("numbers in, classes out", _numbers(side), _as_it_is),
+        ("floats in, scores out", scores, _as_it_is),
+        ("the same without a stream of copies", scores, _copied_late),
+    )
+    for name in (name for name in names if name != "instant"):
         bare_s = _bare(models[name], tile)
-        for what, changed in (("a stream of copies", _as_it_is), ("without it", _copied_late)):
+        for what, prompt, changed in ways:
             watch = Watch()
             with closing(watch.engine(changed)) as engine:
-                run = _tiles(engine, models[name], tile)
+                run = _prompts(engine, models[name], prompt)
                 run(8)
                 watch.steps.clear()
                 seconds = _all_at_once(partial(_ignore, run, count), jobs) / (jobs * count)
             here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
             working = f"network at work {bare_s / seconds:.2f} of the time"
-            yield f"| {name}, tiles of {side} px that lie ready, {what} | {here} | {bare_s * 1000:.2f} ms | {working} |"
+            yield f"| {name}, ready tiles of {side} px, {what} | {here} | {bare_s * 1000:.2f} ms | {working} |"
 
 
-def _tiles(engine: BatchingEngine, model: Model, tile: Any) -> Callable[[int], None]:
+def _numbers(side: int) -> Prompt:
+    """Return a tile as a scene's job sends it for a map of classes: six bands of uint16, a mask and the radiometry."""
+    numbers = np.random.default_rng(1).integers(1, 6000, (6, side, side), dtype=np.uint16)
+    bands = np.float64([1e-4, 0.0, MEAN, STD])[:, None].repeat(6, axis=1)
+    data = {PIXELS: numbers, VALID: np.ones((side, side), bool), RADIOMETRY: bands, REDUCE: Reduction.CLASSES.value}
+    return Prompt(data, cost=numbers.size)
+
+
+def _prompts(engine: BatchingEngine, model: Model, prompt: Prompt, **how: bool) -> Callable[[int], None]:
     def run(count: int) -> None:
-        for _ in engine.run(model, iter([Prompt({"pixels": tile}, cost=tile.size)] * count), check=_never):
+        for _ in engine.run(model, iter([prompt] * count), check=_never, **how):
             pass
 
     return run
@@ -217,7 +241,7 @@ def images(bench: Bench) -> Iterator[str]:
         with closing(Runners.installed().load(model)) as runner:
             bare_s = _bare_images(runner, pixels)
         with closing(BatchingEngine(Runners.installed())) as engine:
-            run = _tiles(engine, model, pixels)
+            run = _prompts(engine, model, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
             _one_by_one(run, 5)
             rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
         what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time"
@@ -245,8 +269,9 @@ def _bare_images(runner: Any, pixels: Any) -> float:
 
 
 def text(bench: Bench) -> Iterator[str]:
-    """Measure texts token by token."""
+    """Measure texts, token by token and in continuous batches."""
     model = read_catalogue(bench.catalogue)["llama"]
+    continuous = model.model_copy(update={"name": "llama-continuous", "options": {"batching": "continuous"}})
     ids = np.arange(5, 5 + 32, dtype=np.int64)
     prompt = Prompt({"input_ids": ids, "max_new_tokens": NEW_TOKENS}, cost=1)
     network = transformers.AutoModelForCausalLM.from_pretrained(model.source, dtype=torch.bfloat16)
@@ -254,15 +279,12 @@ def text(bench: Bench) -> Iterator[str]:
     with closing(BatchingEngine(Runners.installed())) as engine:
         for jobs in TEXT_JOBS:
             bare = _generated(network, ids, jobs)
-
-            def one(_: int) -> None:
-                for _output in engine.run(model, iter([prompt]), check=_never):
-                    pass
-
-            _all_at_once(one, jobs)
-            rate = jobs * NEW_TOKENS / _all_at_once(one, jobs)
-            what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time"
-            yield f"| {what} | {rate:.0f} tokens/s | {bare:.0f} tokens/s | {rate / bare:.2f} of it |"
+            for how, each in (("token by token", model), ("continuous", continuous)):
+                run = _prompts(engine, each, prompt, ready=True)
+                engine.load(each, check=_never)
+                rate = jobs * NEW_TOKENS / _all_at_once(lambda _, run=run: run(1), jobs)
+                what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time, {how}"
+                yield f"| {what} | {rate:.0f} tokens/s | {bare:.0f} tokens/s | {rate / bare:.2f} of it |"
 
 
 def _generated(network: Any, ids: Any, texts: int) -> float:

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from benchmarks.scenery import export, record
 from penstock.models import Model, read_catalogue
 
-#: Networks for scenes; `instant` is a device without delay.
+#: Networks for scenes and tiles; `instant` is a device without delay, for scenes.
 SCENES = ("instant", "csmask-bfloat16", "vit-float32", "csmask-float32", "vit-bfloat16")
-#: Networks for prepared tiles.
-NETWORKS = ("csmask-float32", "csmask-bfloat16", "vit-float32", "vit-bfloat16")
 IMAGE_MODELS = ("vit-base", "resnet-50")
 #: Window of csmask's tiles in pixels: 576 px plus twice the halo.
 TILE_PX = 768
