@@ -29,6 +29,7 @@ import torch
 import transformers
 
 from benchmarks import gpu_models
+from benchmarks.device import Device
 from benchmarks.scene import Bench, run_bare, say
 from benchmarks.scenery import MEAN, STD
 from penstock.config import Settings
@@ -88,7 +89,7 @@ class Watch:
     steps: list[tuple[float, float]] = field(default_factory=list)
 
     def engine(self, changed: Callable[[Any], Any] = lambda runner: runner) -> BatchingEngine:
-        """Return an engine whose runners are modified and recorded."""
+        """Return an engine whose runners are modified and watched."""
         runners = Runners.installed()
         return BatchingEngine(Runners.of(dict.fromkeys(runners.specs, self._watched(runners.load, changed))))
 
@@ -123,7 +124,9 @@ def scenes(bench: Bench, names: Sequence[str]) -> Iterator[str]:
         bare = None if name == "instant" else run_bare(bench, name, scene)
         theirs = "" if bare is None else f"{bare['seconds']:.1f} s, busy {bare['busy_s'] / bare['seconds']:.2f}"
         watch = Watch()
-        with closing(watch.engine()) as engine, closing(processing_here(Settings(), isolated=True)) as processing:
+        instant = Device(speed=1e6, max_batch=4)
+        engine = watch.engine((lambda _, instant=instant: instant) if name == "instant" else _as_it_is)
+        with closing(engine), closing(processing_here(Settings(), isolated=True)) as processing:
             _scenes(engine, processing, models[name], [small], bench.folder)
             for count in (1, SEVERAL):
                 watch.steps.clear()
@@ -164,7 +167,7 @@ def on_the_device(bench: Bench, names: Sequence[str]) -> Iterator[str]:
             watch = Watch()
             with closing(watch.engine(changed)) as engine:
                 run = _prompts(engine, models[name], prompt)
-                run(8)
+                _all_at_once(partial(_ignore, run, 2 * count // 5), jobs)
                 watch.steps.clear()
                 seconds = _all_at_once(partial(_ignore, run, count), jobs) / (jobs * count)
             here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
@@ -240,12 +243,14 @@ def images(bench: Bench) -> Iterator[str]:
         pixels = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
         with closing(Runners.installed().load(model)) as runner:
             bare_s = _bare_images(runner, pixels)
-        with closing(BatchingEngine(Runners.installed())) as engine:
-            run = _prompts(engine, model, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
-            _one_by_one(run, 5)
-            rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
-        what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time"
-        yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
+        for how, options in (("", {}), (", recorded passes", {"cuda_graphs": True})):
+            each = model.model_copy(update={"options": {**model.options, **options}})
+            with closing(BatchingEngine(Runners.installed())) as engine:
+                run = _prompts(engine, each, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
+                _one_by_one(run, 20)
+                rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
+            what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time{how}"
+            yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
 
 
 def _one_by_one(run: Callable[[int], None], each: int) -> float:

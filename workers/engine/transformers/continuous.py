@@ -84,7 +84,7 @@ class ContinuousRunner:
         asked = [at for at, chunk in chunks.items() if chunk.last]
         tokens: dict[int, int] = {}
         if chunks:
-            with self.device.running():
+            with self.device.running(grows=True):
                 logits = self.pages.read(list(chunks.values()))
                 tokens = dict(zip(asked, _chosen(logits, [states[at] for at in asked]), strict=True))
         return [self._grown(state, tokens.get(at)) for at, state in enumerate(states)]

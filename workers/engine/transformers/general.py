@@ -115,7 +115,7 @@ class GeneralRunner:
 
     def step(self, states: Sequence[ChatState]) -> Sequence[Step]:
         """Choose one more token for every chat."""
-        with self.device.running():
+        with self.device.running(grows=True):
             return [self._advance(state) for state in states]
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ class GenerationRunner:
 
     def step(self, states: Sequence[TextState]) -> Sequence[Step]:
         """Choose one more token for every text."""
-        with self.device.running():
+        with self.device.running(grows=True):
             return [self._advance(state) for state in states]
 
     def close(self) -> None:

@@ -187,11 +187,11 @@ class Pages:
 def open_pages(network: Any, device: TorchDevice, *, texts: int, tokens: int, vocabulary: int) -> Pages:
     """Return the pages of a network on its device; raise `ModelUnavailable` if its answers differ with pages."""
     ids = [vocabulary * part // 7 for part in range(1, 7)]
-    with _refusals(network, tokens), device.running():
+    with _refusals(network, tokens), device.running(grows=True):
         expected = network(input_ids=torch.tensor([ids[:4]], device=device.device)).logits[0, -1].float()
     with _refusals(network, tokens):
         pages = Pages(network, texts=texts, tokens=tokens)
-        with device.running():
+        with device.running(grows=True):
             found = _tried(pages, ids)
     agrees = float((found - expected).abs().max() / expected.abs().max()) <= _tolerance(network)
     if not agrees or pages.layers() != frozenset(range(network.config.get_text_config().num_hidden_layers)):

@@ -122,7 +122,7 @@ class SpeechRunner:
 
     def step(self, states: Sequence[SpeechState]) -> Sequence[Step]:
         """Choose one more token for every recording."""
-        with self.device.running():
+        with self.device.running(grows=True):
             return [self._advance(state) for state in states]
 
     def close(self) -> None:
