@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ from rio_cogeo import cog_validate
 
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
-from penstock.processors.geo.write.cog import write_cog
+from penstock.processors.geo.write.cog import Overviews, write_cog
 from tests.support.geo.scenes import COLOURS, NORTH_UP, RPCS, make_model, pattern, read, segment, write_scene
 
 Affine = rasterio.Affine
@@ -222,10 +223,22 @@ def test_a_second_run_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (read(runs[0].artifacts["classes.tif"]) == pattern(600, 700) % 5).all()
 
 
-def test_the_bytes_do_not_depend_on_the_threads(tmp_path: Path) -> None:
-    classes = np.random.default_rng(4).integers(0, 5, (1, 1300, 1700)).astype(np.uint8)
-    source = write_scene(tmp_path / "scratch.tif", classes)
+@pytest.mark.parametrize(("overviews", "dtype"), [("MODE", np.uint8), ("AVERAGE", np.uint8), ("AVERAGE", np.float32)])
+def test_the_bytes_do_not_depend_on_the_threads(overviews: Overviews, dtype: type, tmp_path: Path) -> None:
+    numbers = np.random.default_rng(4).integers(0, 5, (1, 1300, 1700)).astype(dtype)
+    source = write_scene(tmp_path / "scratch.tif", numbers)
     files = [tmp_path / f"{threads}.tif" for threads in (1, 2, 5)]
     for threads, path in zip((1, 2, 5), files, strict=True):
-        write_cog(source, path, overviews="MODE", threads=threads)
+        write_cog(source, path, overviews=overviews, threads=threads)
     assert len({path.read_bytes() for path in files}) == 1
+
+
+def test_overviews_are_made_by_several_threads_whatever_decodes_scenes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = np.random.default_rng(4).integers(0, 5, (1, 2600, 2600)).astype(np.uint8)
+    source = write_scene(tmp_path / "scratch.tif", classes)
+    monkeypatch.setenv("GDAL_NUM_THREADS", "1")  # as in an IO process on two cores
+    own_s, all_s = time.thread_time(), time.process_time()
+    write_cog(source, tmp_path / "c.tif", overviews="MODE", threads=2)
+    assert time.thread_time() - own_s < (time.process_time() - all_s) / 5

@@ -25,7 +25,8 @@ from penstock.processors.outputs import OUTPUTS, Kind
 
 COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
 BLOCK_PX = 512
-#: Threads that compress a COG. The tiles are computed by then: the job waits for nothing else.
+#: Threads that make the overviews of a COG and compress it. The tiles are computed by then: the job waits for nothing
+#: else.
 _THREADS = min(8, os.cpu_count() or 1)
 #: Bytes of a raster whose overviews are kept uncompressed until the COG has them: it takes a third of them on the disk.
 _PLAIN_BYTES = 512 * 2**20
@@ -122,13 +123,14 @@ def write_cog(
 ) -> None:
     """Convert a closed scratch raster to a COG with overviews by `MODE` (classes) or `AVERAGE` (quantities).
 
-    The threads compress blocks side by side; the file's bytes do not depend on their number.
+    The threads make overviews and compress blocks side by side; the file's bytes do not depend on their number.
     """
     with without_georeference(), rasterio.open(scratch) as dataset:
         threads = 1 if dataset.width > _WIDE_PX else threads
         size = dataset.width * dataset.height * sum(np.dtype(dtype).itemsize for dtype in dataset.dtypes)
     plain = {"COG_TMP_COMPRESSION": "NONE"} if size <= _PLAIN_BYTES else {}
-    with without_georeference(), rasterio.Env(**plain):
+    # The driver's NUM_THREADS are for compression: those for overviews are a setting of GDAL.
+    with without_georeference(), rasterio.Env(GDAL_NUM_THREADS=str(threads), **plain):
         rasterio.shutil.copy(
             scratch,
             path,
