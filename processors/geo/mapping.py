@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
@@ -40,6 +41,7 @@ from penstock.processors.geo.read.inputs import Inputs, read_inputs
 from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
+from penstock.processors.geo.read.row_stream import read_ahead
 from penstock.processors.geo.read.scene_area import SceneArea
 from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_files, open_rows, open_wanted
 from penstock.processors.geo.read.suspected_nodata import SceneBands
@@ -67,6 +69,11 @@ RequestT = TypeVar("RequestT", bound=SceneRequest)
 
 #: Note on a result without pixels.
 _NO_DATA = "No pixel of the {} has data, so the result is empty."
+#: True where a scene's next tile is cut while the one before is sent, and written while the next output is read. On
+#: fewer cores these threads would only take turns with the others.
+SIDE_BY_SIDE = (os.cpu_count() or 1) >= 4
+#: Bytes of the largest tile that is cut ahead.
+_AHEAD_BYTES = 32 * 2**20
 #: Stands for no limit on pixels.
 _MANY_PX = 2**40
 #: Acquisition time of a dummy scene.
@@ -167,7 +174,7 @@ def scene_exchange(output: str, used: CoordinateOptions | None = None) -> Exchan
     )
 
 
-#: Function from final pixels to the rasters of the outputs.
+#: Function from final pixels to the rasters of the outputs, in memory of their own.
 Encode = Callable[[FinalPixels], RasterArrays]
 
 
@@ -239,12 +246,18 @@ class SceneRunner:
         writer: RasterWriter,
         sink: ArtifactSink,
         tally: Tally = NOTHING,
+        *,
+        lasting: bool = False,
     ) -> Written:
         """Write the whole scene strip by strip, and save each finished strip except the last as a checkpoint.
 
-        Return facts about the written pixels.
+        `lasting` is True for pieces whose arrays stay valid after the next tile output. Return facts about the written
+        pixels.
         """
-        scene = SceneWriter(context.plan, context.digest, context.restored, context.part, writer, sink, tally)
+        behind = lasting and SIDE_BY_SIDE and context.plan.count(context.skipped) > 1
+        scene = SceneWriter(
+            context.plan, context.digest, context.restored, context.part, writer, sink, tally, behind=behind
+        )
         with closing(scene):
             for result in results:
                 scene.add(result)
@@ -252,10 +265,16 @@ class SceneRunner:
         return scene.written
 
     def write_part(
-        self, results: Iterator[TilePieces], context: Context[Any], sink: ArtifactSink, tally: Tally = NOTHING
+        self,
+        results: Iterator[TilePieces],
+        context: Context[Any],
+        sink: ArtifactSink,
+        tally: Tally = NOTHING,
+        *,
+        lasting: bool = False,
     ) -> Result:
-        """Save every strip of a part as a checkpoint, also those without data; write nothing else."""
-        self.write(results, context, NoRasters(), sink, tally)
+        """Save every strip of a part as a checkpoint, also those without data; write nothing else. See `write`."""
+        self.write(results, context, NoRasters(), sink, tally, lasting=lasting)
         return Result()
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
@@ -317,7 +336,7 @@ class SceneRunner:
         most = math.inf if trusted and options.plausible_mean is not None else options.plausible_mean
         norm = Normalisation(inputs.needed, inputs.radiometry, most, reflected=options.reflects)
         with open_rows(inputs, bottom=context.window.bottom) as rows, open_wanted(inputs) as wanted:
-            yield from make_prompts(
+            prompts = make_prompts(
                 rows,
                 context.plan,
                 norm,
@@ -329,6 +348,13 @@ class SceneRunner:
                 keeps_valid=self.keeps_valid,
                 needed=self._read(context),
             )
+            yield from read_ahead(prompts, depth=1) if self._cuts_ahead(context) else prompts
+
+    def _cuts_ahead(self, context: Context[Any]) -> bool:
+        """Return True if a thread of its own cuts the tiles: several, and none of them large."""
+        plan = context.plan  # all windows of a plan have one size
+        small = 4 * len(context.inputs.needed) * plan.cost() <= _AHEAD_BYTES * plan.count()
+        return SIDE_BY_SIDE and small and plan.count(context.skipped) > 1
 
 
 class SceneMapper(SceneRunner):
@@ -350,7 +376,7 @@ class SceneMapper(SceneRunner):
         tally: Tally = NOTHING,
     ) -> Written:
         """Stitch the outputs and write the scene; see `write`."""
-        return self.write(self._stitched(outputs, context, encode), context, writer, sink, tally)
+        return self.write(self._stitched(outputs, context, encode), context, writer, sink, tally, lasting=True)
 
     def finish_part(
         self,
@@ -361,7 +387,7 @@ class SceneMapper(SceneRunner):
         tally: Tally = NOTHING,
     ) -> Result:
         """Stitch the outputs and save the strips of a part; see `write_part`."""
-        return self.write_part(self._stitched(outputs, context, encode), context, sink, tally)
+        return self.write_part(self._stitched(outputs, context, encode), context, sink, tally, lasting=True)
 
     def _stitched(self, outputs: Iterator[Output], context: Context[Any], encode: Encode) -> Iterator[TilePieces]:
         channels = replace(self._channels, reduction=self._reduction(context))

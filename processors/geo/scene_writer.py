@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +42,7 @@ class TilePieces:
     strip: Strip
     #: True if the whole strip is final now.
     last: bool
-    #: Pieces, left to right. The arrays are valid until the next tile output.
+    #: Pieces, left to right. The arrays are valid until the next tile output; longer if they are written behind.
     pieces: Iterator[Piece]
 
 
@@ -95,11 +97,35 @@ class NoRasters:
         """Write nothing."""
 
 
+class Behind:
+    """A thread that does one thing at a time, in order, while its caller goes on."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="write-behind")
+        self._doing: Future[None] | None = None
+
+    def do(self, act: Callable[[], None]) -> None:
+        """Wait for the last act and raise its error, then begin the next."""
+        self.wait()
+        self._doing = self._pool.submit(act)
+
+    def wait(self) -> None:
+        """Wait for the last act and raise its error."""
+        doing, self._doing = self._doing, None
+        if doing is not None:
+            doing.result()
+
+    def close(self) -> None:
+        """Wait until the thread has ended."""
+        self._pool.shutdown(wait=True)
+
+
 class SceneWriter:
     """Writer of finished pieces and restored strips in scene order. Saves new strips as checkpoints.
 
     `digest` is that of the plan, `restored` has the files of saved strips, and `part` the strips that a part of the
-    job computes; None for the whole job.
+    job computes; None for the whole job. With `behind`, a thread counts and writes each piece while the caller awaits
+    the next tile output. The caller saves a strip when all of its pieces are written.
     """
 
     def __init__(
@@ -111,7 +137,10 @@ class SceneWriter:
         writer: RasterWriter,
         sink: ArtifactSink,
         tally: Tally,
+        *,
+        behind: bool = False,
     ) -> None:
+        self._behind = Behind() if behind else None
         self._digest, self._part, self._known = digest, part, restored.keys()
         self._writer, self._sink, self._tally = writer, sink, tally
         #: Strips that are saved. Not the last one of a scene: no other strip follows, so saving it would gain little.
@@ -128,16 +157,16 @@ class SceneWriter:
 
     def add(self, result: TilePieces) -> None:
         """Write the pieces of a tile result, and save its strip if the strip is final now."""
-        index = result.strip.index
         for piece in result.pieces:
-            self.write_restored(index)  # scene order: the restored strips before this strip come first
-            counts = self._tally.of(piece.rasters, piece.box)
-            self._write(piece.rasters, piece.box, piece.suspects, counts)
-            if index in self._kept:
-                self._open_checkpoint(index).write(piece.rasters, piece.box, piece.suspects, counts)
-        if result.last and self._checkpoint is not None:
-            self._save(self._checkpoint)
-            self._checkpoint = None
+            if self._behind is None:
+                self._add(result.strip.index, piece)
+            else:
+                self._behind.do(partial(self._add, result.strip.index, piece))
+        if result.last:
+            self._catch_up()
+            if self._checkpoint is not None:
+                self._save(self._checkpoint)
+                self._checkpoint = None
 
     def write_restored(self, before: int | None = None) -> None:
         """Write the restored strips: all of them, or those before strip `before`."""
@@ -148,11 +177,23 @@ class SceneWriter:
 
     def end(self) -> None:
         """Write the last restored strips; of a part, save the strips that have no data."""
+        self._catch_up()
         self.write_restored()
         if self._part is not None:
             for index in sorted(self._kept - self._known - self._saved):
                 self._save(self._open_checkpoint(index))
                 self._checkpoint = None
+
+    def _catch_up(self) -> None:
+        if self._behind is not None:
+            self._behind.wait()
+
+    def _add(self, index: int, piece: Piece) -> None:
+        self.write_restored(index)  # scene order: the restored strips before this strip come first
+        counts = self._tally.of(piece.rasters, piece.box)
+        self._write(piece.rasters, piece.box, piece.suspects, counts)
+        if index in self._kept:
+            self._open_checkpoint(index).write(piece.rasters, piece.box, piece.suspects, counts)
 
     def _write(self, rasters: RasterArrays, box: Box, suspects: SuspectCounts, counts: Counts) -> None:
         self._writer.write(rasters, box)
@@ -173,6 +214,8 @@ class SceneWriter:
         self._saved.add(checkpoint.index)
 
     def close(self) -> None:
-        """Close the file of an unfinished strip."""
+        """Close the file of an unfinished strip, after the piece that is being written."""
+        if self._behind is not None:
+            self._behind.close()
         if self._checkpoint is not None:
             self._checkpoint.close()
