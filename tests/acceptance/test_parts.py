@@ -202,6 +202,7 @@ def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop, expected: dict[s
     assert ended.usage.bytes_in < 1.5 * shop.scene_bytes
 
 
+@pytest.mark.breadth
 def test_a_scene_that_is_too_small_to_share_is_fetched_once_and_whole(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2, PENSTOCK_SCENE_PART_TILES="1000"):
         ended = shop.end(shop.submit())
@@ -212,6 +213,7 @@ def test_a_scene_that_is_too_small_to_share_is_fetched_once_and_whole(shop: Shop
     assert len(scene["sha256"]) == 64
 
 
+@pytest.mark.breadth
 def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(3) as workers:
         key = shop.submit()
@@ -245,6 +247,7 @@ def test_a_shared_change_of_two_dates_has_the_bytes_of_one_worker_though_others_
     assert shop.ended_parts(key) == ["succeeded"] * 3
 
 
+@pytest.mark.breadth
 def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
         key = shop.submit()
@@ -256,6 +259,7 @@ def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str
     assert checksums(ended) == expected
 
 
+@pytest.mark.breadth
 def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
     with shop.workers(2):
         key = shop.submit()
@@ -268,6 +272,7 @@ def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
         wait_for(lambda: not shop.saved(key), "its strips outlive it")
 
 
+@pytest.mark.breadth
 def test_after_a_loss_of_redis_the_scene_is_shared_again(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
         key = shop.submit()

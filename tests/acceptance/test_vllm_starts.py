@@ -14,7 +14,7 @@ from tests.support.polling import wait_for
 from tests.support.stack import running
 from tests.support.vllm_command import vllm_command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.breadth]
 
 RECORD = """
 [models.{name}]

@@ -84,7 +84,10 @@ def running(
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     stack = Stack(data, port, process, log, api_key)
     try:
-        wait_for(lambda: _serves(stack, model), f"the service did not become ready: {log}", timeout_s=start_s)
+        with Client(stack.url, patience_s=0, api_key=api_key) as client:
+            wait_for(
+                lambda: _serves(stack, client, model), f"the service did not become ready: {log}", timeout_s=start_s
+            )
         yield stack
     finally:
         process.send_signal(signal.SIGTERM)
@@ -101,11 +104,10 @@ def scene() -> Path:
     return path
 
 
-def _serves(stack: Stack, name: str) -> bool:
+def _serves(stack: Stack, client: Client, name: str) -> bool:
     assert stack.process.poll() is None, f"`penstock up` ended: {stack.log.read_text()}"
     try:
-        with Client(stack.url, patience_s=0, api_key=stack.api_key) as client:
-            return any(model.name == name and model.problem is None for model in client.models())
+        return any(model.name == name and model.problem is None for model in client.models())
     except ClientError:
         return False
 
