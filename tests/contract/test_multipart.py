@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -18,9 +19,16 @@ from penstock.storage.objects.base import ObjectStore, StoredPart
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.objects.s3 import S3Store
+from tests.support.ceph import Ceph
 
 KEY, TYPE = "tenants/a/uploads/1/scene ü.bin", "image/x-scene"
 FIRST, LAST = os.urandom(MIN_PART_BYTES), b"the end"
+
+
+@pytest.fixture(scope="module")
+def bucket(ceph: Ceph) -> str:
+    """Return the bucket of all tests, each of which has a prefix of its own."""
+    return ceph.bucket()
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -28,8 +36,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "local":
         settings = Settings(secret=SecretStr("of the tests"), public_url="http://127.0.0.1:1")
         return open_store((tmp_path / "objects").as_uri(), settings)
-    ceph = request.getfixturevalue("ceph")
-    return open_store(f"s3://{ceph.bucket()}/some/prefix", Settings(s3=ceph.s3))
+    ceph, bucket = request.getfixturevalue("ceph"), request.getfixturevalue("bucket")
+    return open_store(f"s3://{bucket}/some/{uuid4()}", Settings(s3=ceph.s3))
 
 
 def send(store: ObjectStore, number: int, data: bytes, folder: Path, key: str = KEY) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.config import Settings
 from penstock.errors import MediaChanged, MediaTooLarge, ObjectExists, ObjectNotFound
 from penstock.storage.objects.base import Fetched, ObjectInfo, ObjectStore, Put
 from penstock.storage.objects.opening import open_store, tenant_webhook_secret
+from tests.support.ceph import Ceph
 
 TEXT = "text/plain"
 BIG_BYTES = 30_000_000
@@ -33,12 +35,18 @@ ODD_KEYS = (
 )
 
 
+@pytest.fixture(scope="module")
+def bucket(ceph: Ceph) -> str:
+    """Return the bucket of all tests, each of which has a prefix of its own."""
+    return ceph.bucket()
+
+
 @pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "local":
         return open_store((tmp_path / "objects").as_uri(), Settings())
-    ceph = request.getfixturevalue("ceph")
-    return open_store(f"s3://{ceph.bucket()}/some/prefix", Settings(s3=ceph.s3))
+    ceph, bucket = request.getfixturevalue("ceph"), request.getfixturevalue("bucket")
+    return open_store(f"s3://{bucket}/some/{uuid4()}", Settings(s3=ceph.s3))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:

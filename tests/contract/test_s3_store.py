@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -22,6 +24,12 @@ from tests.support.web_server import Server, reply
 @pytest.fixture
 def store(ceph: Ceph) -> S3Store:
     return S3Store(s3_client(ceph.s3), s3_client(ceph.s3, checksums=False), ceph.bucket(), "pre/", part_bytes=5 << 20)
+
+
+@pytest.fixture(scope="module")
+def opened(ceph: Ceph) -> Callable[[str], S3Store]:
+    """Return what opens a store below a prefix of one bucket."""
+    return partial(S3Store, s3_client(ceph.s3), s3_client(ceph.s3, checksums=False), ceph.bucket())
 
 
 def uploads(ceph: Ceph, store: S3Store) -> int:
@@ -44,6 +52,10 @@ def test_a_small_object_is_one_request(ceph: Ceph, tmp_path: Path) -> None:
 
 
 class TestLinks:
+    @pytest.fixture
+    def store(self, opened: Callable[[str], S3Store]) -> S3Store:
+        return opened(f"{uuid4()}/")
+
     def test_a_download_has_its_type_and_name(self, store: S3Store) -> None:
         store.put_bytes("a b/ü+.tif", b"II*", content_type="image/tiff")
         answer = httpx.get(store.presign_get("a b/ü+.tif", filename='my "map" ü.tif', expires_s=60))

@@ -16,6 +16,7 @@ from penstock.workers.engine.runners import Runners
 SCENE = Path(__file__).parents[3] / "shared/data/geo/l8_betsiboka_20200127_6b.tif"
 
 
+@pytest.mark.breadth
 @pytest.mark.slow
 def test_csmask_conforms_and_finds_the_published_shares() -> None:
     if not SCENE.exists():

@@ -110,6 +110,7 @@ def test_betsiboka_has_the_shares_of_the_published_network_run_on_the_whole_imag
     assert data["radiometry"]["source"] == "file"
 
 
+@pytest.mark.breadth
 @needs_data
 def test_betsibokas_tiles_equal_the_whole_image_with_96_px_of_halo_and_do_not_with_80(
     network: Network, tmp_path: Path
@@ -123,6 +124,7 @@ def test_betsibokas_tiles_equal_the_whole_image_with_96_px_of_halo_and_do_not_wi
     assert np.nanmax(differ) > 1e-4
 
 
+@pytest.mark.breadth
 @needs_data
 @pytest.mark.parametrize(
     "area",
@@ -156,6 +158,7 @@ def test_an_area_of_betsiboka_is_the_whole_result_cut(area: dict[str, Any], netw
         assert file.transform == full.transform @ rasterio.Affine.translation(left, top)
 
 
+@pytest.mark.breadth
 @needs_data
 def test_the_halves_of_betsiboka_are_the_whole_scene(network: Network, tmp_path: Path) -> None:
     whole, _ = betsiboka(network, tmp_path / "whole", tile_px=128)
@@ -176,6 +179,7 @@ def test_the_halves_of_betsiboka_are_the_whole_scene(network: Network, tmp_path:
     np.testing.assert_array_equal(*(read(sink.artifacts["classes.tif"]) for sink in (parts, whole)))
 
 
+@pytest.mark.breadth
 @needs_data
 def test_the_flood_of_betsiboka_is_gained_water(network: Network, tmp_path: Path) -> None:
     """The river carries red sediment, which the network takes for snow, so that both classes count as water."""

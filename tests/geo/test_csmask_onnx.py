@@ -70,6 +70,7 @@ def test_the_synthetic_scene_has_the_same_classes(
     assert differing <= MOST_CLOSE * pixels
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("number", [0, 1])
 def test_pixels_beyond_the_halo_of_an_area_change_no_bit(
     number: int, engines: tuple[Engine, Engine], tmp_path: Path

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,13 @@ class Ceph:
     def bucket(self) -> str:
         """Make a new bucket and return its name."""
         name = f"test-{uuid.uuid4().hex[:12]}"
-        s3_client(self.s3).create_bucket(Bucket=name)
+        self._maker.create_bucket(Bucket=name)
         return name
+
+    @cached_property
+    def _maker(self) -> Any:
+        """One client for all buckets: botocore reads the description of S3 anew for each."""
+        return s3_client(self.s3)
 
     def client(self, service: str) -> Any:
         """Return boto3's client of `s3`, or of `sns` for topics of notifications."""
