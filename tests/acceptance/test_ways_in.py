@@ -102,6 +102,7 @@ def test_the_rasters_are_cloud_optimized(reference: Path, name: str) -> None:
         assert set(raster.block_shapes) == {(512, 512)}
 
 
+@pytest.mark.breadth
 def test_bad_files_end_in_a_clear_sentence_and_disturb_nobody(stack: Stack, tmp_path: Path) -> None:
     text = tmp_path / "notes.tif"
     text.write_text("not a scene")

@@ -181,6 +181,7 @@ def test_a_large_file_goes_in_parts_and_a_lost_part_is_sent_again(
     assert stored(open_stack, "large.tif") == file.read_bytes()
 
 
+@pytest.mark.breadth
 def test_an_upload_that_was_stopped_continues_with_the_parts_that_lack(
     open_stack: Stack, browser: Browser, tmp_path: Path
 ) -> None:
@@ -200,6 +201,7 @@ def test_an_upload_that_was_stopped_continues_with_the_parts_that_lack(
     assert stored(open_stack, "stopped.tif") == file.read_bytes()
 
 
+@pytest.mark.breadth
 def test_another_file_takes_the_place_of_one_on_the_way(open_stack: Stack, browser: Browser, tmp_path: Path) -> None:
     for name in ("first.tif", "second.tif"):
         (tmp_path / name).write_text(f"no scene: {name}")

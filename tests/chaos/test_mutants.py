@@ -18,6 +18,7 @@ def test_a_mutant_changes_one_place(mutant: Mutant) -> None:
     assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
 
 
+@pytest.mark.breadth
 def test_the_scenarios_can_be_imported_from_a_copy(tmp_path: Path) -> None:
     copy_tree(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{tmp_path}"}

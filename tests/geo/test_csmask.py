@@ -203,6 +203,7 @@ def test_the_flood_of_betsiboka_is_gained_water(network: Network, tmp_path: Path
     assert [int(wet_after[row, column]) for row, column in ((120, 490), (100, 120), (60, 400))] == [2, 3, 0]
 
 
+@pytest.mark.breadth
 @needs_data
 def test_aquileias_lagoon_is_water_and_its_fields_are_land(network: Network, tmp_path: Path) -> None:
     scene = DATA / "s2_l2a_aquileia_20190416_6b.tif"

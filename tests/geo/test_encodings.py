@@ -30,6 +30,7 @@ def by_default(stored: Stored, folder: Path) -> list[Case]:
     return found
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: f"{stored.name}, {stored.dtype}")
 def test_a_file_without_tags_is_accepted_if_the_default_is_right_and_else_refused_or_noted(
     stored: Stored, tmp_path: Path
@@ -38,6 +39,7 @@ def test_a_file_without_tags_is_accepted_if_the_default_is_right_and_else_refuse
         assert (case.outcome == "accepted") == right(case), (case.scene, case.text)
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: f"{stored.name}, {stored.dtype}")
 def test_the_radiometry_of_the_message_gives_the_right_values(stored: Stored, tmp_path: Path) -> None:
     if not stored.called or stored.called == "Landsat level 1":  # its message asks for the product's metadata

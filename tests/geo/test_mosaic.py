@@ -300,6 +300,7 @@ def peak_bytes(height: int, merge: Any, *, warp: bool) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.breadth(but=("True-first",))
 @pytest.mark.parametrize("merge", ["first", "median"])
 @pytest.mark.parametrize("warp", [False, True])
 def test_memory_does_not_grow_with_the_height_of_a_mosaic(merge: str, warp: bool) -> None:

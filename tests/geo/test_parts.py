@@ -101,6 +101,7 @@ def test_the_division_names_the_tiles_that_are_not_saved(scene: Path, tmp_path: 
     assert part.digest == prepared.division.digest
 
 
+@pytest.mark.breadth(but=("cut0",))
 @pytest.mark.parametrize("cut", [{"halo_px": 8, "stride_px": 8, "tile_px": 96}, {"overlap": "hann", "tile_px": 128}])
 def test_parts_fetch_their_rows_only(cut: dict[str, Any], tmp_path: Path) -> None:
     path = write(tmp_path / "scene.tif", compress="deflate")
@@ -152,6 +153,7 @@ CUTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("merge", ["first", "median"])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(("grid", "masked"), [("own", False), ("own", True), ("stated", False)])
@@ -219,6 +221,7 @@ def shared(
     return job, expected
 
 
+@pytest.mark.breadth(but=("2",))
 @pytest.mark.parametrize("lost", [0, 2])
 def test_the_attempt_that_joins_fetches_only_what_is_missing(lost: int, tmp_path: Path) -> None:
     path = write(tmp_path / "scene.tif", compress="deflate")
