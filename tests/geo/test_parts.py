@@ -242,6 +242,7 @@ UNDECIDED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.breadth(but=("strips", "a mask"))
 @pytest.mark.parametrize("layout", UNDECIDED)
 def test_an_attempt_that_may_share_its_scene_fetches_first_what_its_check_reads(layout: str, tmp_path: Path) -> None:
     path = write(tmp_path / "scene.tif", **UNDECIDED[layout])
@@ -283,6 +284,7 @@ def test_notes_of_the_first_attempt_are_those_of_the_result(tmp_path: Path) -> N
     assert results == expected
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize(
     "finding", [None, "", "[]", '{"file": "notes on a scene", "plan": "other", "doubts": []}', "[" * 70_000]
 )
@@ -306,6 +308,7 @@ def plan_digest(job: Job) -> str:
     return str(job.processor.pre_process(job.request, Files()).context.digest)
 
 
+@pytest.mark.breadth(but=("first",))
 @pytest.mark.parametrize("merge", ["first", "median"])
 def test_the_masks_that_are_counted_are_fetched_where_parts_are_joined(merge: str, tmp_path: Path) -> None:
     scenes = overlapping(tmp_path, masked=True)
@@ -340,7 +343,7 @@ def two_dates(folder: Path, **profile: Any) -> tuple[Path, dict[str, Any]]:
     return later, {"change": {"of": ["class 1", "class 3"], "before": {"scene": str(earlier)}}}
 
 
-@pytest.mark.breadth(but=("halo-2", "halo-7", "hann in panels-3"))
+@pytest.mark.breadth(but=("halo-2",))
 @pytest.mark.parametrize("count", [2, 3, 7])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_change_in_parts_has_the_same_bytes(name: str, count: int, tmp_path: Path) -> None:
@@ -366,6 +369,7 @@ def both_contexts(job: Job) -> tuple[Any, Any]:
     return after.before, after
 
 
+@pytest.mark.breadth(but=("halo",))
 @pytest.mark.parametrize("name", ["halo", "hann"])
 def test_lost_strips_of_both_dates_are_computed_by_the_one_that_joins(name: str, tmp_path: Path) -> None:
     later, change = two_dates(tmp_path / "scenes")
@@ -410,6 +414,7 @@ def test_a_change_with_another_date_is_another_division(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
+@pytest.mark.breadth
 def test_parts_of_a_change_fetch_their_rows_of_their_dates_only(tmp_path: Path) -> None:
     earlier, later = tmp_path / "earlier.tif", tmp_path / "later.tif"
     write(earlier, compress="deflate")

@@ -208,6 +208,7 @@ def measure(name: str, folder: Path) -> tuple[int, int]:
     return int(valid), int(peak_mb)
 
 
+@pytest.mark.breadth
 @pytest.mark.slow
 def test_big_files_are_counted_in_memory_that_does_not_grow_with_them(tmp_path: Path) -> None:
     _, small_mb = measure("edge/palette.tif", tmp_path)
