@@ -266,12 +266,26 @@ async def test_no_route_is_forgotten(world: World) -> None:
     assert found == set(ROUTES) | {("", path) for path in MOUNTS}
 
 
+async def test_every_route_refuses_a_wrong_key_a_missing_scope_and_another_tenant(world: World) -> None:
+    """In one service, as what is refused changes nothing. Below, each route has a service of its own."""
+    for route in GUARDED:
+        assert [(await world.ask(route, key)).status_code for key in (None, "nonsense")] == [401, 401], route
+    for route in SCOPED:
+        others = world.key(scopes=[scope for scope in Scope if scope != ROUTES[route].scope])
+        assert (await world.ask(route, others)).status_code == 403, route
+    other = world.key("other")
+    for route in OF_A_TENANT:
+        assert (await world.ask(route, other)).status_code == 404, route
+
+
+@pytest.mark.breadth(every=4)
 @pytest.mark.parametrize("route", [route for route, row in ROUTES.items() if row.scope is None], ids=" ".join)
 async def test_what_is_open_asks_nobody(world: World, route: tuple[str, str]) -> None:
     answers = [await world.ask(route, key) for key in (None, "nonsense", world.key())]
     assert [answer.status_code for answer in answers] == [ROUTES[route].status] * 3
 
 
+@pytest.mark.breadth(every=8)
 @pytest.mark.parametrize("route", GUARDED, ids=" ".join)
 async def test_whatever_is_wrong_with_a_key_is_answered_alike(world: World, route: tuple[str, str]) -> None:
     revoked, expired = world.key(), world.key(expires_s=time.time() - 1)
@@ -299,6 +313,7 @@ async def test_any_key_may_ask_for_its_own_scopes(world: World, scope: Scope) ->
     assert (view["tenant"], view["name"], view["scopes"], view["open"]) == ("other", "mine", [scope.value], False)
 
 
+@pytest.mark.breadth(every=8)
 @pytest.mark.parametrize("route", SCOPED, ids=" ".join)
 async def test_every_other_scope_is_refused(world: World, route: tuple[str, str]) -> None:
     row = ROUTES[route]
@@ -312,6 +327,7 @@ async def test_every_other_scope_is_refused(world: World, route: tuple[str, str]
     assert (await world.ask(route, world.key(scopes=[Scope(row.scope or "")]))).status_code == row.status
 
 
+@pytest.mark.breadth(every=8)
 @pytest.mark.parametrize("route", OF_A_TENANT, ids=" ".join)
 async def test_what_is_anothers_is_missing(world: World, route: tuple[str, str]) -> None:
     other, missing = world.key("other"), str(uuid.uuid4())
