@@ -124,6 +124,18 @@ class Service:
         return Artifact(name, content_type, len(data), hashlib.sha256(data).hexdigest(), key)
 
 
+#: The included routers of the first app, by router.
+_INCLUDED: dict[int, Any] = {}
+
+
+def share_routes(app: FastAPI) -> None:
+    """Give an app the included routers of the first one: FastAPI works out their routes in a third of a second."""
+    routes = app.router.routes
+    for place, route in enumerate(routes):
+        if (router := getattr(route, "original_router", None)) is not None:
+            routes[place] = _INCLUDED.setdefault(id(router), route)
+
+
 @asynccontextmanager
 async def serving(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterator[Service]:
     """Run an API in this process on a server and a folder."""
@@ -133,6 +145,7 @@ async def serving(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterat
     objects = open_store(settings.store_url, settings)
     hints: SimpleQueue[str] = SimpleQueue()
     app = create_app(settings, jobs=jobs, objects=objects, send_hint=hints.put)
+    share_routes(app)
     await jobs.run(catalogues.publish([ECHO, BROKEN], worker="w", queues=["default"], alive_s=600))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
