@@ -51,18 +51,18 @@ class Up:
         return server
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: self._is_ready(), f"not ready: {self.said}")
+        with Client(f"http://127.0.0.1:{self.port}", patience_s=0) as client:
+            wait_for(lambda: self._is_ready(client), f"not ready: {self.said}")
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(60)
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, client: Client) -> bool:
         assert self.process.poll() is None, self.said
         try:
-            with Client(f"http://127.0.0.1:{self.port}", patience_s=0) as client:
-                served = [model for model in client.models() if model.problem is None]
-                return bool(served) and client.queue().workers > 0
+            served = [model for model in client.models() if model.problem is None]
+            return bool(served) and client.queue().workers > 0
         except ClientError:
             return False
 

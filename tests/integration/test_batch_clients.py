@@ -141,6 +141,7 @@ async def test_the_command_line_says_what_stands_where(
     assert (await penstock("batch", "status", batch["id"])).code == 3
 
 
+@pytest.mark.breadth
 async def test_one_key_and_one_file_are_one_batch(penstock: Shell, tmp_path: Path) -> None:
     words = ("batch", "submit", str(tmp_path / "r.jsonl"), "--idempotency-key", "k", "--json")
     (tmp_path / "r.jsonl").write_bytes(jsonl([line("a")]))

@@ -118,7 +118,7 @@ async def test_no_line_is_lost_or_doubled_however_keepers_die(service: Service) 
     assert [row["output"]["text"] for row in results] == [str(n) for n in range(REQUESTS) if n % 10]
 
 
-@pytest.mark.breadth(every=3)
+@pytest.mark.breadth(but=("after_batch_note-True",))
 @pytest.mark.parametrize(("moment", "made"), MOMENTS.items())
 async def test_an_api_that_is_killed_amid_a_post_leaves_a_whole_batch_or_none(
     service: Service, tmp_path: Path, moment: str, made: bool

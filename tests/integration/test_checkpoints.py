@@ -130,6 +130,7 @@ class TestStored:
             away.found("abc/")
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_ten_preemptions_that_advance_each_time_are_no_poison(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi "), "times": 12, "save": True})
     for attempt in range(1, 11):
@@ -301,6 +302,7 @@ def test_a_scene_whose_worker_is_killed_at_90_percent_repeats_a_strip_at_most(
         assert stored_by_last_attempt(bench, whole) == strips - 1
 
 
+@pytest.mark.breadth
 @pytest.mark.slow
 def test_a_scene_that_a_draining_worker_gives_back_keeps_its_strips(valkey: ValkeyProcess, tmp_path: Path) -> None:
     strips, tiles = 20, 4

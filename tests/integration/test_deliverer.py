@@ -237,6 +237,7 @@ def test_a_delivery_goes_on_with_the_trace_of_the_request_that_made_the_job(desk
     assert [headers.get("traceparent") for headers in sent] == [trace, trace, None]
 
 
+@pytest.mark.breadth
 def test_what_was_begun_by_one_keeper_is_sent_by_the_next_to_the_byte(desk: Journal, store: JobStore) -> None:
     """A keeper is killed with tries under way, again and again: every event arrives, under one id and in one body."""
     with receiving() as receiver:

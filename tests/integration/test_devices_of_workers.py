@@ -17,6 +17,7 @@ from tests.support.polling import wait_for
 _LISTS_TWO = "#!/bin/sh\necho 'GPU 0: Some GPU (UUID: GPU-a)'\necho 'GPU 1: Some GPU (UUID: GPU-b)'\n"
 
 
+@pytest.mark.breadth(but=("options1-expected1",))
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
