@@ -203,12 +203,13 @@ class Fleet:
         """Return when the API answers and a worker serves the model."""
         ends = time.monotonic() + READY_S
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
-        while time.monotonic() < ends:
-            with suppress(httpx.HTTPError):
-                answer = httpx.get(f"{self.url}/v1/models", timeout=2, headers=headers)
-                if answer.status_code == 200 and answer.json()["models"]:
-                    return
-            threading.Event().wait(0.05)  # nothing tells when a server begins to listen
+        with httpx.Client(base_url=self.url, timeout=2, headers=headers) as client:
+            while time.monotonic() < ends:
+                with suppress(httpx.HTTPError):
+                    answer = client.get("/v1/models")
+                    if answer.status_code == 200 and answer.json()["models"]:
+                        return
+                threading.Event().wait(0.05)  # nothing tells when a server begins to listen
         raise RuntimeError(f"the service was not ready in {READY_S} s\n{self.logs()}")
 
     def logs(self, last: int = 1500) -> str:
