@@ -125,6 +125,7 @@ def image(output: Any) -> Pixels:
     return np.asarray(output.data["image"])
 
 
+@pytest.mark.breadth(but=("stable-diffusion-image", "flux-text", "qwenimage-inpaint", "pixart-sigma-text", "lcm-image"))
 @pytest.mark.parametrize(("family", "task"), [(family, task) for family, task in TRIED])
 def test_a_call_makes_the_librarys_image_alone_and_beside_others(
     loaded: Any, files: Mapping[str, Path], family: str, task: Task

@@ -95,6 +95,7 @@ def painted(pipeline: Any, prompt: Prompt, text: str = ASKED, other: str = "") -
     )  # fmt: skip
 
 
+@pytest.mark.breadth(every=4)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_text_becomes_the_librarys_image(tmp_path: Path, scheduler: str) -> None:
     source = a_painter(tmp_path, scheduler)

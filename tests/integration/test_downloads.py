@@ -26,7 +26,7 @@ MAP = os.urandom(3_000_000)
 CUT = 1_000_000
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.breadth)])
 async def service(request: pytest.FixtureRequest, valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Service]:
     """Return an API that listens, on either store."""
     options: dict[str, Any] = {"port": free_port()}
