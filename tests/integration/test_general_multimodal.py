@@ -386,6 +386,7 @@ def test_inputs_that_do_not_fit_are_refused(
         runner.admit(Prompt({**prompt.data, **change}))
 
 
+@pytest.mark.breadth
 def test_a_job_goes_through_an_io_process_and_the_engine(
     directories: dict[str, Path], files: dict[str, Path], tmp_path: Path
 ) -> None:

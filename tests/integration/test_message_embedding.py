@@ -271,6 +271,7 @@ def test_typed_placeholders_stay_text(qwen: Path, tmp_path: Path) -> None:
     assert 256 in plain, "an image has places"
 
 
+@pytest.mark.breadth
 def test_a_job_goes_through_an_io_process_and_the_engine(qwen: Path, tmp_path: Path) -> None:
     model, paths = an_embedder(qwen), photos(tmp_path)
     media = {reference: LocalMedia(path) for reference, path in paths.items()}

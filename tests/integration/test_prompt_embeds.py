@@ -125,6 +125,7 @@ def run(pool: IOPool, engine: BatchingEngine, folder: Path, file: Path | None, *
         return session.finish(engine.run(STORY, session.prompts, check=never))
 
 
+@pytest.mark.breadth
 @needs_stories
 def test_through_an_io_process_the_text_is_that_of_the_prompt(tmp_path: Path) -> None:
     text = "Once upon a time, there was a little"

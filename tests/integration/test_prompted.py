@@ -328,6 +328,7 @@ def test_a_point_outside_the_image_is_refused_by_its_place(
     assert [issue.pointer for issue in caught.value.errors] == ["/input/objects/4"]
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("kind", "name", "request_"),
     [

@@ -180,6 +180,7 @@ def test_the_processor_keeps_the_contract(
     assert done.saved
 
 
+@pytest.mark.breadth
 def test_a_job_goes_through_an_io_process(
     directories: Callable[[str], Path], engine: BatchingEngine, tmp_path: Path
 ) -> None:
