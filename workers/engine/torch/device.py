@@ -101,7 +101,7 @@ class TorchDevice:
         """
         if not self.is_cpu:
             return most
-        return 1 if self._passes is None else self._passes.batch
+        return 1 if self._passes is None else self._passes.at_once
 
     def answers(self, step: Callable[[Sequence[S]], Sequence[D]], states: Sequence[S]) -> Sequence[D]:
         """Return the answers of `step` to the states of a batch, on a CPU of a pass for each state."""

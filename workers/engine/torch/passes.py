@@ -18,9 +18,6 @@ from penstock.models import Model
 S = TypeVar("S")
 D = TypeVar("D")
 
-#: Prompts of a step for each thread.
-_PROMPTS_OF_A_THREAD = 2
-
 
 def threads_of(model: Model) -> int | None:
     """Return the option `threads` of a model, None without it; raise `ModelUnavailable` for what is no number."""
@@ -38,11 +35,6 @@ class Passes:
         self.at_once = at_once
         self._threads = threads
         self._pool = ThreadPoolExecutor(at_once, "torch-pass")
-
-    @property
-    def batch(self) -> int:
-        """The most prompts of a step: more than run at a time, so that a thread that is ready early has another one."""
-        return self.at_once * (1 if self.at_once == 1 else _PROMPTS_OF_A_THREAD)
 
     @classmethod
     def of(cls, model: Model) -> Passes | None:

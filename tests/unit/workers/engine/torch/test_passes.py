@@ -44,7 +44,7 @@ def test_a_prompt_has_the_same_bits_beside_another_one_and_alone(tmp_path: Path)
     prompts = [a_prompt(), a_prompt()]
     prompts[1].data["pixels"][:] += 1
     with closing(load_torch(with_options(a_directory(tmp_path), threads=1))) as runner:
-        assert runner.max_batch == 4  # two for each thread
+        assert runner.max_batch == 2
         alone = [run(runner, prompt) for prompt in prompts]
         beside = runner.step([runner.admit(prompt) for prompt in prompts])
     for one, other in zip(alone, beside, strict=True):
