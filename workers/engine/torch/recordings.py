@@ -27,6 +27,8 @@ Forward = Callable[[Tensor, Any], tuple[str, Tensor]]
 RECORDED_AT = 3
 #: Recordings of one network: batches of one shape have up to seven sizes below 32.
 MOST_RECORDINGS = 24
+#: Passes that are counted: pictures of any size may come, so that the counts must not grow for ever.
+_MOST_COUNTED = 1024
 #: Device memory of the recordings of one network, as a share of the device's.
 _MOST_SHARE = 1 / 32
 #: Batches above this size are padded to a multiple of it, smaller ones to a power of two.
@@ -56,7 +58,6 @@ class Recordings:
         self._came: Counter[Hashable] = Counter()
         #: None: the pass cannot be recorded, and is not tried again.
         self._kept: dict[Hashable, Recording | None] = {}
-        self._records = True
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -71,16 +72,18 @@ class Recordings:
                 kept.replay()
                 return kept.name, kept.answer[: len(batch)]
             answer = self._forward(batch, how)
+            if len(self._came) == _MOST_COUNTED:
+                self._came.clear()
             self._came[key] += 1
-            if self._records and self._came[key] == RECORDED_AT and len(self._kept) < MOST_RECORDINGS:
+            if self._came[key] == RECORDED_AT and key not in self._kept and len(self._kept) < MOST_RECORDINGS:
                 self._kept[key] = self._recorded(batch, size, how)
             return answer
 
     def forget(self) -> None:
-        """Free the memory of all recordings; nothing is recorded any more."""
+        """Free the memory of all recordings. Passes that come again are recorded again, if they have room."""
         with self._lock:
-            self._records = False
             self._kept.clear()
+            self._came.clear()
 
     def _recorded(self, batch: Tensor, size: int, how: Hashable) -> Recording | None:
         try:

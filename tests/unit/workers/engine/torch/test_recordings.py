@@ -100,7 +100,18 @@ def test_a_pass_without_room_frees_the_recordings_of_every_network() -> None:
             recordings.run(torch.ones(1, 1), None)
     with pytest.raises(OutOfMemory), TorchDevice(torch.device("cpu")).running():
         raise torch.OutOfMemoryError
-    for _ in range(RECORDED_AT + 1):
+    for _ in range(RECORDED_AT):
         for recordings in kept:
             assert float(recordings.run(torch.ones(1, 1), None)[1]) == 2
     assert passes.replayed == others.replayed == []
+    for recordings in kept:  # recorded anew: the batch that had no room is smaller now
+        assert float(recordings.run(torch.ones(1, 1), None)[1]) == 2
+    assert passes.replayed == others.replayed == [1]
+
+
+def test_passes_of_ever_new_shapes_are_not_counted_for_ever() -> None:
+    passes = Passes()
+    recordings = Recordings(passes.forward, passes.record, most=1)
+    for width in range(3000):
+        recordings.run(torch.ones(1, 1 + width % 1500), None)
+    assert len(recordings._came) <= 1024
