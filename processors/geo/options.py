@@ -148,8 +148,8 @@ class MapOptions(SceneOptions):
     #: Receptive radius of the network in pixels; required for `halo`. 0 for a model that processes each pixel alone.
     halo_px: int = Field(default=0, ge=0)
     #: True if no pixel beyond `halo_px` changes the result of a pixel, not even its last bit: then an `area` reads its
-    #: own pixels and their halo. By default it reads whole tiles. For `halo`; not for networks that see their whole
-    #: input.
+    #: own pixels and their halo, and tiles may be oblong where that is less work. By default an area reads whole tiles,
+    #: and tiles are square. For `halo`; not for networks that see their whole input.
     halo_exact: bool = False
     #: Minimum overlap of tiles for `hann`, in pixels; default: half a tile.
     overlap_px: int | None = None
@@ -164,7 +164,7 @@ class MapOptions(SceneOptions):
     @property
     def tiling(self) -> Tiling:
         """The tiling of scenes."""
-        return Tiling(self.tile_px, self.halo_px, self.stride_px, self.least_overlap_px)
+        return Tiling(self.tile_px, self.halo_px, self.stride_px, self.least_overlap_px, exact=self.halo_exact)
 
     @property
     def reflects(self) -> bool:

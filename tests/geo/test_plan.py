@@ -22,7 +22,7 @@ def held_bytes(window: Box) -> int:
     return window.width * (window.height * 13 + COLUMN_BYTES)
 
 
-def plan_of(height: int, width: int, cut: tuple[int, int, int], strip_bytes: int) -> Plan:
+def plan_of(height: int, width: int, cut: tuple[int, int, int], strip_bytes: int, *, exact: bool = False) -> Plan:
     stride, tile, halo = cut
     return make_plan(
         height,
@@ -33,6 +33,7 @@ def plan_of(height: int, width: int, cut: tuple[int, int, int], strip_bytes: int
         pixel_bytes=13,
         strip_bytes=strip_bytes,
         column_bytes=COLUMN_BYTES,
+        exact=exact,
     )
 
 
@@ -48,10 +49,12 @@ def tiles(plan: Plan) -> list[Tile]:
 
 
 @tried
-@given(SIZES, SIZES, CUTS, BUDGETS)
-def test_each_pixel_is_in_one_core(height: int, width: int, cut: tuple[int, int, int], budget: int) -> None:
+@given(SIZES, SIZES, CUTS, BUDGETS, st.booleans())
+def test_each_pixel_is_in_one_core(
+    height: int, width: int, cut: tuple[int, int, int], budget: int, exact: bool
+) -> None:
     seen = np.zeros((height, width), dtype=int)
-    for tile in tiles(plan_of(height, width, cut, budget)):
+    for tile in tiles(plan_of(height, width, cut, budget, exact=exact)):
         core = tile.core
         assert core.height > 0
         assert core.width > 0
@@ -60,13 +63,13 @@ def test_each_pixel_is_in_one_core(height: int, width: int, cut: tuple[int, int,
 
 
 @tried
-@given(SIZES, SIZES, CUTS, BUDGETS)
+@given(SIZES, SIZES, CUTS, BUDGETS, st.booleans())
 def test_windows_lie_on_the_strides_grid_and_hold_the_whole_halo_or_end_where_the_padded_scene_ends(
-    height: int, width: int, cut: tuple[int, int, int], budget: int
+    height: int, width: int, cut: tuple[int, int, int], budget: int, exact: bool
 ) -> None:
     stride, _, halo = cut
     padded_height, padded_width = (-(-side // stride) * stride for side in (height, width))
-    for tile in tiles(plan_of(height, width, cut, budget)):
+    for tile in tiles(plan_of(height, width, cut, budget, exact=exact)):
         core, window = tile.core, tile.window
         assert not any(edge % stride for edge in (window.top, window.left, window.bottom, window.right))
         assert window.top == 0 or core.top - window.top >= halo * stride
@@ -95,6 +98,37 @@ def test_all_windows_of_a_scene_have_one_size_and_cost_no_more_than_the_fewest_t
         assert len(cuts) <= max(1, -(-(padded - 2 * halo) // tile))
         # At most the scene, a halo on both sides of every cut, and the rounding to the stride.
         assert len(cuts) * side < padded + 2 * halo * (len(cuts) - 1) + len(cuts) * stride
+
+
+@tried
+@given(SIZES, SIZES, CUTS, BUDGETS)
+def test_oblong_windows_have_one_size_no_more_pixels_than_a_square_one_and_save_a_twentieth(
+    height: int, width: int, cut: tuple[int, int, int], budget: int
+) -> None:
+    side = (cut[1] * 8 + 2 * cut[2]) * cut[0]
+    square, chosen = (plan_of(height, width, cut, budget, exact=exact) for exact in (False, True))
+    ((tall, wide),) = {(each.window.height, each.window.width) for each in tiles(chosen)}
+    assert tall * wide <= side * side
+    if (chosen.rows, sum(chosen.panels, ())) != (square.rows, sum(square.panels, ())):
+        assert chosen.cost() <= 0.95 * square.cost()
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "window"),
+    [
+        ((2048, 2048), 6, (816, 1120)), ((1024, 1024), 2, (608, 1024)), ((300, 5000), 2, (304, 2608)),
+        ((5000, 300), 2, (2608, 304)), ((960, 960), 1, (960, 960)), ((10_980, 10_980), 225, (912, 912)),
+    ],
+)  # fmt: skip
+def test_a_scene_of_few_tiles_is_cut_into_oblong_windows_where_the_halo_is_exact(
+    shape: tuple[int, int], count: int, window: tuple[int, int]
+) -> None:
+    """The cut of csmask. On a square scene of equal costs the one with more rows, which are its strips."""
+    plan = make_plan(
+        *shape, tile_px=768, halo_px=96, stride_px=16, pixel_bytes=13, strip_bytes=10**9, exact=True
+    )  # fmt: skip
+    assert plan.count() == count
+    assert {(tile.window.height, tile.window.width) for tile in tiles(plan)} == {window}
 
 
 @pytest.mark.parametrize(("size", "sides"), [(960, [960]), (961, [592, 592]), (1200, [704, 704]), (1728, [960, 960])])

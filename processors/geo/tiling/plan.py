@@ -16,6 +16,10 @@ Origins and halos are multiples of the network's stride, and windows end at the 
 own padding is at the same place as for the whole scene. With a halo of the receptive radius each pixel is computed from
 the same numbers as in the whole scene. The cost factor is (tile + 2 halo)² / tile²: larger tiles are cheaper.
 
+With a halo that is `exact`, no result depends on the cut. Then windows may be oblong, of no more pixels than a square
+one, where this saves a twentieth of the work: a scene of 2048 px is cut into 3 x 2 windows of 816 x 1120 px instead of
+3 x 3 of 816 px (`tile_px = 768`, 96 px of halo). Large scenes keep square windows, which have the least halo.
+
 `hann`, for networks that see their whole input, such as vision transformers. Windows of one size overlap by half or
 more and are evenly spaced. `stitch` computes weighted means. Rows above the next strip's windows are final:
 
@@ -124,6 +128,7 @@ class Tiling:
     overlap_px: int | None = None
     fixed: bool = False
     whole: bool = False
+    exact: bool = False
 
 
 #: Tiles of a panel along the columns, each with start and stop of its core.
@@ -266,14 +271,17 @@ def make_plan(
     overlap_px: int | None = None,
     fixed: bool = False,
     whole: bool = False,
+    exact: bool = False,
     area: Box | None = None,
 ) -> Plan:
     """Return the plan of a scene of `height` x `width` pixels (each at least 1).
 
     Without `overlap_px`, `tile_px` is the maximum side of a core with a halo on both sides; `tile_px` and `halo_px` are
     multiples of `stride_px`. With `fixed`, every core but those at the edges has this side, and every window the side
-    `tile_px + 2 * halo_px`, also of a smaller scene. With `overlap_px` (less than `tile_px`), `tile_px` is the side of
-    every window, and `halo_px` and `stride_px` are ignored; `whole` then uses each window as it is, without means.
+    `tile_px + 2 * halo_px`, also of a smaller scene. With `exact`, the cut may be another one with fewer pixels in all,
+    and no more in a window than the square of `tile_px + 2 * halo_px`. With `overlap_px` (less than `tile_px`),
+    `tile_px` is the side of every window, and `halo_px` and `stride_px` are ignored; `whole` then uses each window as
+    it is, without means.
 
     A strip uses `pixel_bytes` per pixel of its window plus `column_bytes` per column, and at most `strip_bytes` unless
     a single column of tiles needs more. With `area`, only the tiles that its pixels need are planned, at the same
@@ -282,6 +290,8 @@ def make_plan(
     averaged = overlap_px is not None and not whole
     if overlap_px is None:
         rows, columns = (_cuts(side, tile_px, halo_px, stride_px, fixed=fixed) for side in (height, width))
+        if exact:
+            rows, columns = _cheapest(rows, columns, tile_px, halo_px, stride_px)
         tile, beside = _side_px(columns[0]) - 2 * halo_px, 2 * halo_px
     else:
         rows, columns = (_overlapping(side, tile_px, overlap_px) for side in (height, width))
@@ -305,6 +315,30 @@ def _cuts(size: int, tile_px: int, halo: int, stride: int, *, fixed: bool = Fals
         for start, stop in pairwise(edges)
         for begin in [max(0, min(start - halo, padded - step - 2 * halo))]
     )
+
+
+def _cheapest(
+    rows: tuple[Cut, ...], columns: tuple[Cut, ...], tile_px: int, halo: int, stride: int
+) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+    """Return the cut of fewest pixels in all whose windows have no more pixels than a square one.
+
+    That is the given cut, of square tiles, unless another one saves a twentieth. Of equal cuts the one with more rows.
+    """
+    height, width, most_px = rows[-1].stop, columns[-1].stop, (tile_px + 2 * halo) ** 2
+    within = _round_up(height, stride) - 2 * halo
+    chosen, least_px = (rows, columns), _all_px(rows, columns) * 19 // 20
+    for count in range(2 * len(rows), 0, -1):
+        tall = _cuts(height, max(stride, _round_up(-(-within // count), stride)), halo, stride)
+        wide_px = most_px // _side_px(tall[0]) // stride * stride - 2 * halo
+        if wide_px > 0 or _round_up(width, stride) <= wide_px + 2 * halo:
+            wide = _cuts(width, wide_px, halo, stride)
+            if (px := _all_px(tall, wide)) <= least_px:
+                chosen, least_px = (tall, wide), px - 1
+    return chosen
+
+
+def _all_px(rows: tuple[Cut, ...], columns: tuple[Cut, ...]) -> int:
+    return len(rows) * _side_px(rows[0]) * len(columns) * _side_px(columns[0])
 
 
 def _overlapping(size: int, tile: int, overlap: int) -> tuple[Cut, ...]:

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.display import out
 from penstock.cli.options import Data
-from penstock.openmp import let_threads_sleep
+from penstock.cpu_passes import let_threads_sleep, use_huge_pages
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -101,6 +101,7 @@ def worker(
     given = {"idle_exit_s": idle_exit_s, "max_worker_jobs": max_jobs, "drain_s": drain_s}
     settings = _process(supervisor, **given)
     let_threads_sleep(os.environ)
+    use_huge_pages(os.environ)
     if standby:
         from penstock.workers.standby import main as stand_by
 

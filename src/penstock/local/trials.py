@@ -23,11 +23,11 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
+from penstock.cpu_passes import let_threads_sleep, use_huge_pages
 from penstock.errors import ConfigError, PenstockError
 from penstock.local.precision import WITH_DTYPE
 from penstock.local.tuning import Candidate, Space, Trial, batch_sizes, thread_counts, tile_sizes, tuned
 from penstock.models import Model
-from penstock.openmp import let_threads_sleep
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
 from penstock.workers.engine.engine import BatchingEngine
@@ -134,6 +134,7 @@ def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes:
     threads = _processors() if with_threads else candidate.threads
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     let_threads_sleep(environment)  # as in a worker
+    use_huge_pages(environment)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock.local.trials"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

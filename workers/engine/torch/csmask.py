@@ -29,8 +29,8 @@ _LAYERS = ("Conv", "BatchNormalization", "ConvTranspose")
 def _block(inputs: int, outputs: int) -> nn.Sequential:
     """Return two 3x3 convolutions; batch normalisation follows ReLU, as trained, and cannot be folded into them."""
     return nn.Sequential(
-        *(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(outputs, eps=1e-6)),
-        *(nn.Conv2d(outputs, outputs, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(outputs, eps=1e-6)),
+        *(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True), nn.BatchNorm2d(outputs, eps=1e-6)),
+        *(nn.Conv2d(outputs, outputs, 3, padding=1), nn.ReLU(inplace=True), nn.BatchNorm2d(outputs, eps=1e-6)),
     )
 
 

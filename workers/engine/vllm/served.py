@@ -23,8 +23,8 @@ from typing import IO
 import httpx
 import structlog
 
+from penstock.cpu_passes import as_given
 from penstock.errors import ModelServerFailed, ModelUnavailable
-from penstock.openmp import as_given
 from penstock.processors.base import Output
 from penstock.processors.openai.options import ServerOptions
 from penstock.workers.engine.openai_server.client import Asked, Server

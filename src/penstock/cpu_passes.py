@@ -1,0 +1,42 @@
+"""Passes on a CPU: variables of OpenMP and torch, which read them when torch is imported (decisions 103 and 109)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+_POLICY = "OMP_WAIT_POLICY"
+#: The variables with which a user says how threads wait.
+_WAITS = (_POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+_HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+#: Says to a program which variables this one has set itself. Not read as a setting of Penstock's.
+_OURS = "_PENSTOCK_OWN_VARIABLES"
+
+
+def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
+    """Have the threads of a pass sleep while they wait for each other, unless the environment says how they wait.
+
+    A thread that spins takes its processor from the API, Redis and IO processes, and while another thread waits for a
+    processor, it spins for nothing.
+    """
+    if not any(name in environment for name in _WAITS):
+        _set(environment, _POLICY, "passive")
+
+
+def use_huge_pages(environment: MutableMapping[str, str]) -> None:
+    """Have torch ask the kernel for pages of 2 MiB for tensors of this size and more, unless the environment says it.
+
+    The kernel maps and clears memory page by page when it is first used, for each tensor anew. Results do not change.
+    """
+    if _HUGE_PAGES not in environment:
+        _set(environment, _HUGE_PAGES, "1")
+
+
+def as_given(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of an environment without what these functions have set in it."""
+    ours = {_OURS, *environment.get(_OURS, "").split()}
+    return {name: value for name, value in environment.items() if name not in ours}
+
+
+def _set(environment: MutableMapping[str, str], name: str, value: str) -> None:
+    environment[name] = value
+    environment[_OURS] = " ".join([*environment.get(_OURS, "").split(), name])

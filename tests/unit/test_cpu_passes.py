@@ -1,0 +1,68 @@
+"""The variables for passes on a CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cpu_passes import as_given, let_threads_sleep, use_huge_pages
+
+#: Does what `penstock worker` does before it imports torch. OpenMP then shows its settings. Prints the bytes of a
+#: tensor of 64 MiB that lie in huge pages.
+WORKER = """
+import os, re, sys
+from pathlib import Path
+from penstock.cpu_passes import let_threads_sleep, use_huge_pages
+let_threads_sleep(os.environ)
+use_huge_pages(os.environ)
+assert "torch" not in sys.modules
+import torch
+def huge_bytes():
+    return 1024 * int(re.search(r"AnonHugePages: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
+before = huge_bytes()
+kept = torch.ones(2**24)
+print(huge_bytes() - before)
+"""
+#: What the kernel offers; the choice is in brackets.
+OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def run_worker() -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("torch")
+    left_out = ("OMP_", "GOMP_", "KMP_", "THP_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    environment["OMP_DISPLAY_ENV"] = "true"
+    return subprocess.run(
+        [sys.executable, "-c", WORKER], env=environment, check=True, capture_output=True, text=True
+    )  # fmt: skip
+
+
+def test_the_threads_of_a_pass_sleep_while_they_wait() -> None:
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in run_worker().stderr
+
+
+def test_large_tensors_lie_in_huge_pages() -> None:
+    if not OFFERED.exists() or "[never]" in OFFERED.read_text():
+        pytest.skip("the kernel gives nobody huge pages")
+    assert int(run_worker().stdout) >= 2**25, "half of the tensor: the kernel may lack free huge pages for the rest"
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_a_choice_of_the_environment_counts(name: str) -> None:
+    chosen = {name: "active", "THP_MEM_ALLOC_ENABLE": "0"}
+    let_threads_sleep(chosen)
+    use_huge_pages(chosen)
+    assert chosen == as_given(chosen) == {name: "active", "THP_MEM_ALLOC_ENABLE": "0"}
+
+
+def test_another_program_does_not_get_what_was_set_here() -> None:
+    environment = {"PATH": "/bin"}
+    let_threads_sleep(environment)
+    use_huge_pages(environment)
+    assert environment["OMP_WAIT_POLICY"] == "passive"
+    assert environment["THP_MEM_ALLOC_ENABLE"] == "1"
+    assert as_given(environment) == {"PATH": "/bin"}
