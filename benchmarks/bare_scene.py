@@ -1,9 +1,9 @@
-"""Baseline loop for scenes without the service: `python -m benchmarks.bare_scene CATALOGUE MODEL SCENE OUT`.
+"""Baseline loop for scenes without the service: `python -m benchmarks.bare_scene CATALOGUE MODEL SCENE OUT [TILE_PX]`.
 
-Reads the whole scene, cuts it into the same tiles as the service, runs batches of tiles on the same runner, computes
-the class with the largest probability, masks nodata and writes a COG. Prints JSON: `seconds` without loading the model,
-`busy_s` in the runner, and resident memory in MB: `idle_mb` with the model loaded, `batch_mb` as the peak during one
-batch, `peak_mb` as the total peak.
+Reads the whole scene, cuts it into square tiles of the record's size or TILE_PX, runs batches of tiles on the same
+runner, computes the class with the largest probability, masks nodata and writes a COG. Prints JSON: `seconds` without
+loading the model, `busy_s` in the runner, and resident memory in MB: `idle_mb` with the model loaded, `batch_mb` as the
+peak during one batch, `peak_mb` as the total peak.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ class Network:
         return [step.output for step in steps if isinstance(step, Done)]
 
 
-def main(catalogue: Path, name: str, scene: Path, out: Path) -> dict[str, float]:
+def main(catalogue: Path, name: str, scene: Path, out: Path, tile_px: int | None = None) -> dict[str, float]:
     """Measure one scene. Log lines go to stderr: stdout is JSON."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     model = read_catalogue(catalogue)[name]
+    if tile_px:
+        model = model.model_copy(update={"options": {**model.options, "tile_px": tile_px}})
     options, network = read_options(model, SegmentationOptions), Network(Runners.installed().load(model))
     side = options.tile_px + 2 * options.halo_px
     network.run([np.ones((len(options.bands), 64, 64), np.float32)])
@@ -123,5 +125,6 @@ def peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    catalogue, name, scene, out = sys.argv[1:]
-    sys.stdout.write(json.dumps(main(Path(catalogue), name, Path(scene), Path(out))))
+    catalogue, name, scene, out, *tile_px = sys.argv[1:]
+    figures = main(Path(catalogue), name, Path(scene), Path(out), *map(int, tile_px))
+    sys.stdout.write(json.dumps(figures))
