@@ -289,9 +289,11 @@ def make_plan(
     """
     averaged = overlap_px is not None and not whole
     if overlap_px is None:
-        rows, columns = (_cuts(side, tile_px, halo_px, stride_px, fixed=fixed) for side in (height, width))
+        tall_px, wide_px = tile_px, tile_px
         if exact:
-            rows, columns = _cheapest(rows, columns, tile_px, halo_px, stride_px)
+            tall_px, wide_px = _cheapest(height, width, tile_px, halo_px, stride_px)
+        rows = _cuts(height, tall_px, halo_px, stride_px, fixed=fixed)
+        columns = _cuts(width, wide_px, halo_px, stride_px, fixed=fixed)
         tile, beside = _side_px(columns[0]) - 2 * halo_px, 2 * halo_px
     else:
         rows, columns = (_overlapping(side, tile_px, overlap_px) for side in (height, width))
@@ -308,7 +310,7 @@ def _cuts(size: int, tile_px: int, halo: int, stride: int, *, fixed: bool = Fals
     within = padded - 2 * halo
     if within <= tile_px:
         return (Cut(0, size, 0, tile_px + 2 * halo if fixed else padded),)
-    step = tile_px if fixed else _round_up(-(-within // -(-within // tile_px)), stride)
+    step = tile_px if fixed else _windows(size, tile_px, halo, stride)[1] - 2 * halo
     edges = [0, *range(halo + step, padded - halo, step), size]
     return tuple(
         Cut(start, stop, begin, begin + step + 2 * halo)
@@ -317,28 +319,33 @@ def _cuts(size: int, tile_px: int, halo: int, stride: int, *, fixed: bool = Fals
     )
 
 
-def _cheapest(
-    rows: tuple[Cut, ...], columns: tuple[Cut, ...], tile_px: int, halo: int, stride: int
-) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
-    """Return the cut of fewest pixels in all whose windows have no more pixels than a square one.
+def _windows(size: int, tile_px: int, halo: int, stride: int) -> tuple[int, int]:
+    """Return number and side of the windows of `_cuts`."""
+    padded = _round_up(size, stride)
+    within = padded - 2 * halo
+    if within <= tile_px:
+        return 1, padded
+    step = _round_up(-(-within // -(-within // tile_px)), stride)
+    return -(-within // step), step + 2 * halo
 
-    That is the given cut, of square tiles, unless another one saves a twentieth. Of equal cuts the one with more rows.
+
+def _cheapest(height: int, width: int, tile_px: int, halo: int, stride: int) -> tuple[int, int]:
+    """Return height and width of the tiles that make the fewest pixels in all, with no more in a window than a square.
+
+    These are those of square tiles, unless others save a twentieth. Of equal ones those that make more rows.
     """
-    height, width, most_px = rows[-1].stop, columns[-1].stop, (tile_px + 2 * halo) ** 2
-    within = _round_up(height, stride) - 2 * halo
-    chosen, least_px = (rows, columns), _all_px(rows, columns) * 19 // 20
-    for count in range(2 * len(rows), 0, -1):
-        tall = _cuts(height, max(stride, _round_up(-(-within // count), stride)), halo, stride)
-        wide_px = most_px // _side_px(tall[0]) // stride * stride - 2 * halo
+    (rows, tall), (columns, wide) = (_windows(side, tile_px, halo, stride) for side in (height, width))
+    chosen, least_px = (tile_px, tile_px), rows * tall * columns * wide * 19 // 20
+    within, most_px = max(1, _round_up(height, stride) - 2 * halo), (tile_px + 2 * halo) ** 2
+    for parts in range(2 * rows, 0, -1):
+        tall_px = _round_up(-(-within // parts), stride)
+        rows, tall = _windows(height, tall_px, halo, stride)
+        wide_px = most_px // tall // stride * stride - 2 * halo
         if wide_px > 0 or _round_up(width, stride) <= wide_px + 2 * halo:
-            wide = _cuts(width, wide_px, halo, stride)
-            if (px := _all_px(tall, wide)) <= least_px:
-                chosen, least_px = (tall, wide), px - 1
+            columns, wide = _windows(width, wide_px, halo, stride)
+            if (px := rows * tall * columns * wide) <= least_px:
+                chosen, least_px = (tall_px, wide_px), px - 1
     return chosen
-
-
-def _all_px(rows: tuple[Cut, ...], columns: tuple[Cut, ...]) -> int:
-    return len(rows) * _side_px(rows[0]) * len(columns) * _side_px(columns[0])
 
 
 def _overlapping(size: int, tile: int, overlap: int) -> tuple[Cut, ...]:
