@@ -27,7 +27,7 @@ before = huge_bytes()
 kept = torch.ones(2**24)
 print(huge_bytes() - before)
 """
-#: What the kernel offers; the choice is in brackets.
+#: The kernel's choices; the one in force is in brackets.
 OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
