@@ -16,9 +16,10 @@ Origins and halos are multiples of the network's stride, and windows end at the 
 own padding is at the same place as for the whole scene. With a halo of the receptive radius each pixel is computed from
 the same numbers as in the whole scene. The cost factor is (tile + 2 halo)² / tile²: larger tiles are cheaper.
 
-With a halo that is `exact`, no result depends on the cut. Then windows may be oblong, of no more pixels than a square
-one, where this saves a twentieth of the work: a scene of 2048 px is cut into 3 x 2 windows of 816 x 1120 px instead of
-3 x 3 of 816 px (`tile_px = 768`, 96 px of halo). Large scenes keep square windows, which have the least halo.
+With a halo that is `exact`, no result depends on the cut. Then windows may be oblong where this saves a twentieth of
+the work. None has more pixels than the largest square one, of `tile_px + 2 halo_px` a side, and there are at least as
+many strips. With `tile_px = 768` and 96 px of halo (960 x 960 px at most), a scene of 2048 px is cut into 3 x 2 windows
+of 816 x 1120 px instead of 3 x 3 of 816 x 816 px. Large scenes keep square windows, which have the least halo.
 
 `hann`, for networks that see their whole input, such as vision transformers. Windows of one size overlap by half or
 more and are evenly spaced. `stitch` computes weighted means. Rows above the next strip's windows are final:
@@ -330,20 +331,21 @@ def _windows(size: int, tile_px: int, halo: int, stride: int) -> tuple[int, int]
 
 
 def _cheapest(height: int, width: int, tile_px: int, halo: int, stride: int) -> tuple[int, int]:
-    """Return height and width of the tiles that make the fewest pixels in all, with no more in a window than a square.
+    """Return height and width of the tiles whose windows have the fewest pixels in all.
 
-    These are those of square tiles, unless others save a twentieth. Of equal ones those that make more rows.
+    A window has no more pixels than the largest square one, and there are at least as many rows as of square tiles:
+    the strips of a scene. Square tiles stay unless others save a twentieth. Of equal ones those that make more rows.
     """
     (rows, tall), (columns, wide) = (_windows(side, tile_px, halo, stride) for side in (height, width))
     chosen, least_px = (tile_px, tile_px), rows * tall * columns * wide * 19 // 20
     within, most_px = max(1, _round_up(height, stride) - 2 * halo), (tile_px + 2 * halo) ** 2
-    for parts in range(2 * rows, 0, -1):
+    for parts in range(2 * rows, rows - 1, -1):
         tall_px = _round_up(-(-within // parts), stride)
-        rows, tall = _windows(height, tall_px, halo, stride)
+        down, tall = _windows(height, tall_px, halo, stride)
         wide_px = most_px // tall // stride * stride - 2 * halo
-        if wide_px > 0 or _round_up(width, stride) <= wide_px + 2 * halo:
+        if down >= rows and (wide_px > 0 or _round_up(width, stride) <= wide_px + 2 * halo):
             columns, wide = _windows(width, wide_px, halo, stride)
-            if (px := rows * tall * columns * wide) <= least_px:
+            if (px := down * tall * columns * wide) <= least_px:
                 chosen, least_px = (tall_px, wide_px), px - 1
     return chosen
 
