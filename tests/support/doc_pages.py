@@ -61,7 +61,7 @@ class Shell:
         elif block.language in ("bash", "python"):
             command = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
             done = subprocess.run(
-                [*command, block.code], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=480,
+                [*command, block.code], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=240,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
             assert done.returncode == 0, f"{block.code}\n{done.stdout}{done.stderr}"
