@@ -116,7 +116,9 @@ def make_work(folder: Path, name: str, *, quick: bool, terratorch: Callable[[], 
         "noop": noop,
         "picture": picture,
         "csmask": lambda at, quick: scene(at, quick, "csmask", csmask_program(at), classes=5),
-        "prithvi": lambda at, quick: scene(at, quick, "prithvi", prithvi_program(at, terratorch()), classes=3),
+        "prithvi": lambda at, quick: scene(
+            at, quick, "prithvi", prithvi_program(at, terratorch()), classes=3, options="threads = 1"
+        ),
     }
     (folder / name).mkdir()
     return makers[name](folder / name, quick)
@@ -158,8 +160,8 @@ def picture(folder: Path, quick: bool) -> Work:
     )  # fmt: skip
 
 
-def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int) -> Work:
-    """Return the work with one scene a job."""
+def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int, options: str = "") -> Work:
+    """Return the work with one scene a job; the options are those of Penstock's record."""
     size_px = 512 if quick else 2048
     path = folder / "scene.tif"
     write_sample(path, size_px=size_px)
@@ -172,9 +174,10 @@ def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int) -
     order(folder, kind="scene", program=program, tiles=tiles, mean=[MEAN] * 6, std=[STD] * 6)
     cut = f"tile_px = {tile_px}\nhalo_px = {halo_px}\nstride_px = {stride_px}\n"
     title = f"{name}, a scene of {size_px} px, {len(tiles)} tiles of {tile_px} px with a halo of {halo_px} px"
+    told = record(f"{name}-scene", runner="torch", source=source, options=options, cut=cut, classes=classes)
     return Work(
-        name, title, folder, record(f"{name}-scene", runner="torch", source=source, cut=cut, classes=classes),
-        2 if quick else 3, 3, 2, 1, 45 if quick else 420, 20 if quick else 180, 0.1, path,
+        name, title, folder, told,
+        8 if quick else 3, 3, 2, 1, 45 if quick else 420, 20 if quick else 180, 0.1, path,
     )  # fmt: skip
 
 
