@@ -17,6 +17,7 @@ from typing import TypeVar, TypeVarTuple
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
+from penstock.cores import cores
 from penstock.errors import Overloaded, PayloadTooLarge
 
 T = TypeVar("T")
@@ -37,9 +38,7 @@ NICENESS = 10
 class Isolation:
     """A few processes that tenants use in turns."""
 
-    def __init__(
-        self, processes: int = max(1, (os.cpu_count() or 1) // 2), cpu_s: float = CPU_S, patience: float = PATIENCE
-    ) -> None:
+    def __init__(self, processes: int = max(1, cores() // 2), cpu_s: float = CPU_S, patience: float = PATIENCE) -> None:
         self._turns = ConcurrencyLimit(processes, MAX_WAITING, late_s=LATE_S)
         self._limiter = CapacityLimiter(processes)
         self._cpu_s = cpu_s

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
@@ -20,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import penstock
+from penstock.cores import cores
 from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
 from penstock.processors.base import (
@@ -71,7 +71,7 @@ RequestT = TypeVar("RequestT", bound=SceneRequest)
 _NO_DATA = "No pixel of the {} has data, so the result is empty."
 #: True where a scene's next tile is cut while the one before is sent, and written while the next output is read. On
 #: fewer cores these threads would only take turns with the others.
-SIDE_BY_SIDE = (os.cpu_count() or 1) >= 4
+SIDE_BY_SIDE = cores() >= 4
 #: Bytes of the largest tile that is cut ahead.
 _AHEAD_BYTES = 32 * 2**20
 #: Stands for no limit on pixels.

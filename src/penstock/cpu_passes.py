@@ -1,9 +1,13 @@
-"""Passes on a CPU: variables of OpenMP and torch, which read them when torch is imported (decisions 103 and 109)."""
+"""Passes on a CPU: variables of OpenMP and torch, which read them when torch is imported (decisions 103, 109, 110)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, MutableMapping
 
+from penstock.cores import cores
+
+_THREADS = "OMP_NUM_THREADS"
 _POLICY = "OMP_WAIT_POLICY"
 #: The variables with which a user says how threads wait.
 _WAITS = (_POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -29,6 +33,16 @@ def use_huge_pages(environment: MutableMapping[str, str]) -> None:
     """
     if _HUGE_PAGES not in environment:
         _set(environment, _HUGE_PAGES, "1")
+
+
+def keep_to_cores(environment: MutableMapping[str, str]) -> None:
+    """Have a pass take one thread for each of `cores()` where the machine has more, unless the environment says it.
+
+    Torch takes one for each core of the machine. Where control groups limit the processor time, so many threads use it
+    up at once, and all stand still until the next period.
+    """
+    if _THREADS not in environment and cores() < (os.cpu_count() or 1):
+        _set(environment, _THREADS, str(cores()))
 
 
 def as_given(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cpu_passes import as_given, let_threads_sleep, use_huge_pages
+from penstock import cpu_passes
+from penstock.cpu_passes import as_given, keep_to_cores, let_threads_sleep, use_huge_pages
 
 #: Does what `penstock worker` does before it imports torch. OpenMP then shows its settings. Prints the bytes of a
 #: tensor of 64 MiB that lie in huge pages.
@@ -66,3 +67,18 @@ def test_another_program_does_not_get_what_was_set_here() -> None:
     assert environment["OMP_WAIT_POLICY"] == "passive"
     assert environment["THP_MEM_ALLOC_ENABLE"] == "1"
     assert as_given(environment) == {"PATH": "/bin"}
+
+
+def test_a_pass_takes_as_many_threads_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = os.cpu_count() or 1
+    environments: list[dict[str, str]] = []
+    for count in (machine, max(1, machine - 1)):
+        monkeypatch.setattr(cpu_passes, "cores", lambda count=count: count)
+        for environment in ({}, {"OMP_NUM_THREADS": "3"}):
+            keep_to_cores(environment)
+            environments.append(as_given(environment) | {"threads": environment.get("OMP_NUM_THREADS", "")})
+    fewer = str(machine - 1) if machine > 1 else ""
+    assert environments == [
+        {"threads": ""}, {"OMP_NUM_THREADS": "3", "threads": "3"},
+        {"threads": fewer}, {"OMP_NUM_THREADS": "3", "threads": "3"},
+    ]  # fmt: skip

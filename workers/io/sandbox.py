@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock import cores
 from penstock.workers.io import kernel, landlock, system_calls
 
 MAX_FILES = 1024
@@ -54,10 +55,12 @@ _ENVIRONMENT = (
 _TUNED = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
     "TOKENIZERS_PARALLELISM": "false",
+    # An IO process counts the cores as the worker does, also where its sandbox hides the control groups.
+    cores.VARIABLE: str(cores.cores()),
     # A thread that starts when pyarrow is imported: forks could not share a processor with it (`pool.py`).
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     # But a GPU waits for a scene's blocks to be decoded: four threads on 16 cores saved a sixth of a scene's time.
-    "GDAL_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 4)),
+    "GDAL_NUM_THREADS": str(max(1, cores.cores() // 4)),
     "PYTHONUNBUFFERED": "1",
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),

@@ -7,7 +7,6 @@ and only GDAL's block cache is held in memory.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
+from penstock.cores import cores
 from penstock.processors.geo.options import NODATA, ClassLabel
 from penstock.processors.geo.read.gdal import ColorInterp, rasterio, without_georeference
 from penstock.processors.geo.read.raster import Scene
@@ -27,7 +27,7 @@ COG_TYPE = "image/tiff; application=geotiff; profile=cloud-optimized"
 BLOCK_PX = 512
 #: Threads that make the overviews of a COG and compress it. The tiles are computed by then: the job waits for nothing
 #: else.
-_THREADS = min(8, os.cpu_count() or 1)
+_THREADS = min(8, cores())
 #: Bytes of a raster whose overviews are kept uncompressed until the COG has them: it takes a third of them on the disk.
 _PLAIN_BYTES = 512 * 2**20
 #: Columns from which one thread does it alone: several hold 1.2 kB more for each column.

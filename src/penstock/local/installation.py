@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.config import Settings
+from penstock.cores import cores
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable, UnknownModel
 from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord, find, no_model, read_catalogue
 from penstock.processors.registry import Registry, unusable
@@ -124,4 +124,4 @@ def processing_here(settings: Settings, *, isolated: bool, log_level: str = "err
         log_level=log_level,
         programs=settings.io_programs,
     )
-    return IOPool(os.cpu_count() or 1, options)
+    return IOPool(cores(), options)

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
+from penstock.cores import cores
 from penstock.cpu_passes import let_threads_sleep, use_huge_pages
 from penstock.errors import ConfigError, PenstockError
 from penstock.local.precision import WITH_DTYPE
@@ -80,7 +81,7 @@ def space_of(model: Model) -> Space:
         sizes = (tile_px,) if tiles.overlap_px is not None else tile_sizes(tile_px, tiles.halo_px, tiles.stride_px)
         sizes = tuple(size for size in sizes if size == tile_px or _takes(model, tiles.input_px(size)))
     on_gpu = _on_gpu(model)
-    processors = _processors()
+    processors = cores()
     own = _threads(model, processors)
     threads = (processors,) if on_gpu else tuple(sorted({own, *thread_counts(processors)}))
     start = Candidate(tile_px, model.max_batch, own, model.dtype)
@@ -100,10 +101,6 @@ def _threads(model: Model, processors: int) -> int:
     from penstock.workers.engine.torch.passes import threads_of
 
     return threads_of(model) or processors
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 #: Flags of processors that multiply matrices of bfloat16 in hardware: x86 and Arm.
@@ -131,7 +128,7 @@ def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes:
     with_threads = has_threads(model)
     record = tuned(model, candidate, with_threads=with_threads)
     order = {"model": record.model_dump(mode="json"), "candidate": asdict(candidate)}
-    threads = _processors() if with_threads else candidate.threads
+    threads = cores() if with_threads else candidate.threads
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     let_threads_sleep(environment)  # as in a worker
     use_huge_pages(environment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from penstock.cores import cores
 from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, PenstockError, ProcessorFailed
 from penstock.models import Model
 
@@ -27,7 +27,7 @@ def open_session(model: Model, path: Path, *, threads: int = 0, content: bytes |
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads or cores()
     options.inter_op_num_threads = 1
     # Threads that spin while they wait would take the cores from the IO processes.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
