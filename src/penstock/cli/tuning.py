@@ -182,7 +182,8 @@ def _write(name: str, path: Path, start: Candidate, best: Candidate, in_record: 
 
 def _described(candidate: Candidate) -> str:
     tile = "" if candidate.tile_px is None else f"tile {candidate.tile_px} px, "
-    return f"{tile}batch {candidate.max_batch}, {candidate.threads} threads, {candidate.dtype}"
+    threads = "1 thread" if candidate.threads == 1 else f"{candidate.threads} threads"
+    return f"{tile}batch {candidate.max_batch}, {threads}, {candidate.dtype}"
 
 
 def _unit(candidate: Candidate) -> str:
