@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, MutableMapping
 
-from penstock.cores import cores
+from penstock.cores import cores, physical_cores
 
 _THREADS = "OMP_NUM_THREADS"
 _POLICY = "OMP_WAIT_POLICY"
@@ -36,12 +35,12 @@ def use_huge_pages(environment: MutableMapping[str, str]) -> None:
 
 
 def keep_to_cores(environment: MutableMapping[str, str]) -> None:
-    """Have a pass take one thread for each of `cores()` where the machine has more, unless the environment says it.
+    """Have a pass take one thread for each of `cores()` where torch would take more, unless the environment says it.
 
-    Torch takes one for each core of the machine. Where control groups limit the processor time, so many threads use it
-    up at once, and all stand still until the next period.
+    Torch takes one for each physical core of its affinity. Where control groups limit the processor time, so many
+    threads use it up at once, and all stand still until the next period.
     """
-    if _THREADS not in environment and cores() < (os.cpu_count() or 1):
+    if not environment.get(_THREADS) and cores() < physical_cores():
         _set(environment, _THREADS, str(cores()))
 
 

@@ -49,9 +49,17 @@ def test_the_first_version_of_control_groups() -> None:
     assert quotas_of("9:memory:/a\n4:cpu,cpuacct:/a\n3:cpuset:/b\n0::/", files) == [2.5]
 
 
-@pytest.mark.parametrize("text", ["", "max", "max 100000", "100000 0", "-1 100000", "a b"])
+@pytest.mark.parametrize("text", ["", "max", "max 100000", "100000 0", "-1 100000", "a b", "9" * 400 + " 1", "1 2 3"])
 def test_no_quota(text: str) -> None:
     assert quotas_of("0::/", {"cpu.max": text}) == []
+
+
+@pytest.mark.parametrize(
+    "groups", ["", "\n", "0:", "0::", "cpu", ":::", "1:cpu", "0::/a\x0bb\u0085c\udcff\n"], ids=repr
+)
+def test_an_odd_list_of_groups_is_read(groups: str) -> None:
+    assert quotas_of(groups, {"cpu.max": "150000 100000"}) in ([], [1.5])
+    assert quotas_of(groups + "\n4:cpu:/", {"cpu/cpu.cfs_quota_us": "5", "cpu/cpu.cfs_period_us": "2"})[-1] == 2.5
 
 
 @pytest.mark.parametrize(
@@ -64,9 +72,9 @@ def test_cores_are_whole(limits: list[float], count: int) -> None:
 def test_the_environment_says_another_number() -> None:
     script = "from penstock.cores import cores; print(cores())"
     counted = {}
-    for told in ("7", "0", "default", ""):
+    for told in ("7", "0", "default", "", "9" * 20, "\u0663"):
         environment = os.environ | {"PYTHON_CPU_COUNT": told}
-        if sys.version_info >= (3, 13) and told in ("0", ""):
+        if sys.version_info >= (3, 13) and told not in ("7", "default"):
             continue  # Python itself does not start
         ended = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True)
         counted[told] = int(ended.stdout)

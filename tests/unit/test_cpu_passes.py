@@ -69,16 +69,26 @@ def test_another_program_does_not_get_what_was_set_here() -> None:
     assert as_given(environment) == {"PATH": "/bin"}
 
 
-def test_a_pass_takes_as_many_threads_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = os.cpu_count() or 1
-    environments: list[dict[str, str]] = []
-    for count in (machine, max(1, machine - 1)):
-        monkeypatch.setattr(cpu_passes, "cores", lambda count=count: count)
-        for environment in ({}, {"OMP_NUM_THREADS": "3"}):
-            keep_to_cores(environment)
-            environments.append(as_given(environment) | {"threads": environment.get("OMP_NUM_THREADS", "")})
-    fewer = str(machine - 1) if machine > 1 else ""
-    assert environments == [
-        {"threads": ""}, {"OMP_NUM_THREADS": "3", "threads": "3"},
-        {"threads": fewer}, {"OMP_NUM_THREADS": "3", "threads": "3"},
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("quota", "given", "threads"),
+    [(8, "", None), (7, "", "7"), (12, "", None), (7, "3", "3")],
+    ids=["as many", "fewer", "more than physical ones", "the user's own"],
+)
+def test_a_pass_takes_no_more_threads_than_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch, quota: int, given: str, threads: str | None
+) -> None:
+    """On a machine with eight physical cores."""
+    monkeypatch.setattr(cpu_passes, "physical_cores", lambda: 8)
+    monkeypatch.setattr(cpu_passes, "cores", lambda: quota)
+    environment = {"OMP_NUM_THREADS": given} if given else {}
+    keep_to_cores(environment)
+    assert environment.get("OMP_NUM_THREADS") == threads
+    assert as_given(environment) == ({"OMP_NUM_THREADS": given} if given else {})
+
+
+def test_an_empty_number_of_threads_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_passes, "physical_cores", lambda: 8)
+    monkeypatch.setattr(cpu_passes, "cores", lambda: 2)
+    environment = {"OMP_NUM_THREADS": ""}
+    keep_to_cores(environment)
+    assert environment["OMP_NUM_THREADS"] == "2"
