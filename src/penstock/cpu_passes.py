@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
-from penstock.cores import cores, physical_cores
-
 _THREADS = "OMP_NUM_THREADS"
 _POLICY = "OMP_WAIT_POLICY"
 #: The variables with which a user says how threads wait.
@@ -34,14 +32,14 @@ def use_huge_pages(environment: MutableMapping[str, str]) -> None:
         _set(environment, _HUGE_PAGES, "1")
 
 
-def keep_to_cores(environment: MutableMapping[str, str]) -> None:
-    """Have a pass take one thread for each of `cores()` where torch would take more, unless the environment says it.
+def keep_to_cores(environment: MutableMapping[str, str], count: int, physical: int) -> None:
+    """Have a pass take `count` threads where torch would take more, unless the environment says it.
 
-    Torch takes one for each physical core of its affinity. Where control groups limit the processor time, so many
-    threads use it up at once, and all stand still until the next period.
+    Torch takes one for each of the `physical` cores of its affinity. Where control groups limit the processor time, so
+    many threads use it up at once, and all stand still until the next period.
     """
-    if not environment.get(_THREADS) and cores() < physical_cores():
-        _set(environment, _THREADS, str(cores()))
+    if not environment.get(_THREADS) and count < physical:
+        _set(environment, _THREADS, str(count))
 
 
 def as_given(environment: Mapping[str, str]) -> dict[str, str]:

@@ -17,9 +17,9 @@ JOINS = """
 import os, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-from penstock.cores import cores
+from penstock.cores import cores, physical_cores
 from penstock.cpu_passes import keep_to_cores
-keep_to_cores(os.environ)
+keep_to_cores(os.environ, cores(), physical_cores())
 import torch
 print(cores(), torch.get_num_threads())
 """
@@ -58,7 +58,7 @@ def test_no_quota(text: str) -> None:
     "groups", ["", "\n", "0:", "0::", "cpu", ":::", "1:cpu", "0::/a\x0bb\u0085c\udcff\n"], ids=repr
 )
 def test_an_odd_list_of_groups_is_read(groups: str) -> None:
-    assert quotas_of(groups, {"cpu.max": "150000 100000"}) in ([], [1.5])
+    assert quotas_of(groups, {"cpu.max": "150000 100000"}) == ([1.5] if groups.startswith("0::") else [])
     assert quotas_of(groups + "\n4:cpu:/", {"cpu/cpu.cfs_quota_us": "5", "cpu/cpu.cfs_period_us": "2"})[-1] == 2.5
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock import cpu_passes
 from penstock.cpu_passes import as_given, keep_to_cores, let_threads_sleep, use_huge_pages
 
 #: Does what `penstock worker` does before it imports torch. OpenMP then shows its settings. Prints the bytes of a
-#: tensor of 64 MiB that lie in huge pages.
+#: tensor of 64 MiB that lie in huge pages, and the flags of its memory.
 WORKER = """
 import os, re, sys
 from pathlib import Path
@@ -26,7 +25,11 @@ def huge_bytes():
     return 1024 * int(re.search(r"AnonHugePages: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
 before = huge_bytes()
 kept = torch.ones(2**24)
-print(huge_bytes() - before)
+middle = kept.data_ptr() + 2**25
+for lines in re.split(r"\\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
+    begin, end = (int(place, 16) for place in lines.split(" ", 1)[0].split("-"))
+    if begin <= middle < end:
+        print(huge_bytes() - before, *re.search("VmFlags: (.*)", lines)[1].split())
 """
 #: The kernel's choices; the one in force is in brackets.
 OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -49,7 +52,9 @@ def test_the_threads_of_a_pass_sleep_while_they_wait() -> None:
 def test_large_tensors_lie_in_huge_pages() -> None:
     if not OFFERED.exists() or "[never]" in OFFERED.read_text():
         pytest.skip("the kernel gives nobody huge pages")
-    assert int(run_worker().stdout) >= 2**21, "one page at least: the kernel may lack free ones for the rest"
+    huge_bytes, *flags = run_worker().stdout.split()
+    assert "hg" in flags, "the kernel was asked for them"
+    assert int(huge_bytes) >= 2**21, "one page at least: the kernel may lack free ones for the rest"
 
 
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
@@ -70,25 +75,19 @@ def test_another_program_does_not_get_what_was_set_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "given", "threads"),
-    [(8, "", None), (7, "", "7"), (12, "", None), (7, "3", "3")],
-    ids=["as many", "fewer", "more than physical ones", "the user's own"],
+    ("count", "given", "threads"),
+    [
+        (8, {}, None),
+        (7, {}, "7"),
+        (12, {}, None),
+        (7, {"OMP_NUM_THREADS": "3"}, "3"),
+        (7, {"OMP_NUM_THREADS": ""}, "7"),
+    ],
+    ids=["as many", "fewer", "more than physical ones", "the user's own", "an empty number is none"],
 )
 def test_a_pass_takes_no_more_threads_than_there_are_cores(
-    monkeypatch: pytest.MonkeyPatch, quota: int, given: str, threads: str | None
+    count: int, given: dict[str, str], threads: str | None
 ) -> None:
-    """On a machine with eight physical cores."""
-    monkeypatch.setattr(cpu_passes, "physical_cores", lambda: 8)
-    monkeypatch.setattr(cpu_passes, "cores", lambda: quota)
-    environment = {"OMP_NUM_THREADS": given} if given else {}
-    keep_to_cores(environment)
+    environment = dict(given)
+    keep_to_cores(environment, count, physical=8)
     assert environment.get("OMP_NUM_THREADS") == threads
-    assert as_given(environment) == ({"OMP_NUM_THREADS": given} if given else {})
-
-
-def test_an_empty_number_of_threads_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_passes, "physical_cores", lambda: 8)
-    monkeypatch.setattr(cpu_passes, "cores", lambda: 2)
-    environment = {"OMP_NUM_THREADS": ""}
-    keep_to_cores(environment)
-    assert environment["OMP_NUM_THREADS"] == "2"

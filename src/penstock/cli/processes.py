@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.display import out
 from penstock.cli.options import Data
+from penstock.cores import cores, physical_cores
 from penstock.cpu_passes import keep_to_cores, let_threads_sleep, use_huge_pages
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def worker(
     settings = _process(supervisor, **given)
     let_threads_sleep(os.environ)
     use_huge_pages(os.environ)
-    keep_to_cores(os.environ)
+    keep_to_cores(os.environ, cores(), physical_cores())
     if standby:
         from penstock.workers.standby import main as stand_by
 

@@ -19,6 +19,7 @@ from penstock.cli.display import err, out, print_json, show_notes
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
 from penstock.cli.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
 from penstock.client.answers import Event
+from penstock.cores import cores, physical_cores
 from penstock.cpu_passes import keep_to_cores, use_huge_pages
 from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError
 from penstock.jobs import Phase, Progress
@@ -58,7 +59,7 @@ def run(
 ) -> None:
     """Run a model here, without queue or server: penstock run csmask scene.tif --out result."""
     use_huge_pages(os.environ)
-    keep_to_cores(os.environ)
+    keep_to_cores(os.environ, cores(), physical_cores())
     from penstock.local.library import Engine
     from penstock.log import configure
 
