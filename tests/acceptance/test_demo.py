@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.processors.geo.sample import write_sample
+from tests.support.polling import wait_for
 
 pytestmark = pytest.mark.slow
 #: Python runs a module of this name at its start.
@@ -51,3 +54,34 @@ def test_without_torch_onnx_runtime_computes_the_demo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "by ONNX Runtime" in done.stdout
     assert (tmp_path / "demo-output" / "classes.tif").stat().st_size > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_signal_to_the_demo_ends_all_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "penstock.cli", "demo"]
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr is not None
+        # The server of this demo runs, and others of the service may be about to start.
+        next(line for line in demo.stderr if line.startswith("valkey"))
+        started = [each for each in psutil.process_iter() if _names(each, scratch)]
+        assert any("valkey" in each.name() for each in started)
+
+        demo.send_signal(number)
+
+        demo.stderr.read()  # until all that it started has ended, or closed the pipe
+        assert demo.wait() == (128 + number if number == signal.SIGTERM else -number)
+    wait_for(lambda: not any(each.is_running() for each in started), "a process of the demo still runs")
+    assert [each for each in psutil.process_iter() if _names(each, scratch)] == []
+    if number == signal.SIGTERM:
+        assert list(scratch.iterdir()) == []
+
+
+def _names(process: psutil.Process, folder: Path) -> bool:
+    """Return True if a word of the process' command, or of its environment, is in the folder."""
+    try:
+        return any(str(folder) in word for word in (*process.cmdline(), *process.environ().values()))
+    except psutil.Error:
+        return False

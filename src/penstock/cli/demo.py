@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from penstock.cli.display import err, out, table
 from penstock.cli.progress import following, transfer
@@ -57,7 +58,8 @@ class Receiver:
 def run_demo(scene: Path | None, folder: Path, *, keep: bool = False) -> int:
     """Run the demo and return 0 if all of `RESULT` is in the folder; raises `ClientError` or `ConfigError`.
 
-    With `keep` the service runs until Ctrl-C, and its page shows the result.
+    With `keep` the service runs until Ctrl-C, and its page shows the result. SIGTERM and SIGHUP end the demo as Ctrl-C
+    does: it stops the service and removes its folder.
     """
     if scene is not None and not scene.is_file():
         raise ConfigError(f"there is no file {scene}")
@@ -65,6 +67,7 @@ def run_demo(scene: Path | None, folder: Path, *, keep: bool = False) -> int:
     for name in RESULT:
         (folder / name).unlink(missing_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(_signals_unwind())
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         if scene is None:
             scene = data / "sample.tif"
@@ -88,6 +91,27 @@ def run_demo(scene: Path | None, folder: Path, *, keep: bool = False) -> int:
     if missing:
         err.print(f"missing in {folder}: {', '.join(missing)}")
     return 1 if missing else 0
+
+
+@contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Raise `SystemExit` at the first SIGTERM or SIGHUP, and ignore further ones while the demo stops everything.
+
+    `timeout make demo` sends two: its own, and the one that make passes on.
+    """
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _keep(job: Job) -> None:

@@ -183,9 +183,11 @@ def up(
                 tick = driver.tick
             _keep(settings, store, stored, tick, signals, say)
         finally:
-            say("up", "ending in order; press Ctrl-C again to end at once")
-            supervisor.stop(hurry=signals.twice)
-            ledger.forget()
+            try:
+                say("up", "ending in order; press Ctrl-C again to end at once")
+            finally:  # nobody may read the output any more
+                supervisor.stop(hurry=signals.twice)
+                ledger.forget()
     return 0
 
 
