@@ -23,11 +23,11 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ "$$n" -gt 2 ] && n=2; echo "$
 CUT ?=
 cut = $(if $(CUT),-m $(CUT))
 
-# The part of `make test-breadth` that is run: 2/3 is the second of three.
+# The part of `make test-breadth` or `make nightly` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
 .PHONY: help setup page demo look test test-breadth test-all test-terratorch terratorch-env test-vllm vllm-env image-test helm-tools helm-test aws-test docs check
-.PHONY: chaos bench openapi client pipelines fuzz up release
+.PHONY: chaos bench openapi client pipelines fuzz up release nightly nightly-table
 
 help: ## List what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | column -t -s "$$(printf '\t')"
@@ -135,6 +135,12 @@ check: $(READY) ## Lint, format, types, import directions, names, words, promise
 	$(BIN)/mypy -p docs.generator
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/house
+
+nightly: $(READY) ## Run a part of everything, and save its results in tests/nightly: make nightly PART=2/8 (60 minutes at most)
+	@$(BIN)/python infra/nightly.py run $(PART)
+
+nightly-table: $(READY) ## Print the table of the last result of each step of `make nightly`
+	@$(BIN)/python infra/nightly.py table
 
 chaos: $(READY) ## Attack the job core at full size (about an hour), and check that mutants do not survive
 	$(BIN)/pytest tests/acceptance/test_survival.py tests/acceptance/test_up.py
