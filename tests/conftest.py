@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -52,6 +53,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (kept if crc32(item.nodeid.encode()) % parts == part - 1 else left).append(item)
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+#: A file whose tests are all marked `breadth`.
+_BREADTH_FILE = re.compile(r"^pytestmark = .*\bpytest\.mark\.breadth\b(?!\()", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files that are all `breadth` out of a run without it: importing them would take a good part of its time."""
+    if "not breadth" not in config.getoption("markexpr") or not collection_path.match("test_*.py"):
+        return None
+    return True if _BREADTH_FILE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -25,9 +25,9 @@ output_prefix = "maps/"
 
 @pytest.fixture(scope="session")
 def big_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a synthetic scene of several tiles: there is time to kill something while it runs."""
+    """Return a synthetic scene of two tiles: there is time to kill something while it runs."""
     path = tmp_path_factory.mktemp("scene") / "big.tif"
-    write_sample(path, size_px=1536)
+    write_sample(path, size_px=1024)
     return path
 
 

@@ -21,6 +21,8 @@ from tests.support.polling import wait_for
 from tests.support.stack import Stack, free_port, running
 from tests.support.webhook_receivers import Receiver, receiving
 
+pytestmark = pytest.mark.breadth
+
 ROOT = Path(__file__).parents[2]
 BOARD: dict[str, Any] = json.loads((ROOT / "infra" / "monitoring" / "dashboard.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]

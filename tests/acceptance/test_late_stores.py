@@ -19,7 +19,7 @@ from tests.support.aws_emulators import REGION, Emulator, emulating
 from tests.support.polling import wait_for
 from tests.support.valkey import free_port, start_valkey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.breadth]
 BUCKET = "late"
 
 

@@ -55,7 +55,7 @@ PNG = base64.b64decode(
 )
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.breadth]
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,6 @@ def test_a_batch_goes_on_line_by_line(client: OpenAI) -> None:
     assert choice["logprobs"]["content"][0]["token"] == "of"
 
 
-@pytest.mark.breadth
 def test_a_killed_worker_loses_no_job(stack: Stack, server: FakeServer) -> None:
     server.gate.clear()
     with stack.client() as client:
@@ -232,7 +231,6 @@ def test_a_killed_worker_loses_no_job(stack: Stack, server: FakeServer) -> None:
     assert [(job.text, job.attempt) for job in ended] == [(f"survivor {number}", 2) for number in range(4)]
 
 
-@pytest.mark.breadth
 def test_jobs_outlive_a_restart_of_the_server_and_no_key_is_written_down(tmp_path: Path) -> None:
     port = free_port()
     with started(tmp_path, port) as stack, stack.client() as client:  # the server is not there yet
@@ -264,7 +262,6 @@ def test_a_stream_that_breaks_is_asked_again_and_the_text_goes_on(stack: Stack, 
         assert (client.job(job).text, told, client.job(job).attempt) == ("cut in two", "cut in two", 1)
 
 
-@pytest.mark.breadth
 def test_many_tenants_and_threads_get_their_own_answers(client: OpenAI) -> None:
     def ask(number: int) -> str:
         answer = client.chat.completions.create(model="llama", messages=said(f"answer {number} of many"))

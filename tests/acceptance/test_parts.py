@@ -56,7 +56,7 @@ classes = [{ id = 0, name = "a", colour = "#000000" }, { id = 1, name = "b", col
 default_radiometry = [{ dtypes = ["uint8"], scale = 1.0 }]
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.breadth]
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,6 @@ def test_a_shared_scene_has_the_bytes_of_one_worker(shop: Shop, expected: dict[s
     assert ended.usage.bytes_in < 1.5 * shop.scene_bytes
 
 
-@pytest.mark.breadth
 def test_a_scene_that_is_too_small_to_share_is_fetched_once_and_whole(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2, PENSTOCK_SCENE_PART_TILES="1000"):
         ended = shop.end(shop.submit())
@@ -213,7 +212,6 @@ def test_a_scene_that_is_too_small_to_share_is_fetched_once_and_whole(shop: Shop
     assert len(scene["sha256"]) == 64
 
 
-@pytest.mark.breadth
 def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(3) as workers:
         key = shop.submit()
@@ -228,7 +226,6 @@ def test_workers_that_are_killed_cost_time_and_nothing_else(shop: Shop, expected
     assert shop.ended_parts(key) == ["succeeded"] * 3
 
 
-@pytest.mark.breadth
 def test_a_shared_change_of_two_dates_has_the_bytes_of_one_worker_though_others_are_killed(shop: Shop) -> None:
     change: dict[str, Any] = {"change": {"of": ["b"], "before": {"scene": "media://up/before.tif"}}}
     with shop.workers(1, PENSTOCK_SCENE_PARTS="1"):
@@ -247,7 +244,6 @@ def test_a_shared_change_of_two_dates_has_the_bytes_of_one_worker_though_others_
     assert shop.ended_parts(key) == ["succeeded"] * 3
 
 
-@pytest.mark.breadth
 def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
         key = shop.submit()
@@ -259,7 +255,6 @@ def test_all_workers_are_killed_and_others_finish(shop: Shop, expected: dict[str
     assert checksums(ended) == expected
 
 
-@pytest.mark.breadth
 def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
     with shop.workers(2):
         key = shop.submit()
@@ -272,7 +267,6 @@ def test_a_cancel_ends_the_parts_first(shop: Shop) -> None:
         wait_for(lambda: not shop.saved(key), "its strips outlive it")
 
 
-@pytest.mark.breadth
 def test_after_a_loss_of_redis_the_scene_is_shared_again(shop: Shop, expected: dict[str, str]) -> None:
     with shop.workers(2):
         key = shop.submit()

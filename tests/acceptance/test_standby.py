@@ -14,7 +14,7 @@ from penstock.client import Client
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.breadth]
 
 
 def test_a_standby_becomes_the_next_worker_and_ends_with_up(tmp_path: Path) -> None:

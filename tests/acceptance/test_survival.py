@@ -32,6 +32,7 @@ def checksums(job: Job) -> dict[str, str]:
     return {artifact.name: artifact.sha256 for artifact in job.artifacts if artifact.name != "stats.json"}
 
 
+@pytest.mark.breadth(but=("worker", "valkey"))  # the scenario `worker_kills` kills API and keeper
 @pytest.mark.parametrize("victim", ["worker", "api", "valkey", "keeper"])
 def test_a_job_outlives_the_sigkill_of(victim: str, stack: Stack, big_scene: Path, undisturbed: dict[str, str]) -> None:
     with stack.client() as client:

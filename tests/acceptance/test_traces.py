@@ -21,7 +21,7 @@ from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
 from tests.support.webhook_receivers import Receiver, receiving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.breadth]
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 #: Seconds for a job of the toy, and for a process to end, on a busy machine.
@@ -130,7 +130,6 @@ def test_a_caller_that_keeps_no_trace_gets_none(stack: Stack, sink: OtlpSink, re
     assert sink.trace(other) == []
 
 
-@pytest.mark.breadth
 def test_an_attempt_whose_worker_was_killed_has_its_span_and_phases(
     stack: Stack, sink: OtlpSink, receiver: Receiver
 ) -> None:
@@ -151,7 +150,6 @@ def test_an_attempt_whose_worker_was_killed_has_its_span_and_phases(
     assert [span.name for span in sink.trace(trace_id)].count("attempt 1") == 1
 
 
-@pytest.mark.breadth
 def test_a_collector_that_refuses_hangs_or_is_away_delays_nothing_and_processes_end(
     stack: Stack, sink: OtlpSink, receiver: Receiver
 ) -> None:

@@ -103,6 +103,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     person.leave()
 
 
+@pytest.mark.breadth
 def test_children_that_die_are_replaced_and_ctrl_c_ends_everything(operator: Operator) -> None:
     run = operator.run()
     run.wait_until_ready()

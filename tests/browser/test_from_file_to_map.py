@@ -161,6 +161,7 @@ def stored(stack: Stack, name: str) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.breadth
 def test_a_large_file_goes_in_parts_and_a_lost_part_is_sent_again(
     open_stack: Stack, browser: Browser, tmp_path: Path
 ) -> None:

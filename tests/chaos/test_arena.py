@@ -15,7 +15,7 @@ from tests.chaos.crowd import TICK_S, longest_lag_s
 from tests.chaos.run import Run
 from tests.chaos.survival import PATIENCE_S, SEED
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.breadth]
 
 
 def test_a_run_is_not_over_before_the_end_of_a_job_that_a_client_of_its_own_submitted(tmp_path: Path) -> None:

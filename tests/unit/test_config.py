@@ -15,6 +15,7 @@ from penstock.errors import ConfigError
 from penstock.up.supervisor import check, up
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -103,6 +103,7 @@ def one_core() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.breadth
 def test_a_worker_in_a_group_with_a_quota_takes_as_many_threads(one_core: Path) -> None:
     pytest.importorskip("torch")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "PYTHON_CPU"))}

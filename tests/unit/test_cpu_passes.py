@@ -45,6 +45,7 @@ def run_worker() -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.breadth
 def test_the_threads_of_a_pass_sleep_while_they_wait() -> None:
     assert "OMP_WAIT_POLICY = 'PASSIVE'" in run_worker().stderr
 

@@ -35,6 +35,7 @@ sys.exit(str(failed[0].exc_value) if failed else 0)
 """
 
 
+@pytest.mark.breadth
 def test_threads_that_import_celery_at_once_get_the_whole_of_it() -> None:
     for names in (["hint", "consume"], ["consume", "hint"], ["stop", "hint"]):
         done = subprocess.run([sys.executable, "-c", AT_ONCE, *names], capture_output=True, text=True, check=False)

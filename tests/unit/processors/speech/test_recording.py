@@ -129,6 +129,7 @@ def test_samples_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         list(read_audio(tmp_path / "nan.wav", Limits(), RATE_HZ))
 
 
+@pytest.mark.breadth
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
     path = tmp_path / "long.wav"
     with wave.open(str(path), "wb") as file:

@@ -201,6 +201,7 @@ def test_a_file_that_is_cut_off_anywhere_is_unreadable(form: str, tmp_path: Path
         assert str(tmp_path) not in refusal.value.detail
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.filterwarnings("ignore:Truncated File Read:UserWarning")
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF"])
 def test_a_large_file_is_read_in_pieces_with_the_same_pixels_and_refusals(form: str, tmp_path: Path) -> None:

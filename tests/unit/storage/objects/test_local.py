@@ -131,7 +131,7 @@ def test_a_put_makes_its_folder_again_that_deletes_remove(tmp_path: Path) -> Non
     store = LocalStore(tmp_path, syncs=NoSyncs(tmp_path))
 
     def put_and_delete(name: str) -> None:
-        for _ in range(2000):
+        for _ in range(500):
             store.put_bytes(f"a/b/c/{name}", b"x", content_type="text/plain")
             store.delete(f"a/b/c/{name}")
 

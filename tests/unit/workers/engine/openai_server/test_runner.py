@@ -162,6 +162,7 @@ def test_a_canceled_job_closes_its_stream_at_once_and_frees_its_place(engine: Ba
         assert texts(other.result(WAIT_S)) == ["other"]
 
 
+@pytest.mark.breadth(every=6)
 @pytest.mark.parametrize(
     "failure",
     [

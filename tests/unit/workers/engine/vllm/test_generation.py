@@ -258,6 +258,7 @@ def test_a_start_that_hangs_is_ended_and_other_models_run(engine: BatchingEngine
     assert ask(engine, other, "one two")[-1].data["text"] == "one two"
 
 
+@pytest.mark.breadth
 def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: Path, started: Path) -> None:
     before = children()
     model = a_model(source, start_timeout_s=20, engine={"hang_from": 2})
