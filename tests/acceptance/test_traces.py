@@ -150,6 +150,7 @@ def test_an_attempt_whose_worker_was_killed_has_its_span_and_phases(
     assert [span.name for span in sink.trace(trace_id)].count("attempt 1") == 1
 
 
+@pytest.mark.alone
 def test_a_collector_that_refuses_hangs_or_is_away_delays_nothing_and_processes_end(
     stack: Stack, sink: OtlpSink, receiver: Receiver
 ) -> None:

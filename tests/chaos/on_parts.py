@@ -21,7 +21,7 @@ UNITS, UNIT_S = 12, 0.1
 
 def split_scenes(run: Run) -> Summary:
     """Jobs in parts: workers and keepers die, every fifth job is canceled, Redis is emptied; results are as of one."""
-    count, kills = run.pick(16, 400), run.pick(5, 120)
+    count, kills = run.pick(10, 400), run.pick(3, 120)
     points = {
         "worker": deadly(("before_split", "after_split", "before_complete", "after_complete"), chance=0.05, limit=3),
         "keeper": deadly(("before_sweep", "after_sweep"), chance=0.05, limit=1),

@@ -31,7 +31,7 @@ def deadly(names: Iterable[str], *, chance: float, limit: int) -> dict[str, Any]
 
 def worker_kills(run: Run) -> Summary:
     """SIGKILL of workers, keeper and API at random and at every failpoint."""
-    count, kills, each = run.pick(200, 10_000), run.pick(4, 100), run.pick(1, 10)
+    count, kills, each = run.pick(100, 10_000), run.pick(2, 100), run.pick(1, 10)
     chance = 30 * each / count
     worker = deadly(WORKER_MOMENTS, chance=chance, limit=each) | deadly(BEATS, chance=0.2, limit=each)
     api = deadly(API_MOMENTS, chance=chance, limit=each)
@@ -63,7 +63,7 @@ def worker_kills(run: Run) -> Summary:
 
 def cancels(run: Run) -> Summary:
     """Clients cancel every third job while workers, API and keeper die: each ends once, canceled or done before it."""
-    count, kills = run.pick(120, 3000), run.pick(4, 40)
+    count, kills = run.pick(60, 3000), run.pick(2, 40)
     points = {
         "worker": deadly(("before_outcome", "after_outcome"), chance=20 / count, limit=3),
         "api": deadly(("before_outcome", "after_outcome", "after_cancel"), chance=20 / count, limit=3),
@@ -94,7 +94,7 @@ def cancels(run: Run) -> Summary:
 
 def poison(run: Run) -> Summary:
     """A job that kills its workers among good ones: dead after three starts, and nobody else waits for it."""
-    count = run.pick(60, 1000)
+    count = run.pick(30, 1000)
     begun = time.monotonic()
     with run.arena(workers=2, max_crashes=3) as arena:
         bad = [_ends(end, "worker_lost") for end in (("abort", "oom") if run.full else ("abort",))]

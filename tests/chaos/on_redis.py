@@ -17,7 +17,7 @@ from tests.chaos.run import Run
 
 def valkey_kills(run: Run) -> Summary:
     """SIGKILL of Valkey under load; the API refuses in time while it is down."""
-    count, kills = run.pick(200, 10_000), run.pick(3, 20)
+    count, kills = run.pick(100, 10_000), run.pick(2, 20)
     begun = time.monotonic()
     with run.arena() as arena, probing(arena.fleet.url, arena.history) as probe:
         arena.submit(jobs(count, arena.receiver, takes_s=0.05))
@@ -71,7 +71,7 @@ SCRIPTS = ("submit", "confirm", "claim", "heartbeat", "complete", "commit")
 
 def bad_network(run: Run) -> Summary:
     """A connection to Redis that is black-holed, reset, slow, and loses the answers of the calls that matter."""
-    count, rounds = run.pick(150, 3000), run.pick(1, 8)
+    count, rounds = run.pick(80, 3000), run.pick(1, 8)
     begun = time.monotonic()
     with run.arena() as arena:
         marks = {name: _sha1(source(name)) for name in SCRIPTS}
@@ -115,7 +115,7 @@ def valkey_hangs(run: Run) -> Summary:
 
 def flushall(run: Run) -> Summary:
     """FLUSHALL in the middle: every accepted job comes back from its manifest, no finished one runs again."""
-    count = run.pick(150, 2000)
+    count = run.pick(90, 2000)
     begun = time.monotonic()
     with run.arena(durability="manifest") as arena:
         arena.submit(jobs(count, arena.receiver, takes_s=0.05), forgotten_model=True)
@@ -135,7 +135,7 @@ def _sha1(text: str) -> bytes:
 
 def redis_full(run: Run) -> Summary:
     """Redis out of memory: submits are refused for a while, and what runs ends and is told."""
-    count = run.pick(60, 2000)
+    count = run.pick(40, 2000)
     begun = time.monotonic()
     with run.arena() as arena, Redis.from_url(arena.valkey.url) as client:
         arena.submit(jobs(count // 2, arena.receiver, takes_s=0.2))

@@ -15,7 +15,7 @@ ROLLING_LEASE_S = 30.0
 
 def zombies(run: Run) -> Summary:
     """SIGSTOP past the lease, then SIGCONT: what the zombie still says is refused."""
-    count, stops = run.pick(60, 2000), run.pick(1, 30)
+    count, stops = run.pick(40, 2000), run.pick(1, 30)
     points = {f"worker{n}": {"before_complete": {"action": "stop", "chance": 1.0, "limit": 2}} for n in (0, 1)}
     begun = time.monotonic()
     with run.arena(failpoints=points, slots=1) as arena:
@@ -56,7 +56,7 @@ def rolling_restarts(run: Run) -> Summary:
 
     The lease is long: only a job that a worker kept to itself may lose it, and not one beside which the disk stalled.
     """
-    count, rounds = run.pick(60, 1000), run.pick(2, 15)
+    count, rounds = run.pick(36, 1000), run.pick(1, 15)
     begun = time.monotonic()
     with run.arena(workers=3, lease_s=ROLLING_LEASE_S) as arena:
         arena.submit(jobs(count, arena.receiver, takes_s=0.6))

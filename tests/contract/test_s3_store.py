@@ -165,6 +165,8 @@ def calls(store: S3Store, tmp_path: Path) -> list[Callable[[], object]]:
 
 
 class TestTrouble:
+    @pytest.mark.breadth
+    @pytest.mark.alone
     def test_a_store_that_is_down_says_so_quickly(self) -> None:
         with Server(b"") as server:
             nobody = S3(endpoint_url=f"http://127.0.0.1:{server.port}", access_key_id="a", secret_access_key="b")

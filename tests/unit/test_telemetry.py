@@ -82,6 +82,8 @@ def test_the_sampler_decides_the_same_for_all_spans_of_a_job(sink: OtlpSink, mon
     assert {sent.trace_id for sent in sink.spans if sent.name == "attempt"} == kept
 
 
+@pytest.mark.breadth
+@pytest.mark.alone
 def test_a_flood_for_a_collector_that_hangs_is_dropped_at_once_and_the_end_waits_briefly(sink: OtlpSink) -> None:
     sink.answers.clear()
     spans = open_spans("keeper")

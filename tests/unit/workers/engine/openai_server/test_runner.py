@@ -126,6 +126,8 @@ def test_a_model_of_the_same_device_is_not_delayed(engine: BatchingEngine) -> No
         assert texts(slow.result(WAIT_S)) == ["one two"]
 
 
+@pytest.mark.breadth
+@pytest.mark.alone
 def test_the_scheduler_rests_while_the_server_works(engine: BatchingEngine) -> None:
     with FakeServer() as server, ThreadPoolExecutor(1) as pool:
         server.gate.clear()
