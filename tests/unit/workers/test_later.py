@@ -8,6 +8,8 @@ import sys
 #: A program whose main thread imports Celery; amid that another thread sends a hint, or wants to stop.
 AT_ONCE = """
 import sys, threading
+
+import pytest
 from penstock.config import Settings
 from penstock.workers import later
 
