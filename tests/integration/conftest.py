@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,10 +18,16 @@ from tests.support.valkey import ValkeyProcess, start_valkey
 
 @pytest.fixture(scope="session")
 def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
-    """Return the run's server."""
-    server = start_valkey(tmp_path_factory.mktemp("valkey"))
-    yield server
-    server.stop()
+    """Return the run's server. It syncs each write to its file, which takes most of its time on a disk."""
+    with ExitStack() as stack:
+        in_memory = Path("/dev/shm")
+        if in_memory.is_dir() and shutil.disk_usage(in_memory).free > 2 * 2**30:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-valkey-", dir=in_memory)))
+        else:
+            folder = tmp_path_factory.mktemp("valkey")
+        server = start_valkey(folder)
+        yield server
+        server.stop()
 
 
 @pytest.fixture
