@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,7 @@ class Emulator:
 
     def client(self, service: str) -> Any:
         """Return boto3's client of one of its services."""
-        # botocore's own retries wait for an emulator that comes up late.
-        retries = Config(retries={"mode": "standard", "total_max_attempts": 20}, connect_timeout=2, read_timeout=60)
-        return boto3.session.Session().client(
-            service, endpoint_url=self.url, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test",
-            config=retries,
-        )  # fmt: skip
+        return _client(self.url, service)
 
     def bucket(self) -> str:
         """Make a new bucket and return its name."""
@@ -79,6 +75,17 @@ class Emulator:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
         return sum(int(found[name]) for name in names)
+
+
+@cache
+def _client(url: str, service: str) -> Any:
+    """Return a client, which threads may share: making one takes longer than most requests."""
+    # botocore's own retries wait for an emulator that comes up late.
+    retries = Config(retries={"mode": "standard", "total_max_attempts": 20}, connect_timeout=2, read_timeout=60)
+    return boto3.session.Session().client(
+        service, endpoint_url=url, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test",
+        config=retries,
+    )  # fmt: skip
 
 
 @contextmanager
