@@ -69,6 +69,26 @@ def pool(shared_pool: IOPool) -> Iterator[IOPool]:
     assert files_of_memory() <= before
 
 
+@pytest.fixture(scope="module")
+def single() -> Iterator[IOPool]:
+    """Return a pool with one place."""
+    with closing(IOPool(1, OPTIONS)) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def without_landlock() -> Iterator[IOPool]:
+    with closing(IOPool(1, replace(OPTIONS, lacking=["files"]))) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def without_filter() -> Iterator[IOPool]:
+    """Return a pool whose processes may use all system calls."""
+    with closing(IOPool(2, replace(OPTIONS, lacking=["system calls"]))) as pool:
+        yield pool
+
+
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
     return Work(MODEL, {}, {}, tmp_path / "artifacts", room=tmp_path)
@@ -273,7 +293,10 @@ def test_only_plain_files_of_the_jobs_folder_become_artifacts_and_checkpoints(
     assert ("what an IO process may not (PermissionError)" if deed == "link" else "artifact") in error.detail
 
 
-def test_files_behind_a_link_in_the_place_of_the_jobs_folder_become_no_artifacts(work: Work, tmp_path: Path) -> None:
+def test_files_behind_a_link_in_the_place_of_the_jobs_folder_become_no_artifacts(
+    without_landlock: IOPool, work: Work, tmp_path: Path
+) -> None:
+    """Landlock lets no process make links."""
     outside, room = tmp_path / "outside" / "artifacts", tmp_path / "room"
     outside.mkdir(parents=True)
     room.mkdir()
@@ -281,32 +304,31 @@ def test_files_behind_a_link_in_the_place_of_the_jobs_folder_become_no_artifacts
     (room / "job").symlink_to(outside.parent)
     folder = room / "job" / "artifacts"
     linked = replace(work, folder=folder, room=room)
-    with closing(IOPool(1, replace(OPTIONS, lacking=["files"]))) as pool:  # Landlock lets no process make links
-        assert "not a plain file" in error_of(pool, linked, post="foreign", folder=str(folder)).detail
+    assert "not a plain file" in error_of(without_landlock, linked, post="foreign", folder=str(folder)).detail
 
 
-def test_a_link_in_the_place_of_a_medium_opens_no_file_to_the_next_process(work: Work, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_medium_opens_no_file_to_the_next_process(
+    single: IOPool, work: Work, tmp_path: Path
+) -> None:
     """A process may change its room: a medium that lies there is what the room lets it be."""
     room, outside = tmp_path / "room", tmp_path / "outside"
     room.mkdir()
     outside.write_text("of another tenant")
     (room / "media").symlink_to(outside)
     linked = replace(work, folder=room / "job", room=room, media={"media://1/a": LocalMedia(room / "media")})
-    with closing(IOPool(1, OPTIONS)) as pool:
-        assert "may not (PermissionError)" in error_of(pool, linked, text="media://1/a").detail
-        (room / "media").unlink()
-        (room / "media").write_text("its own")
-        assert run(pool, linked, text="media://1/a")
+    assert "may not (PermissionError)" in error_of(single, linked, text="media://1/a").detail
+    (room / "media").unlink()
+    (room / "media").write_text("its own")
+    assert run(single, linked, text="media://1/a")
 
 
-def test_a_medium_beside_the_room_may_be_read_also_through_a_link(work: Work, tmp_path: Path) -> None:
+def test_a_medium_beside_the_room_may_be_read_also_through_a_link(pool: IOPool, work: Work, tmp_path: Path) -> None:
     room, outside = tmp_path / "room", tmp_path / "outside"
     room.mkdir()
     outside.write_text("of the user")
     (tmp_path / "link").symlink_to(outside)
     linked = replace(work, folder=room / "job", room=room, media={"media://1/a": LocalMedia(tmp_path / "link")})
-    with closing(IOPool(1, OPTIONS)) as pool:
-        assert run(pool, linked, text="media://1/a")
+    assert run(pool, linked, text="media://1/a")
 
 
 def test_a_file_that_the_sandbox_refuses_is_explained_in_words(pool: IOPool, work: Work) -> None:
@@ -315,9 +337,10 @@ def test_a_file_that_the_sandbox_refuses_is_explained_in_words(pool: IOPool, wor
     assert "may read libraries, the model's files and the job's media" in error.detail
 
 
-def test_without_landlock_a_link_is_made_and_still_becomes_no_artifact(work: Work, tmp_path: Path) -> None:
-    with closing(IOPool(1, replace(OPTIONS, lacking=["files"]))) as pool:
-        assert "not a plain file" in error_of(pool, work, post="link", folder=str(tmp_path)).detail
+def test_without_landlock_a_link_is_made_and_still_becomes_no_artifact(
+    without_landlock: IOPool, work: Work, tmp_path: Path
+) -> None:
+    assert "not a plain file" in error_of(without_landlock, work, post="link", folder=str(tmp_path)).detail
 
 
 def test_a_process_has_no_secrets_no_network_and_cannot_read_its_worker(
@@ -366,11 +389,12 @@ def test_a_process_serves_one_model_only(pool: IOPool, work: Work, tmp_path: Pat
     assert len(set(pids)) == 2
 
 
-def test_a_process_that_another_tenant_needs_no_more_gives_up_its_place(work: Work, tmp_path: Path) -> None:
-    with closing(IOPool(1, OPTIONS)) as pool:
-        first = pid_of(pool, replace(work, tenant="a"), tmp_path)
-        assert pid_of(pool, replace(work, tenant="b"), tmp_path) != first
-        assert not psutil.pid_exists(first)
+def test_a_process_that_another_tenant_needs_no_more_gives_up_its_place(
+    single: IOPool, work: Work, tmp_path: Path
+) -> None:
+    first = pid_of(single, replace(work, tenant="a"), tmp_path)
+    assert pid_of(single, replace(work, tenant="b"), tmp_path) != first
+    assert not psutil.pid_exists(first)
 
 
 def test_a_process_ends_after_64_jobs(pool: IOPool, work: Work, tmp_path: Path) -> None:
@@ -382,14 +406,18 @@ def test_a_process_ends_after_64_jobs(pool: IOPool, work: Work, tmp_path: Path) 
     assert pid_of(pool, counted, tmp_path) != first
 
 
-@pytest.mark.parametrize("lacking", [[], ["system calls"]])
-def test_each_job_has_a_process_of_its_own_where_processes_are_not_used_again(
-    work: Work, tmp_path: Path, lacking: list[str]
-) -> None:
-    with closing(IOPool(2, replace(OPTIONS, reuse=bool(lacking), lacking=lacking))) as pool:
+def test_each_job_has_a_process_of_its_own_where_processes_are_not_used_again(work: Work, tmp_path: Path) -> None:
+    with closing(IOPool(2, replace(OPTIONS, reuse=False))) as pool:
         assert len({pid_of(pool, work, tmp_path) for _ in range(3)}) == 3
 
 
+def test_each_job_has_a_process_of_its_own_where_processes_cannot_be_refused(
+    without_filter: IOPool, work: Work, tmp_path: Path
+) -> None:
+    assert len({pid_of(without_filter, work, tmp_path) for _ in range(3)}) == 3
+
+
+@pytest.mark.breadth(but=("network-files-system calls-threads",))
 @pytest.mark.parametrize("lacking", [[part] for part in sandbox.PARTS] + [list(sandbox.PARTS)], ids="-".join)
 def test_jobs_run_where_a_kernel_or_container_lacks_parts_of_the_sandbox(work: Work, lacking: list[str]) -> None:
     with closing(IOPool(1, replace(OPTIONS, lacking=lacking))) as pool:
@@ -398,26 +426,23 @@ def test_jobs_run_where_a_kernel_or_container_lacks_parts_of_the_sandbox(work: W
         assert [run(pool, work)["sum"] for _ in range(2)] == [12, 12]
 
 
-def test_a_processor_is_loaded_once_for_all_tenants(work: Work, tmp_path: Path) -> None:
+def test_a_processor_is_loaded_once_for_all_tenants(pool: IOPool, work: Work, tmp_path: Path) -> None:
     noted = replace(work, model=MODEL.model_copy(update={"options": {"note": str(tmp_path / "loaded")}}))
-    with closing(IOPool(2, OPTIONS)) as pool:
-        for tenant in "abc":
-            run(pool, replace(noted, tenant=tenant))
+    for tenant in "abc":
+        run(pool, replace(noted, tenant=tenant))
     assert (tmp_path / "loaded").read_text() == "x"
 
 
-def test_a_processor_may_take_longer_to_load_than_to_work_on_a_job(work: Work, tmp_path: Path) -> None:
+def test_a_processor_may_take_longer_to_load_than_to_work_on_a_job(pool: IOPool, work: Work, tmp_path: Path) -> None:
     slow = MODEL.model_copy(update={"io_timeout_s": 0.5, "options": {"load_s": 1.0}})
-    with closing(IOPool(2, OPTIONS)) as pool:
-        assert run(pool, replace(work, model=slow))["sum"] == 12
-        assert pool.dummy(slow, tmp_path / "dummy").model == slow
+    assert run(pool, replace(work, model=slow))["sum"] == 12
+    assert pool.dummy(slow, tmp_path / "dummy").model == slow
 
 
-def test_a_processor_with_threads_is_loaded_in_each_process(work: Work) -> None:
+def test_a_processor_with_threads_is_loaded_in_each_process(pool: IOPool, work: Work) -> None:
     """A fork has no threads of its template: the processor would wait for them for ever."""
     threaded = replace(work, model=MODEL.model_copy(update={"options": {"thread": True}}))
-    with closing(IOPool(2, OPTIONS)) as pool:
-        assert [run(pool, replace(threaded, tenant=tenant))["sum"] for tenant in "aab"] == [12, 12, 12]
+    assert [run(pool, replace(threaded, tenant=tenant))["sum"] for tenant in "aab"] == [12, 12, 12]
 
 
 def test_a_bad_input_costs_no_process(pool: IOPool, work: Work, tmp_path: Path) -> None:
@@ -427,13 +452,10 @@ def test_a_bad_input_costs_no_process(pool: IOPool, work: Work, tmp_path: Path) 
     assert pid_of(pool, work, tmp_path) == before
 
 
-def test_a_process_that_grew_is_replaced(work: Work, tmp_path: Path) -> None:
-    pool = IOPool(1, OPTIONS)
-    try:
-        pids = [pid_of(pool, work, tmp_path, leak_bytes=30 * MIB) for _ in range(12)]
-        assert 3 <= len(set(pids)) <= 6, "each may keep a quarter of 256 MiB"
-    finally:
-        pool.close()
+def test_a_process_that_grew_is_replaced(single: IOPool, work: Work, tmp_path: Path) -> None:
+    grown = replace(work, tenant="grown")
+    pids = [pid_of(single, grown, tmp_path, leak_bytes=30 * MIB) for _ in range(12)]
+    assert 3 <= len(set(pids)) <= 6, "each may keep a quarter of 256 MiB"
 
 
 def test_an_idle_process_is_ended_after_a_while(work: Work, tmp_path: Path) -> None:
@@ -477,19 +499,15 @@ def test_processes_log_to_the_file_that_their_worker_named_last(work: Work, tmp_
         assert '"processor.failed"' in log.read_text()
 
 
-def test_more_jobs_than_processes_wait_their_turn(work: Work, tmp_path: Path) -> None:
-    pool = IOPool(1, OPTIONS)
+def test_more_jobs_than_processes_wait_their_turn(single: IOPool, work: Work, tmp_path: Path) -> None:
     sums: list[float] = []
-    try:
-        with pool.open(work, check=nothing, say=lambda _: None) as session:
-            other = threading.Thread(target=lambda: sums.append(run(pool, replace(work, folder=tmp_path / "b"))["sum"]))
-            other.start()
-            assert session.finish(echo(session.prompts)).result.text == "12"
-            assert sums == []
-        other.join(20)
-        assert sums == [12]
-    finally:
-        pool.close()
+    with single.open(work, check=nothing, say=lambda _: None) as session:
+        other = threading.Thread(target=lambda: sums.append(run(single, replace(work, folder=tmp_path / "b"))["sum"]))
+        other.start()
+        assert session.finish(echo(session.prompts)).result.text == "12"
+        assert sums == []
+    other.join(20)
+    assert sums == [12]
 
 
 def test_a_closed_pool_takes_no_jobs_and_leaves_no_processes(work: Work, tmp_path: Path) -> None:
@@ -547,23 +565,25 @@ def test_a_crash_while_a_processor_is_loaded_is_called_that(pool: IOPool, work: 
 
 
 @pytest.mark.parametrize("deed", ["fork", "fork_detached"])
-def test_where_processes_cannot_be_refused_they_end_with_the_job(work: Work, tmp_path: Path, deed: str) -> None:
-    with closing(IOPool(1, replace(OPTIONS, lacking=["system calls"]))) as pool:
-        run(pool, work, pre=deed, folder=str(tmp_path))
-        assert not psutil.pid_exists(int((tmp_path / "forked").read_text()))
-
-
-@pytest.mark.parametrize(("lacking", "kind"), [([], ProcessorFailed), (["system calls"], OutOfMemory)])
-def test_a_plugin_that_kills_its_group_kills_itself_at_most(
-    work: Work, lacking: list[str], kind: type[PenstockError]
+def test_where_processes_cannot_be_refused_they_end_with_the_job(
+    without_filter: IOPool, work: Work, tmp_path: Path, deed: str
 ) -> None:
-    with closing(IOPool(1, replace(OPTIONS, lacking=lacking))) as pool:
-        server = pool.server.pid
-        assert isinstance(error_of(pool, work, pre="kill_group"), kind)
-        assert run(pool, work)["sum"] == 12
-        assert pool.server.pid == server
+    run(without_filter, work, pre=deed, folder=str(tmp_path))
+    assert not psutil.pid_exists(int((tmp_path / "forked").read_text()))
 
 
+@pytest.mark.parametrize(("of", "kind"), [("single", ProcessorFailed), ("without_filter", OutOfMemory)])
+def test_a_plugin_that_kills_its_group_kills_itself_at_most(
+    request: pytest.FixtureRequest, work: Work, of: str, kind: type[PenstockError]
+) -> None:
+    pool: IOPool = request.getfixturevalue(of)
+    server = pool.server.pid
+    assert isinstance(error_of(pool, work, pre="kill_group"), kind)
+    assert run(pool, work)["sum"] == 12
+    assert pool.server.pid == server
+
+
+@pytest.mark.breadth(but=("9",))
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_is_killed_leaves_no_processes_even_hanging_ones(tmp_path: Path, how: signal.Signals) -> None:
     script = "import sys; from tests.integration.test_io_processes import hang_until_killed as f; f(sys.argv[1])"
