@@ -16,6 +16,7 @@ from penstock.errors import ConfigError
 from penstock.storage.objects.opening import open_store
 from penstock.up.supervisor import up
 from tests.support.polling import wait_for
+from tests.support.valkey import ValkeyProcess
 
 #: The supervisor with its Valkey and nobody else, under the umask that lets all read.
 _UP = """
@@ -90,29 +91,30 @@ def test_objects_are_the_operators_alone_and_results_in_a_watched_folder_are_not
     assert {(watched / name).stat().st_mode & 0o777 for name in ("a/b", "a/c")} == {0o644}
 
 
-def of_the_data_folder(data: Path) -> str:
+def of_the_data_folder(data: Path, valkey: ValkeyProcess) -> str:
     """Return what `penstock doctor` tells of it."""
-    settings = Settings(data=data, redis_url="redis://127.0.0.1:1/0")
+    settings = Settings(data=data, redis_url=valkey.url)
     (found,) = [f for f in examine(settings, "http://127.0.0.1:1") if f.name == "data folder"]
     assert found.ok
     return found.detail
 
 
-def test_what_is_made_is_the_operators_alone(tmp_path: Path) -> None:
+def test_what_is_made_is_the_operators_alone(valkey: ValkeyProcess, tmp_path: Path) -> None:
     data = tmp_path / "data"
     run_up(data)
     assert modes(data) == dict.fromkeys((".", "logs", "objects", "spool", "valkey"), 0o700)
-    assert of_the_data_folder(data).endswith("(mode 0700): only you can read it")
+    assert of_the_data_folder(data, valkey).endswith("(mode 0700): only you can read it")
 
 
-def test_what_the_operator_shares_stays_shared(tmp_path: Path) -> None:
+@pytest.mark.breadth
+def test_what_the_operator_shares_stays_shared(valkey: ValkeyProcess, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "objects").mkdir(parents=True)
     for folder in (data, data / "objects"):
         folder.chmod(0o750)
     run_up(data)
     assert modes(data) == {".": 0o750, "objects": 0o750} | dict.fromkeys(("logs", "spool", "valkey"), 0o700)
-    assert f"`chmod 700 {data}`" in of_the_data_folder(data)
+    assert f"`chmod 700 {data}`" in of_the_data_folder(data, valkey)
 
 
 def test_a_file_in_a_folders_place_is_told(tmp_path: Path) -> None:

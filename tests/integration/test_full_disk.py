@@ -108,8 +108,8 @@ def test_a_full_store_and_a_full_scratch_folder_are_told_apart_from_others(full_
         require_writable(tmp_path / "file" / "spool")
 
 
-def test_doctor_says_what_is_full(full_disk: Path) -> None:
-    settings = Settings(data=full_disk / "data", redis_url="redis://127.0.0.1:1/0")
+def test_doctor_says_what_is_full(valkey: ValkeyProcess, full_disk: Path) -> None:
+    settings = Settings(data=full_disk / "data", redis_url=valkey.url)
     found = {each.name: each for each in examine(settings, "http://127.0.0.1:1")}
     for name in ("object store", "scratch disk", "data disk"):
         assert not found[name].ok
