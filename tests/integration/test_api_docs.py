@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
+from pydantic import SecretStr
 
 from penstock.api import description, openapi
+from penstock.api.app import create_app
+from penstock.config import Settings
+from penstock.storage.objects.opening import open_store
+from penstock.storage.redis.records import AsyncJobStore
 from tests.support.service import ECHO, Service
 from tests.support.valkey import ValkeyProcess
 
@@ -69,8 +77,20 @@ async def test_a_queue_tells_its_depth(service: Service) -> None:
     assert {"throughput_per_s", "workers", "slots", "eta_s"} <= busy.keys()
 
 
-async def test_the_description_names_every_route_and_body(service: Service) -> None:
-    document = (await service.http.get("/openapi.json")).json()
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the description of an API without keys, made once for all tests."""
+    settings = Settings(data=tmp_path_factory.mktemp("data"), secret=SecretStr("of the tests"))
+    jobs, objects = AsyncJobStore.open("redis://127.0.0.1:1"), open_store(settings.store_url, settings)
+    return create_app(settings, jobs=jobs, objects=objects, send_hint=str).openapi()
+
+
+async def test_the_description_is_served(service: Service, document: dict[str, Any]) -> None:
+    served = await service.http.get("/openapi.json")
+    assert served.json() == json.loads(json.dumps(document))
+
+
+def test_the_description_names_every_route_and_body(document: dict[str, Any]) -> None:
     assert {(path, verb) for path, verbs in document["paths"].items() for verb in verbs} == ROUTES
     for path, verb in [("/v1/jobs", "post"), ("/v1/jobs/{job_id}", "put"), ("/v1/uploads", "post")]:
         schema = document["paths"][path][verb]["requestBody"]["content"]["application/json"]["schema"]
@@ -79,8 +99,7 @@ async def test_the_description_names_every_route_and_body(service: Service) -> N
     assert document["openapi"].startswith("3.1")
 
 
-async def test_every_failure_is_described_as_a_problem(service: Service) -> None:
-    document = (await service.http.get("/openapi.json")).json()
+def test_every_failure_is_described_as_a_problem(document: dict[str, Any]) -> None:
     assert "ValidationError" not in str(document)
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     described = {}
@@ -106,8 +125,7 @@ def test_the_description_in_the_repository_is_the_apis() -> None:
     assert stored == openapi.text(), "the API has changed: run `make openapi` and look at the diff"
 
 
-async def test_every_link_leads_from_an_operation_to_parameters_of_another(service: Service) -> None:
-    document = (await service.http.get("/openapi.json")).json()
+def test_every_link_leads_from_an_operation_to_parameters_of_another(document: dict[str, Any]) -> None:
     operations = [operation for verbs in document["paths"].values() for operation in verbs.values()]
     parameters = {op["operationId"]: {p["name"] for p in op.get("parameters", ())} for op in operations}
     assert len(parameters) == len(operations)
@@ -125,8 +143,9 @@ async def test_every_link_leads_from_an_operation_to_parameters_of_another(servi
     assert set(description.LINKS) <= set(parameters)
 
 
-async def test_a_submit_is_described_with_both_its_answers_and_a_problem_as_it_is(service: Service) -> None:
-    document = (await service.http.get("/openapi.json")).json()
+async def test_a_submit_is_described_with_both_its_answers_and_a_problem_as_it_is(
+    service: Service, document: dict[str, Any]
+) -> None:
     answers = document["paths"]["/v1/jobs"]["post"]["responses"]
     views = [answers[status]["content"]["application/json"]["schema"] for status in ("200", "202")]
     assert views == [{"$ref": "#/components/schemas/JobView"}] * 2
@@ -151,24 +170,23 @@ async def test_the_documentation_loads_nothing_from_elsewhere(service: Service) 
     assert "https://" not in page
 
 
-def test_the_api_loads_no_numerical_library() -> None:
-    heavy = ["torch", "numpy", "rasterio", "transformers", "PIL", "pyproj", "penstock.processors", "penstock.workers"]
-    modules = "penstock.api.app, penstock.queue, penstock.storage.objects.opening"
-    code = f"import sys, {modules}; print(set({heavy}) & set(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert loaded.stdout.strip() == "set()"
-
-
-def test_the_api_on_a_local_store_loads_no_s3_client(valkey: ValkeyProcess, tmp_path: Path) -> None:
-    """And none that it does not need: importing boto3 takes as long as a third of all the rest."""
+def test_the_api_on_a_local_store_loads_no_numerical_library_and_no_s3_client(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    """Nor anything else that it does not need: importing boto3 takes as long as a third of all the rest."""
+    heavy = {
+        "torch", "numpy", "rasterio", "transformers", "PIL", "pyproj", "penstock.processors", "penstock.workers",
+        "boto3", "botocore",
+    }  # fmt: skip
     code = (
         "import asyncio, sys\n"
+        "import penstock.queue, penstock.storage.objects.opening\n"
         "from penstock.api.app import from_settings\n"
         "app = from_settings()\n"
         "async def served():\n"
         "    async with app.router.lifespan_context(app): return app.openapi()['paths']\n"
         "paths = asyncio.run(served())\n"
-        "print(len(paths) > 20, {'boto3', 'botocore', 'numpy', 'torch'} & set(sys.modules))"
+        f"print(len(paths) > 20, {heavy} & set(sys.modules))"
     )
     settings = {"PENSTOCK_REDIS_URL": valkey.url, "PENSTOCK_DATA": str(tmp_path), "PENSTOCK_SECRET": "of the test"}
     loaded = subprocess.run(
