@@ -160,8 +160,10 @@ async def test_a_quiet_stream_is_kept_alive(service: Service) -> None:
 async def test_a_stream_longer_than_a_page_is_told_whole(service: Service) -> None:
     job = await service.submit()
     name = f"penstock:tenant:default:job:{job['id']}:events"
+    pipe = service.jobs.client.pipeline(transaction=False)
     for n in range(700):
-        await service.jobs.client.xadd(name, {"type": "job.progress", "data": json.dumps({"done": n})})
+        pipe.xadd(name, {"type": "job.progress", "data": json.dumps({"done": n})})
+    await pipe.execute()
     response = await service.http.get(job["links"]["events"], headers=JSON)
     done = [event["data"]["done"] for event in response.json()["events"][1:]]
     assert done == list(range(700))

@@ -21,7 +21,7 @@ async def test_lines_come_from_a_bucket_and_results_by_a_link(
     options = {"object_store": f"s3://{ceph.bucket()}", "s3": ceph.s3, "s3_input_buckets": (inputs,)}
     async with serving(valkey.url, tmp_path, **options) as service, httpx.AsyncClient() as web:
         bucket = open_store(f"s3://{inputs}", service.settings)
-        data = jsonl([line(str(n)) for n in range(300)] + [{"input": 1}])
+        data = jsonl([line(str(n)) for n in range(20)] + [{"input": 1}])
         info = bucket.put_bytes("in/r.jsonl", data, content_type="application/jsonl")
         stale = await service.http.post("/v1/batches", json={"file": f"s3://{inputs}/in/r.jsonl#etag=0"})
         assert_problem(stale, 422, "media_changed")
@@ -31,19 +31,19 @@ async def test_lines_come_from_a_bucket_and_results_by_a_link(
         batch = await submitted(service, file=f"s3://{inputs}/in/r.jsonl#etag={info.etag}")
         bucket.delete("in/r.jsonl")  # the batch has its own copy
         keeper = KeeperMoves(service)
-        while (await read(service, batch["id"]))["expanded"] < 301:
+        while (await read(service, batch["id"]))["expanded"] < 21:
             await keeper.expand()
-        assert await work(service) == 300
+        assert await work(service) == 20
         await keeper.complete()
 
         ended = await read(service, batch["id"])
-        assert (ended["status"], ended["counts"]["succeeded"], ended["counts"]["invalid"]) == ("completed", 300, 1)
+        assert (ended["status"], ended["counts"]["succeeded"], ended["counts"]["invalid"]) == ("completed", 20, 1)
         results, errors = ended["artifacts"]
         assert results["uri"].startswith(service.settings.store_url)
         redirect = await service.http.get(results["url"])
         assert redirect.status_code == 302
         fetched = await web.get(redirect.headers["location"])
-        assert [json.loads(row)["line"] for row in fetched.content.splitlines()] == list(range(1, 301))
+        assert [json.loads(row)["line"] for row in fetched.content.splitlines()] == list(range(1, 21))
         link = (await service.http.get(errors["url"])).headers["location"]
-        assert [json.loads(row)["line"] for row in (await web.get(link)).content.splitlines()] == [301]
+        assert [json.loads(row)["line"] for row in (await web.get(link)).content.splitlines()] == [21]
         keeper.close()

@@ -29,6 +29,7 @@ from tests.support.hub import a_bert, a_model, load, minilm, tokens
 from tests.support.model_directories import words_directory, write_json
 
 PROMPTS = {"query": "query: ", "passage": "Represent this text for search: ", "plain": None}
+WEIGHTS = "model.safetensors"
 TEXTS = ["Where do cats sleep?", "A cat sleeps on the sofa.", "word " * 30]
 
 
@@ -40,7 +41,8 @@ def engine() -> Iterator[BatchingEngine]:
 
 def a_directory(folder: Path, *, include_prompt: bool = True, pooling: str = "mean", **config: Any) -> Path:
     """Return MiniLM's directory with prompts."""
-    shutil.copytree(minilm(), folder)
+    shutil.copytree(minilm(), folder, ignore=shutil.ignore_patterns(WEIGHTS))
+    (folder / WEIGHTS).symlink_to(minilm() / WEIGHTS)  # 91 MB
     write_json(folder, "config_sentence_transformers.json", {"prompts": PROMPTS, "default_prompt_name": None, **config})
     write_json(folder, "sentence_bert_config.json", {"max_seq_length": 16})
     path = folder / "1_Pooling" / "config.json"
@@ -88,7 +90,12 @@ def expected(texts: list[str], prompt: str, *, include_prompt: bool, pooling: st
     return np.stack(found)
 
 
-@pytest.mark.breadth(every=2)
+@pytest.mark.breadth(
+    but=(
+        "None-request_of0--True", "passage-request_of1-Represent this text for search: -False",
+        "passage-request_of2-query: -False", "passage-request_of4-Question: -False",
+    )
+)  # fmt: skip
 @pytest.mark.parametrize("include_prompt", [True, False])
 @pytest.mark.parametrize(
     ("default", "request_of", "prompt"),
