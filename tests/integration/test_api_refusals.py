@@ -218,11 +218,6 @@ async def test_media_from_an_allowed_host_are_accepted_without_asking_it(service
     assert (await service.http.post("/v1/jobs", json=body)).status_code == 202
 
 
-async def test_too_many_media_are_refused(service: Service) -> None:
-    many = [{"file": f"http://files.test/{n}"} for n in range(1001)]
-    await refused(service, {"text": "a", "more": many}, 422, "invalid_request")
-
-
 async def test_a_refused_request_releases_its_idempotency_key(service: Service) -> None:
     headers = {"Idempotency-Key": "again"}
     wrong = await service.http.post("/v1/jobs", json={"model": "echo", "input": {}}, headers=headers)
