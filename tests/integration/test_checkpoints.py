@@ -130,21 +130,24 @@ class TestStored:
             away.found("abc/")
 
 
-@pytest.mark.breadth(but=("manifest",))
-def test_ten_preemptions_that_advance_each_time_are_no_poison(bench: Bench) -> None:
-    key = bench.submit("a", {"text": bench.upload("hi "), "times": 12, "save": True})
-    for attempt in range(1, 11):
+@pytest.mark.breadth(but=("manifest-4",))
+@pytest.mark.parametrize("preemptions", [4, 10])
+def test_preemptions_that_advance_each_time_are_no_poison(bench: Bench, preemptions: int) -> None:
+    times = preemptions + 2
+    key = bench.submit("a", {"text": bench.upload("hi "), "times": times, "save": True})
+    for attempt in range(1, preemptions + 1):
         preempt(bench, key, passes=1)
         assert read(bench, key).state is State.QUEUED
         assert read(bench, key).crashes == 1
         assert len(saved(bench, key)) == attempt
     bench.slots.work("default")
     job = read(bench, key)
-    assert (job.state, job.text, job.attempt) == (State.SUCCEEDED, "hi " * 12, 11)
-    assert (job.progress.done, job.progress.total) == (12, 12)
+    assert (job.state, job.text, job.attempt) == (State.SUCCEEDED, "hi " * times, preemptions + 1)
+    assert (job.progress.done, job.progress.total) == (times, times)
     assert saved(bench, key) == []
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_preemptions_that_do_not_advance_are(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi "), "times": 12, "save": True})
     preempt(bench, key, passes=1)
@@ -179,6 +182,7 @@ def preempt(bench: Bench, key: JobKey, *, passes: int) -> None:
     assert not worker.is_alive()
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_checkpoints_go_when_a_job_ends_well_or_badly(bench: Bench) -> None:
     good = bench.submit("good", {"text": bench.upload("hi "), "times": 3, "save": True})
     bad = bench.submit("bad", {"text": bench.upload("hi ", upload_id="up2"), "times": 3, "save": True})
@@ -271,7 +275,7 @@ def checksums(job: Job) -> dict[str, str]:
     [("halo_px = 8\nstride_px = 8", 20, 4), ('overlap = "hann"', 39, 7)],
     ids=["halo", "hann"],
 )
-@pytest.mark.breadth(but=("halo",))
+@pytest.mark.breadth
 def test_a_scene_whose_worker_is_killed_at_90_percent_repeats_a_strip_at_most(
     cut: str, strips: int, tiles: int, valkey: ValkeyProcess, tmp_path: Path
 ) -> None:
