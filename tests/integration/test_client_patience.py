@@ -168,8 +168,14 @@ async def test_jobs_are_listed_by_metadata_and_time_on_the_command_line(service:
     penstock = Shell({"PENSTOCK_URL": server.url})
     found = await penstock("list", "--meta", "who=me", "--after", "2026-01-01", "--json")
     assert [job["id"] for job in found.document()] == [mine["id"]]
-    for time in ("2026-01-01T00:00:00Z", "2026-01-01T00:00Z", "2026-01-01T00:00"):
-        assert (await penstock("list", "--before", time, "--json")).document() == []
     async with AsyncClient(server.url) as client:
         page = await client.jobs(metadata={"who": "me"}, created_after=datetime.fromisoformat(mine["created_at"]))
         assert page.jobs == ()
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("time", ["2026-01-01T00:00:00Z", "2026-01-01T00:00Z", "2026-01-01T00:00"])
+async def test_a_time_may_be_written_in_several_ways(service: Service, server: Server, time: str) -> None:
+    await service.submit()
+    found = await Shell({"PENSTOCK_URL": server.url})("list", "--before", time, "--json")
+    assert found.document() == []
