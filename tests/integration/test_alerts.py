@@ -47,6 +47,7 @@ def test_prometheus_accepts_its_configuration_for_compose(promtool: str, tmp_pat
     assert "job_name: penstock" in (tmp_path / "prometheus.yml").read_text()
 
 
+@pytest.mark.breadth(but=("command0",))
 @pytest.mark.parametrize("command", [["check", "rules", ALERTS.name], ["test", "rules", CASES.name]])
 def test_prometheus_accepts_the_alerts_and_their_cases(command: list[str], promtool: str) -> None:
     ran = subprocess.run([promtool, *command], cwd=ALERTS.parent, capture_output=True, text=True, timeout=60)

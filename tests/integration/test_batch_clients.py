@@ -96,6 +96,7 @@ async def test_all_files_of_a_batch_are_saved_by_line(
     assert (refused.code, "--out DIR" in refused.err) == (2, True)
 
 
+@pytest.mark.breadth
 async def test_the_sync_client_does_the_same(service: Service, keeper: KeeperMoves, tmp_path: Path) -> None:
     with Client(service.settings.base_url) as client:
         (tmp_path / "r.jsonl").write_bytes(jsonl([line("a"), line("b")]))
@@ -152,6 +153,7 @@ async def test_one_key_and_one_file_are_one_batch(penstock: Shell, tmp_path: Pat
     assert (refused.code, "used before" in refused.err) == (3, True)
 
 
+@pytest.mark.breadth
 async def test_a_file_that_is_no_jsonl_or_not_there_is_told_in_a_sentence(penstock: Shell, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_bytes(b"\xff\xff\xff")
     refused = await penstock("batch", "submit", str(tmp_path / "r.jsonl"))

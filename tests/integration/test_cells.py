@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from benchmarks.cells import FULL, balanced, hashed, loads, moved_share, simulate
 
+pytestmark = pytest.mark.breadth
+
 TENANTS = st.dictionaries(st.text("abc", min_size=1, max_size=5), st.floats(0.1, 100), min_size=1, max_size=30)
 
 

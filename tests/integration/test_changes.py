@@ -38,6 +38,7 @@ async def test_the_end_of_a_job_wakes_those_who_wait_for_it(store: AsyncJobStore
         assert not await every.wait(0)  # the message of the change wakes it
 
 
+@pytest.mark.breadth
 async def test_a_change_that_may_be_the_end_by_an_older_release_wakes_later(store: AsyncJobStore) -> None:
     async with store.end(A) as end, store.changes(of_tenant("t")) as every:
         for _ in range(2):

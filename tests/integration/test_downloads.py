@@ -176,6 +176,7 @@ async def test_only_what_is_named_comes_with_the_sync_client_too(service: Servic
         await asyncio.to_thread(fetch, "three")
 
 
+@pytest.mark.breadth(but=("local-tiles/map.tif",))
 @pytest.mark.parametrize("name", ["tiles/map.tif", "job.json"])
 async def test_a_folder_by_the_name_of_a_file_is_found_before_anything_comes(
     service: Service, tmp_path: Path, name: str
@@ -199,6 +200,7 @@ async def test_a_folder_by_the_name_of_a_file_is_found_before_anything_comes(
     assert re.fullmatch(rf"penstock: cannot save out/{name}: .*\n", done.err)
 
 
+@pytest.mark.breadth
 async def test_a_canceled_job_is_said_to_be_that(service: Service, tmp_path: Path) -> None:
     made = await service.submit()
     await service.http.post(f"/v1/jobs/{made['id']}/cancel")

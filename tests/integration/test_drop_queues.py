@@ -113,6 +113,7 @@ def test_what_the_bucket_says_twice_of_an_upload_in_parts_is_one_job(inbox: Inbo
     assert inbox.jobs() == {"parts.txt": "queued"}
 
 
+@pytest.mark.breadth(but=("moto-wrapped",))
 @pytest.mark.parametrize("raw", ["false", "true"], ids=["wrapped", "raw"])
 def test_a_topic_between_bucket_and_queue_changes_nothing(inbox: Inbox, raw: str) -> None:
     sns = inbox.emulator.client("sns")
@@ -206,6 +207,7 @@ def test_poison_is_told_and_deleted_and_disturbs_no_neighbour(inbox: Inbox) -> N
     assert "secret" not in str(logs)
 
 
+@pytest.mark.breadth(but=('moto-{"times": NaN}',))
 @pytest.mark.parametrize("sidecar", ['{"times": NaN}', "[" * 5000 + "]" * 5000, '{"when": "\\udfff"}'])
 def test_a_sidecar_that_no_reader_takes_ends_its_message(inbox: Inbox, sidecar: str) -> None:
     inbox.put("in/a.txt.json", sidecar)

@@ -103,6 +103,7 @@ def test_a_lane_that_an_older_release_made_is_found_at_the_next_comparison(crowd
     assert crowded.client.zscore(NAMES, "m/zz") == 0
 
 
+@pytest.mark.breadth
 def test_a_lane_that_an_older_release_emptied_goes(crowded: JobStore) -> None:
     crowded.client.zadd(NAMES, {"m/gone": 0})
     assert claim(crowded) == []
@@ -118,6 +119,7 @@ def test_names_of_an_empty_queue_go(store: JobStore, look: Callable[[JobStore], 
     assert not store.client.exists(NAMES)
 
 
+@pytest.mark.breadth
 def test_a_model_with_very_many_lanes_is_found_in_the_order_of_all(crowded: JobStore) -> None:
     tenants = [f"u{n:04}" for n in range(1001)]
     for tenant in tenants:

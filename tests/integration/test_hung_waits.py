@@ -52,6 +52,7 @@ async def pings(jobs: AsyncJobStore, count: int) -> None:
             await jobs.run(records.ping())
 
 
+@pytest.mark.breadth
 async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
     with Proxy(own.port) as proxy:
         jobs = AsyncJobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
@@ -68,6 +69,7 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
             await jobs.close()
 
 
+@pytest.mark.breadth(but=("60.0",))
 @pytest.mark.parametrize("waited_s", [TIMEOUT_S - 1, 60.0])
 async def test_the_time_in_line_counts_in_the_time_limit(own: ValkeyProcess, waited_s: float) -> None:
     jobs = AsyncJobStore.open(own.url)
