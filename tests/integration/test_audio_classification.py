@@ -62,6 +62,7 @@ def names_and_scores(labels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"label": one["label"], "score": one["score"]} for one in labels]
 
 
+@pytest.mark.breadth(but=("1.2-a_wav2vec2-config0", "0.5-an_ast-config1"))
 @torch.inference_mode()
 @pytest.mark.parametrize(("make", "config"), [(a_wav2vec2, {}), (an_ast, {}), (a_wav2vec2, {"num_labels": 3})])
 @pytest.mark.parametrize("seconds", [0.5, 1.2])
@@ -90,6 +91,7 @@ def test_classes_that_do_not_exclude_each_other_are_scored_each_by_itself(
     assert sum(one["score"] for one in found["labels"]) != pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.breadth(but=("an_ast-options0-3",))
 @torch.inference_mode()
 @pytest.mark.parametrize(("make", "options", "windows"), [(an_ast, {}, 3), (a_wav2vec2, {"window_s": 1}, 4)])
 def test_a_long_recording_is_heard_window_by_window(
@@ -109,6 +111,7 @@ def test_a_long_recording_is_heard_window_by_window(
         assert label["score"] == pytest.approx(np.mean(scores))
 
 
+@pytest.mark.breadth(but=("a.mp4-flac",))
 @torch.inference_mode()
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "flac"), ("a.mkv", "pcm_s16le")])
 def test_a_late_sound_has_the_times_of_its_film(engine: BatchingEngine, tmp_path: Path, name: str, codec: str) -> None:

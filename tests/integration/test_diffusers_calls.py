@@ -125,7 +125,7 @@ def image(output: Any) -> Pixels:
     return np.asarray(output.data["image"])
 
 
-@pytest.mark.breadth(but=("stable-diffusion-image", "flux-text", "qwenimage-inpaint", "pixart-sigma-text", "lcm-image"))
+@pytest.mark.breadth(but=("stable-diffusion-image", "flux-text"))
 @pytest.mark.parametrize(("family", "task"), [(family, task) for family, task in TRIED])
 def test_a_call_makes_the_librarys_image_alone_and_beside_others(
     loaded: Any, files: Mapping[str, Path], family: str, task: Task
@@ -222,6 +222,7 @@ def test_the_thread_of_a_dropped_call_ends(source: Path, runner: CallRunner, fil
     assert not thread.is_alive()
 
 
+@pytest.mark.breadth
 def test_in_bfloat16_the_image_is_the_librarys_in_bfloat16(source: Path, files: Mapping[str, Path]) -> None:
     prompt = asked(source, files, Task.TEXT)
     pipeline = diffusers.StableDiffusionXLPipeline.from_pretrained(source, dtype=torch.bfloat16)

@@ -107,6 +107,7 @@ def test_a_text_becomes_the_librarys_image(tmp_path: Path, scheduler: str) -> No
         np.testing.assert_array_equal(image(found), painted(pipeline, prompt, other=REFUSED))
 
 
+@pytest.mark.breadth
 def test_what_is_asked_for_and_what_is_not_both_count(painter: Path, runner: Runner) -> None:
     prompts = [told(painter), told(painter, "a hat"), told(painter, other=REFUSED), told(painter, seed=2)]
     images = [image(found) for found in finish(runner, *prompts)]
@@ -114,6 +115,7 @@ def test_what_is_asked_for_and_what_is_not_both_count(painter: Path, runner: Run
         assert all((first != second).any() for second in images[number + 1 :])
 
 
+@pytest.mark.breadth
 def test_a_scheduler_from_before_is_corrected_as_the_library_does(tmp_path: Path) -> None:
     source = a_painter(tmp_path, steps_offset=1)
     config = source / "scheduler" / "scheduler_config.json"
@@ -124,6 +126,7 @@ def test_a_scheduler_from_before_is_corrected_as_the_library_does(tmp_path: Path
     np.testing.assert_array_equal(image(finish(diffusion.load(source), prompt)[0]), painted(pipeline, prompt))
 
 
+@pytest.mark.breadth(but=("DDPMPipeline-DDPMScheduler",))
 @pytest.mark.parametrize(
     ("pipeline", "scheduler"),
     [("DDPMPipeline", "DDPMScheduler"), ("DDPMPipeline", "DDIMScheduler"), ("DDIMPipeline", "DDPMScheduler")],
@@ -135,6 +138,7 @@ def test_noise_becomes_the_librarys_image_without_a_word(tmp_path: Path, pipelin
     np.testing.assert_array_equal(image(found), expected)
 
 
+@pytest.mark.breadth(but=("4.0",))
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_a_label_becomes_the_librarys_image(tmp_path: Path, scale: float) -> None:
     source = a_labeller(tmp_path)
@@ -148,6 +152,7 @@ def test_a_label_becomes_the_librarys_image(tmp_path: Path, scale: float) -> Non
     assert (image(outputs[0]) != image(outputs[1])).any()
 
 
+@pytest.mark.breadth(but=("PNDMScheduler",))
 @pytest.mark.parametrize("scheduler", ["DDPMScheduler", "EulerAncestralDiscreteScheduler", "PNDMScheduler"])
 def test_an_image_does_not_depend_on_what_shares_its_batch(tmp_path: Path, scheduler: str) -> None:
     source = a_painter(tmp_path, scheduler)
@@ -206,6 +211,7 @@ class FailingNetworks:
         return found
 
 
+@pytest.mark.breadth(but=("DDPMScheduler",))
 @pytest.mark.parametrize("scheduler", ["DDPMScheduler", "PNDMScheduler"])
 def test_a_step_that_failed_is_taken_again(tmp_path: Path, scheduler: str) -> None:
     source = a_painter(tmp_path, scheduler)

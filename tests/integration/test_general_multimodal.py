@@ -43,9 +43,8 @@ QUESTION = "What is it?"
 NEW = 12
 MIB = 2**20
 ROOT = Path(__file__).parents[2]
-#: Types of `make test`: a decoder with tiles, one with three axes of positions, one without a chat template, and one
-#: with an encoder of its own for images and layers that read it.
-FEW = ("idefics3", "qwen2_5_vl", "paligemma", "mllama")
+#: Types of `make test`: a decoder with tiles, and one with three axes of positions.
+FEW = ("idefics3", "qwen2_5_vl")
 
 #: The library's own, about numpy and its settings.
 pytestmark = [

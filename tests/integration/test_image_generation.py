@@ -104,6 +104,7 @@ def test_a_model_is_warm_after_its_dummy(source: Path, pool: IOPool, engine: Bat
     assert warm(dreamer, pool, engine, tmp_path / "w", check=lambda: None).largest_batch == 4
 
 
+@pytest.mark.breadth
 def test_the_library_counts_steps(source: Path, tmp_path: Path) -> None:
     catalogue = tmp_path / "models.toml"
     record = {
