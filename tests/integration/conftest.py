@@ -9,11 +9,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import structlog
+from structlog.dev import ConsoleRenderer, plain_traceback
 
 from penstock.storage.redis.records import JobStore
 from tests.support.batch_keeper import KeeperMoves
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """Log exceptions without the values of variables, which takes structlog's default seconds for each."""
+    if not structlog.is_configured():
+        processors = structlog.get_config()["processors"][:-1]
+        structlog.configure(processors=[*processors, ConsoleRenderer(exception_formatter=plain_traceback)])
 
 
 @pytest.fixture(scope="session")
