@@ -84,32 +84,32 @@ async def test_a_stream_tells_of_pictures_while_it_is_made(face: Facing) -> None
     assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "A ", "cat", None]
 
 
-@pytest.mark.parametrize(
-    ("urls", "said", "param"),
-    [
-        ([inside(b"<svg/>", "image/svg+xml")], "is not a supported image", "messages[0].content[0].image_url.url"),
-        (["data:image/png,raw"], "is not a supported image", "messages[0].content[0].image_url.url"),
-        (["data:image/png;base64,!!!"], "is not base64", "messages[0].content[0].image_url.url"),
-        (["data:image/png;base64,"], "is empty", "messages[0].content[0].image_url.url"),
-        ([inside(bytes([n])) for n in range(4)], "the chat has 4 images; eyes accepts at most 3", None),
-        (["http://169.254.169.254/latest"], ".", "messages[0].content[0].image"),
-        (["https://elsewhere.example/cat.jpg"], ".", "messages[0].content[0].image"),
-        (["file:///etc/passwd"], ".", "messages[0].content[0].image"),
-        (["media://not-there/a.png"], ".", "messages[0].content[0].image"),
-        ([""], "at least 1 char", "messages[0].content[0].image_url.url"),
-    ],
-)
-async def test_what_is_no_picture_is_refused_before_there_is_a_job(
-    face: Facing, urls: list[str], said: str, param: str | None
-) -> None:
-    messages: Any = [{"role": "user", "content": [picture(url) for url in urls]}]
-    async with face.client() as client:
-        with pytest.raises(openai.BadRequestError, match=said) as caught:
-            await client.chat.completions.create(model="eyes", messages=messages)
-    assert caught.value.param == param
-    assert (await face.service.http.get("/v1/jobs")).json()["jobs"] == []
+#: Refused URLs of a chat, words of the error, and its parameter.
+NO_PICTURES: list[tuple[Any, ...]] = [
+    ([inside(b"<svg/>", "image/svg+xml")], "is not a supported image", "messages[0].content[0].image_url.url"),
+    (["data:image/png,raw"], "is not a supported image", "messages[0].content[0].image_url.url"),
+    (["data:image/png;base64,!!!"], "is not base64", "messages[0].content[0].image_url.url"),
+    (["data:image/png;base64,"], "is empty", "messages[0].content[0].image_url.url"),
+    ([inside(bytes([n])) for n in range(4)], "the chat has 4 images; eyes accepts at most 3", None),
+    (["http://169.254.169.254/latest"], ".", "messages[0].content[0].image"),
+    (["https://elsewhere.example/cat.jpg"], ".", "messages[0].content[0].image"),
+    (["file:///etc/passwd"], ".", "messages[0].content[0].image"),
+    (["media://not-there/a.png"], ".", "messages[0].content[0].image"),
+    ([""], "at least 1 char", "messages[0].content[0].image_url.url"),
+]
 
 
+async def test_what_is_no_picture_is_refused_before_there_is_a_job(face: Facing) -> None:
+    for urls, said, param in NO_PICTURES:
+        messages: Any = [{"role": "user", "content": [picture(url) for url in urls]}]
+        async with face.client() as client:
+            with pytest.raises(openai.BadRequestError, match=said) as caught:
+                await client.chat.completions.create(model="eyes", messages=messages)
+        assert caught.value.param == param, urls
+        assert (await face.service.http.get("/v1/jobs")).json()["jobs"] == []
+
+
+@pytest.mark.breadth
 async def test_a_line_of_a_batch_has_pictures_by_url_or_inside(face: Facing) -> None:
     async def ask(url: str) -> Any:
         body = {"model": "eyes", "messages": [{"role": "user", "content": [picture(url)]}]}

@@ -77,35 +77,34 @@ async def test_images_come_as_base64_with_what_diffusers_know(face: Facing) -> N
     assert answer.data[0].url is None
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "param", "words"),
-    [
-        ({"n": 101}, openai.BadRequestError, "n", "100"),
-        ({"n": 0}, openai.BadRequestError, "n", "1"),
-        ({"size": "huge"}, openai.BadRequestError, "size", "match pattern"),
-        ({"size": "4x4"}, openai.BadRequestError, "size", "8"),
-        ({"prompt": ""}, openai.BadRequestError, "prompt", "at least 1 char"),
-        ({"background": "transparent"}, openai.BadRequestError, "background", "not supported"),
-        ({"stream": True}, openai.BadRequestError, "stream", "not supported"),
-        ({"quality": "high"}, openai.BadRequestError, "quality", "not supported"),
-        ({"output_format": "jpeg"}, openai.BadRequestError, "output_format", "png"),
-        ({"extra_body": {"num_inference_steps": 10**6}}, openai.BadRequestError, "num_inference_steps", "10000"),
-        (
-            {"model": "writer"},
-            openai.NotFoundError,
-            None,
-            "writer does not support image generation; models that do: painter",
-        ),
-        ({"model": "nobody"}, openai.NotFoundError, "model", "there is no such model"),
-    ],
-)
-async def test_what_does_not_fit_is_refused_in_openais_words(
-    face: Facing, wrong: dict[str, Any], error: type[openai.APIStatusError], param: str | None, words: str
-) -> None:
-    async with face.client() as client:
-        with pytest.raises(error, match=words) as caught:
-            await client.images.generate(**{"model": "painter", "prompt": "a", **wrong})
-    assert caught.value.param == param
+#: Refused arguments, their error, its parameter, and words of its message.
+WRONG: list[tuple[Any, ...]] = [
+    ({"n": 101}, openai.BadRequestError, "n", "100"),
+    ({"n": 0}, openai.BadRequestError, "n", "1"),
+    ({"size": "huge"}, openai.BadRequestError, "size", "match pattern"),
+    ({"size": "4x4"}, openai.BadRequestError, "size", "8"),
+    ({"prompt": ""}, openai.BadRequestError, "prompt", "at least 1 char"),
+    ({"background": "transparent"}, openai.BadRequestError, "background", "not supported"),
+    ({"stream": True}, openai.BadRequestError, "stream", "not supported"),
+    ({"quality": "high"}, openai.BadRequestError, "quality", "not supported"),
+    ({"output_format": "jpeg"}, openai.BadRequestError, "output_format", "png"),
+    ({"extra_body": {"num_inference_steps": 10**6}}, openai.BadRequestError, "num_inference_steps", "10000"),
+    (
+        {"model": "writer"},
+        openai.NotFoundError,
+        None,
+        "writer does not support image generation; models that do: painter",
+    ),
+    ({"model": "nobody"}, openai.NotFoundError, "model", "there is no such model"),
+]
+
+
+async def test_what_does_not_fit_is_refused_in_openais_words(face: Facing) -> None:
+    for wrong, error, param, words in WRONG:
+        async with face.client() as client:
+            with pytest.raises(error, match=words) as caught:
+                await client.images.generate(**{"model": "painter", "prompt": "a", **wrong})
+        assert caught.value.param == param, words
 
 
 async def test_a_job_that_fails_has_its_errors_status(face: Facing) -> None:
@@ -170,24 +169,23 @@ async def test_an_edit_without_a_mask_may_have_its_image_in_a_list(face: Facing)
         assert len((await asked).data or ()) == 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "param", "words"),
-    [
-        ({"image": [picture(), picture()]}, "image", "one file"),
-        ({"extra_body": {"mask": "white"}}, "mask", "is not a file"),
-        ({"extra_body": {"strength": 2}}, "strength", "less than or equal to 1"),
-        ({"background": "transparent"}, "background", "not supported"),
-        ({"n": 0}, "n", "greater than or equal to 1"),
-        ({"prompt": ""}, "prompt", "required"),
-    ],
-)
-async def test_an_edit_that_does_not_fit_is_refused_by_name(
-    face: Facing, wrong: dict[str, Any], param: str, words: str
-) -> None:
-    async with face.client() as client:
-        with pytest.raises(openai.BadRequestError, match=words) as caught:
-            await client.images.edit(**{"model": "painter", "image": picture(), "prompt": "a", **wrong})
-    assert caught.value.param == param
+#: Refused arguments of an edit, the error's parameter, and words of its message.
+WRONG_EDITS: list[tuple[Any, ...]] = [
+    ({"image": [picture(), picture()]}, "image", "one file"),
+    ({"extra_body": {"mask": "white"}}, "mask", "is not a file"),
+    ({"extra_body": {"strength": 2}}, "strength", "less than or equal to 1"),
+    ({"background": "transparent"}, "background", "not supported"),
+    ({"n": 0}, "n", "greater than or equal to 1"),
+    ({"prompt": ""}, "prompt", "required"),
+]
+
+
+async def test_an_edit_that_does_not_fit_is_refused_by_name(face: Facing) -> None:
+    for wrong, param, words in WRONG_EDITS:
+        async with face.client() as client:
+            with pytest.raises(openai.BadRequestError, match=words) as caught:
+                await client.images.edit(**{"model": "painter", "image": picture(), "prompt": "a", **wrong})
+        assert caught.value.param == param, words
 
 
 async def test_an_edit_without_a_file_says_what_is_missing(face: Facing) -> None:

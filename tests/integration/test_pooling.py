@@ -138,27 +138,31 @@ async def test_a_scene_in_the_request_becomes_an_upload(face: Facing, written: C
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("data", "param", "said"),
-    [
-        ({"data_format": "path", "data": "/etc/passwd"}, "data.data_format", "refers to a file on the server"),
-        ({"out_data_format": "path"}, "data.out_data_format", "would write a file on the server"),
-        ({"data": {"S1": URL, "S2": URL}}, "data.data", "must be a valid string"),
-        ({"data": "§", "data_format": "b64_json"}, "data.data", "is not base64"),
-        ({"data": "", "data_format": "b64_json"}, "data.data", ""),
-        ({"data": "http://169.254.169.254/latest"}, "data.data", "may not be used"),
-        ({"data": "file:///etc/passwd"}, "data.data", "may not be used"),
-        ({"indices": [-1]}, "data.indices[0]", ""),
-    ],
-)
-async def test_what_cannot_be_is_refused_in_vllms_words(
-    face: Facing, data: dict[str, Any], param: str, said: str
-) -> None:
-    answer = await post(face, payload(**data))
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["type"], error["param"]) == (400, 400, "BadRequestError", param)
-    assert said in error["message"], error
-    assert (await face.service.http.get("/v1/jobs")).json()["jobs"] == []
+#: Refused fields of the data, the error's parameter, and words of its message.
+REFUSED: list[tuple[Any, ...]] = [
+    ({"data_format": "path", "data": "/etc/passwd"}, "data.data_format", "refers to a file on the server"),
+    ({"out_data_format": "path"}, "data.out_data_format", "would write a file on the server"),
+    ({"data": {"S1": URL, "S2": URL}}, "data.data", "must be a valid string"),
+    ({"data": "§", "data_format": "b64_json"}, "data.data", "is not base64"),
+    ({"data": "", "data_format": "b64_json"}, "data.data", ""),
+    ({"data": "http://169.254.169.254/latest"}, "data.data", "may not be used"),
+    ({"data": "file:///etc/passwd"}, "data.data", "may not be used"),
+    ({"indices": [-1]}, "data.indices[0]", ""),
+]
+
+
+async def test_what_cannot_be_is_refused_in_vllms_words(face: Facing) -> None:
+    for data, param, said in REFUSED:
+        answer = await post(face, payload(**data))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["type"], error["param"]) == (
+            400,
+            400,
+            "BadRequestError",
+            param,
+        )
+        assert said in error["message"], error
+        assert (await face.service.http.get("/v1/jobs")).json()["jobs"] == []
 
 
 async def test_a_model_that_is_not_there_or_makes_no_rasters_is_404(face: Facing) -> None:

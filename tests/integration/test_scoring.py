@@ -54,6 +54,7 @@ async def answered(face: Facing, route: str, body: Mapping[str, Any], **data: An
     return claim, await asked
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("route", ["/score", "/v1/score"])
 @pytest.mark.parametrize(
     "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
@@ -174,23 +175,22 @@ async def test_a_text_and_an_image_get_one_vector_after_an_instruction(face: Fac
     assert claim.submission.input["prompt_name"] == "query"
 
 
-@pytest.mark.parametrize(
-    ("model", "messages", "more", "words"),
-    [
-        ("towers", [SYSTEM, *message(SAID)], {}, "one message of the user with one text or image: towers embeds each"),
-        ("towers", message(IMAGE, SAID), {}, "one message of the user with one text or image: towers embeds each"),
-        ("reader", [*message(SAID), *message(SAID)], {}, "one message of the user, perhaps after a system message"),
-        ("reader", [SYSTEM, SYSTEM, *message(SAID)], {}, "one message of the user, perhaps after a system message"),
-        ("reader", [SYSTEM, EMPTY], {}, "one message of the user with one text or image"),
-        ("reader", [SYSTEM, *message(SAID)], {"prompt": "So:"}, "has an instruction, and so has the request"),
-    ],
-)
-async def test_messages_that_are_no_item_are_refused(
-    face: Facing, model: str, messages: Any, more: dict[str, str], words: str
-) -> None:
-    answer = await post(face, "/openai/v1/embeddings", {"model": model, "messages": messages, **more})
-    assert answer.status_code == 400
-    assert words in answer.json()["error"]["message"]
+#: Models, messages that they refuse, further fields, and words of the answer.
+NO_ITEMS: list[tuple[Any, ...]] = [
+    ("towers", [SYSTEM, *message(SAID)], {}, "one message of the user with one text or image: towers embeds each"),
+    ("towers", message(IMAGE, SAID), {}, "one message of the user with one text or image: towers embeds each"),
+    ("reader", [*message(SAID), *message(SAID)], {}, "one message of the user, perhaps after a system message"),
+    ("reader", [SYSTEM, SYSTEM, *message(SAID)], {}, "one message of the user, perhaps after a system message"),
+    ("reader", [SYSTEM, EMPTY], {}, "one message of the user with one text or image"),
+    ("reader", [SYSTEM, *message(SAID)], {"prompt": "So:"}, "has an instruction, and so has the request"),
+]
+
+
+async def test_messages_that_are_no_item_are_refused(face: Facing) -> None:
+    for model, messages, more, words in NO_ITEMS:
+        answer = await post(face, "/openai/v1/embeddings", {"model": model, "messages": messages, **more})
+        assert answer.status_code == 400, words
+        assert words in answer.json()["error"]["message"]
 
 
 async def test_openai_s_client_embeds_texts_in_the_space_of_images(face: Facing) -> None:
@@ -234,30 +234,29 @@ async def test_texts_that_were_cut_are_an_error_unless_asked_for(face: Facing) -
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("route", "body", "status", "words"),
-    [
-        ("/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c"] * 3}, 400, "text_1 has 2 texts"),
-        ("/score", {"model": "ranker", "text_1": "a"}, 400, "text_2: is required"),
-        ("/score", {"model": "ranker", "data_1": "a", "data_2": [1]}, 400, "data_2[0]: must be a valid string"),
-        ("/score", {"model": "mood", "text_1": "a", "text_2": "b"}, 404, "models that do: embedder, ranker"),
-        ("/score", {"model": "nobody", "text_1": "a", "text_2": "b"}, 404, "known models: embedder, ranker"),
-        ("/rerank", {"model": "ranker", "documents": ["a"]}, 400, "query"),
-        ("/rerank", {"model": "ranker", "query": "a", "documents": []}, 400, "documents"),
-        ("/rerank", {"model": "embedder", "query": "a", "documents": ["b"], "max_tokens_per_doc": 3}, 400, "embeds"),
-        ("/classify", {"model": "mood", "messages": message(IMAGE)}, 400, "send texts as `input`"),
-        ("/classify", {"model": "ranker", "input": "x"}, 404, "models that do: mood"),
-        ("/classify", {"model": "mood", "input": [[1, 2]]}, 400, "input"),
-        ("/pooling", {"model": "ranker", "input": "x"}, 404, "does not support text embedding or text classification"),
-        ("/pooling", {"model": "towers", "messages": message(IMAGE, IMAGE)}, 400, "with one text or image"),
-        ("/openai/v1/embeddings", {"model": "embedder", "messages": message(IMAGE)}, 400, "embeds texts alone"),
-        ("/openai/v1/embeddings", {"model": "embedder"}, 400, "is required"),
-        ("/openai/v1/embeddings", {"model": "towers", "input": "x", "messages": message(IMAGE)}, 400, "exclude each"),
-    ],
-)  # fmt: skip
-async def test_requests_that_cannot_be_served_are_refused(
-    face: Facing, route: str, body: dict[str, Any], status: int, words: str
-) -> None:
-    answer = await post(face, route, body)
-    assert answer.status_code == status, answer.text
-    assert words in answer.json()["error"]["message"]
+#: Refused requests: route, body, status, and words of the answer.
+NOT_SERVED: list[tuple[Any, ...]] = [
+    ("/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c"] * 3}, 400, "text_1 has 2 texts"),
+    ("/score", {"model": "ranker", "text_1": "a"}, 400, "text_2: is required"),
+    ("/score", {"model": "ranker", "data_1": "a", "data_2": [1]}, 400, "data_2[0]: must be a valid string"),
+    ("/score", {"model": "mood", "text_1": "a", "text_2": "b"}, 404, "models that do: embedder, ranker"),
+    ("/score", {"model": "nobody", "text_1": "a", "text_2": "b"}, 404, "known models: embedder, ranker"),
+    ("/rerank", {"model": "ranker", "documents": ["a"]}, 400, "query"),
+    ("/rerank", {"model": "ranker", "query": "a", "documents": []}, 400, "documents"),
+    ("/rerank", {"model": "embedder", "query": "a", "documents": ["b"], "max_tokens_per_doc": 3}, 400, "embeds"),
+    ("/classify", {"model": "mood", "messages": message(IMAGE)}, 400, "send texts as `input`"),
+    ("/classify", {"model": "ranker", "input": "x"}, 404, "models that do: mood"),
+    ("/classify", {"model": "mood", "input": [[1, 2]]}, 400, "input"),
+    ("/pooling", {"model": "ranker", "input": "x"}, 404, "does not support text embedding or text classification"),
+    ("/pooling", {"model": "towers", "messages": message(IMAGE, IMAGE)}, 400, "with one text or image"),
+    ("/openai/v1/embeddings", {"model": "embedder", "messages": message(IMAGE)}, 400, "embeds texts alone"),
+    ("/openai/v1/embeddings", {"model": "embedder"}, 400, "is required"),
+    ("/openai/v1/embeddings", {"model": "towers", "input": "x", "messages": message(IMAGE)}, 400, "exclude each"),
+]
+
+
+async def test_requests_that_cannot_be_served_are_refused(face: Facing) -> None:
+    for route, body, status, words in NOT_SERVED:
+        answer = await post(face, route, body)
+        assert answer.status_code == status, (words, answer.text)
+        assert words in answer.json()["error"]["message"]
