@@ -441,7 +441,7 @@ class TestViews:
 
 
 def test_no_library_error_leaves_the_store() -> None:
-    store = JobStore.open("redis://127.0.0.1:1/0", timeout_s=0.2)
+    store = JobStore.open("redis://127.0.0.1:1/0", timeout_s=0.2, tries=1)
     with pytest.raises(RedisUnavailable):
         store.run(records.ping())
     store.close()

@@ -42,7 +42,7 @@ def at(own: ValkeyProcess) -> Iterator[Redis]:
 
 def error_of(url: str) -> JobStoreError:
     """Return the error that a submit meets."""
-    store = JobStore.open(url, timeout_s=1)
+    store = JobStore.open(url, timeout_s=1, tries=1)
     try:
         with pytest.raises(JobStoreError) as met:
             submit(store)

@@ -11,6 +11,8 @@ import psutil
 import pytest
 import redis
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from penstock.storage.checks import inspect_redis_access
 from penstock.up.valkey import RECORD, Valkey, recorded_url
@@ -39,7 +41,8 @@ def stop(server: Valkey) -> None:
 def test_the_embedded_valkey_lets_nobody_in_without_its_password(embedded: Valkey, folder: Path) -> None:
     for password in (None, "", "wrong"):
         with (
-            Redis(port=embedded.port or 0, password=password) as client,
+            # A refused password counts as a lost connection, which redis-py tries again for seconds.
+            Redis(port=embedded.port or 0, password=password, retry=Retry(NoBackoff(), 0)) as client,
             pytest.raises(redis.RedisError, match=r"(?i)auth|password"),
         ):
             client.config_set("maxmemory", "1mb")
