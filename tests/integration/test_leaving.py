@@ -96,7 +96,7 @@ def test_an_idle_worker_exits_with_zero_after_its_jobs_and_says_why(bench: Bench
 
 
 def test_a_worker_claims_its_jobs_runs_them_to_their_end_and_leaves_the_others(bench: Bench, tmp_path: Path) -> None:
-    keys = [submit(bench, f"j{number}", takes_s=1.5) for number in range(5)]
+    keys = [submit(bench, f"j{number}", takes_s=0.5) for number in range(5)]
     with worker_process(bench, tmp_path / "w", max_worker_jobs=3, slots=2, drain_s=0) as worker:
         assert worker.wait(END_S) == 0
     jobs = [read(bench, key) for key in keys]
@@ -105,6 +105,7 @@ def test_a_worker_claims_its_jobs_runs_them_to_their_end_and_leaves_the_others(b
     assert bench.store.client.exists(celery_queue("default")) == 1  # a hint for others
 
 
+@pytest.mark.breadth
 def test_a_worker_at_its_limit_leaves_hints_to_others(bench: Bench, tmp_path: Path) -> None:
     def consumers() -> int:
         return sum(client["cmd"] == "brpop" for client in bench.store.client.client_list())

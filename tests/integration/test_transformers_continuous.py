@@ -69,6 +69,7 @@ def in_turn(runner: Runner, prompts: list[Prompt], *, apart: int) -> list[list[i
     return [ends[at] for at in range(len(prompts))]
 
 
+@pytest.mark.breadth
 @needs_stories
 def test_the_story_is_the_library_s(stories: ContinuousRunner) -> None:
     prompt = a_prompt(max_new_tokens=60)
@@ -78,6 +79,7 @@ def test_the_story_is_the_library_s(stories: ContinuousRunner) -> None:
     assert all(type(token) is int for token in new(output))
 
 
+@pytest.mark.breadth(but=("1",))
 @needs_stories
 @pytest.mark.parametrize("apart", [1, 4])
 def test_stories_that_come_one_after_the_other_are_the_library_s(stories: ContinuousRunner, apart: int) -> None:
@@ -106,7 +108,9 @@ def test_a_step_may_be_repeated_from_the_same_states(stories: ContinuousRunner) 
 
 @needs_stories
 def test_a_seed_tells_the_story_that_it_tells_without_neighbours(stories: ContinuousRunner) -> None:
-    asked = [a_prompt(text, temperature=0.8, top_p=0.9, seed=at) for at, text in enumerate(BEGINNINGS)]
+    asked = [
+        a_prompt(text, max_new_tokens=20, temperature=0.8, top_p=0.9, seed=at) for at, text in enumerate(BEGINNINGS)
+    ]
     with closing(load(STORIES)) as alone:
         assert [*map(new, finish(stories, *asked))] == [new(finish(alone, prompt)[0]) for prompt in asked]
 
@@ -114,7 +118,7 @@ def test_a_seed_tells_the_story_that_it_tells_without_neighbours(stories: Contin
 @needs_stories
 def test_through_the_engine_one_job_leaves_and_the_others_do_not_notice() -> None:
     model = a_model(STORIES, max_batch=8, options=CONTINUOUS)
-    asked = [a_prompt(text, max_new_tokens=40 + 5 * at) for at, text in enumerate(BEGINNINGS)]
+    asked = [a_prompt(text, max_new_tokens=20 + 5 * at) for at, text in enumerate(BEGINNINGS)]
     expected = [generated(prompt, do_sample=False) for prompt in asked]
     together = threading.Barrier(len(asked))
     kept = Keeping()
@@ -231,6 +235,7 @@ def the_library_s(directory: Path, *prompts: Prompt) -> list[list[int]]:
     return [tokens[:-1] if tokens[-1] in ends else tokens for tokens in made]
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("made", [a_llama, a_qwen, a_gemma, a_mistral, a_gpt2])
 def test_networks_of_many_kinds_go_on_as_by_the_library(tmp_path: Path, made: Callable[[Path], Path]) -> None:
     torch.manual_seed(7)
@@ -242,6 +247,7 @@ def test_networks_of_many_kinds_go_on_as_by_the_library(tmp_path: Path, made: Ca
         assert runner.pages.free_share == 1
 
 
+@pytest.mark.breadth(but=("a_gemma",))
 @pytest.mark.parametrize("made", [a_llama, a_gemma])
 def test_a_long_prompt_is_read_in_parts_while_others_go_on(tmp_path: Path, made: Callable[[Path], Path]) -> None:
     torch.manual_seed(8)
@@ -258,6 +264,7 @@ def test_a_long_prompt_is_read_in_parts_while_others_go_on(tmp_path: Path, made:
         assert [*map(new, finish(runner, long, short))] == the_library_s(directory, long, short)
 
 
+@pytest.mark.breadth(but=("a_gemma",))
 @pytest.mark.parametrize("made", [a_llama, a_gemma])
 def test_a_pass_that_fails_half_way_spoils_nothing(tmp_path: Path, made: Callable[[Path], Path]) -> None:
     torch.manual_seed(9)

@@ -48,6 +48,7 @@ async def test_a_healthy_service_is_told_with_its_keeper_its_hints_and_its_sandb
     assert "processors" in findings["io processes"]["detail"]
 
 
+@pytest.mark.breadth
 async def test_jobs_that_wait_for_a_newer_release_are_told(service: Service, valkey: ValkeyProcess) -> None:
     job = await service.submit()
     shell = Shell({"PENSTOCK_REDIS_URL": valkey.url})
@@ -63,19 +64,16 @@ async def test_jobs_that_wait_for_a_newer_release_are_told(service: Service, val
     assert [(entry["event"], entry["jobs"], entry["version"]) for entry in logged] == [("jobs.newer", 1, 2)]
 
 
-async def test_a_service_without_a_keeper_is_told(valkey: ValkeyProcess, tmp_path: Path) -> None:
-    findings = found(await Shell({"PENSTOCK_REDIS_URL": valkey.url}, tmp_path)("doctor", "--url", NOWHERE, "--json"))
-
-    assert (findings["keeper"]["ok"], findings["keeper"]["detail"]) == (False, "none is active")
-    assert "penstock keeper" in findings["keeper"]["remedy"]
-
-
-async def test_what_is_named_is_looked_at_where_there_is_no_data_folder(valkey: ValkeyProcess, tmp_path: Path) -> None:
+async def test_what_is_named_is_looked_at_where_there_is_no_data_folder_and_no_keeper(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
     done = await Shell({"PENSTOCK_REDIS_URL": valkey.url}, tmp_path)("doctor", "--url", NOWHERE, "--json")
 
     findings = found(done)
     assert (done.code, findings["redis appendfsync"]["ok"], findings["api"]["ok"]) == (1, True, False)
     assert findings["object store"]["detail"] == "there is no data folder penstock-data"
+    assert (findings["keeper"]["ok"], findings["keeper"]["detail"]) == (False, "none is active")
+    assert "penstock keeper" in findings["keeper"]["remedy"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,6 +93,7 @@ async def test_a_service_elsewhere_is_asked_over_its_api_alone(service: Service,
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.breadth
 async def test_the_parts_of_two_services_are_told_apart(service: Service, tmp_path: Path) -> None:
     await keep(service)
     other = start_valkey(tmp_path / "other")
@@ -109,6 +108,7 @@ async def test_the_parts_of_two_services_are_told_apart(service: Service, tmp_pa
     assert "PENSTOCK_URL" in findings["one service"]["remedy"]
 
 
+@pytest.mark.breadth
 async def test_a_model_that_may_run_longer_than_a_hint_is_held_is_told(service: Service, tmp_path: Path) -> None:
     patient = ECHO.model_copy(update={"execution_timeout_s": 10**6})
     await service.jobs.run(catalogues.publish([patient], worker="w", queues=["default"], alive_s=600))
@@ -120,6 +120,7 @@ async def test_a_model_that_may_run_longer_than_a_hint_is_held_is_told(service: 
     assert "1e+06 s (echo)" in findings["visibility timeout"]["detail"]
 
 
+@pytest.mark.breadth
 async def test_a_wrong_record_is_told_and_its_timeout_is_not_compared(service: Service, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nexecution_timeout_s = 1_000_000\n")
     patient = ECHO.model_copy(update={"execution_timeout_s": 10**6})
@@ -138,6 +139,7 @@ async def test_a_wrong_record_is_told_and_its_timeout_is_not_compared(service: S
     assert "visibility timeout" not in unread
 
 
+@pytest.mark.breadth(but=("words1",))
 @pytest.mark.parametrize("words", [["--data", "penstock-data"], []])
 async def test_recover_finds_the_valkey_of_the_data_folder(
     valkey: ValkeyProcess, tmp_path: Path, words: list[str]
@@ -155,6 +157,7 @@ async def test_recover_finds_the_valkey_of_the_data_folder(
         assert await service.jobs.client.exists(f"penstock:tenant:default:job:{job['id']}")
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("record", "sentence"), [(None, "`penstock up` never ran on"), ({"port": 1}, "start it with `penstock up`")]
 )
