@@ -72,7 +72,7 @@ def post(service: Service, way: str, body: bytes) -> Any:
     return service.http.post(way, content=body, headers={"Content-Type": "application/json"}, timeout=120)
 
 
-@pytest.mark.breadth(but=("/v1/jobs", "/pooling"))
+@pytest.mark.breadth(but=("/v1/jobs",))
 @pytest.mark.parametrize("way", WAYS)
 async def test_too_many_names_are_refused_uninterpreted_on_each_way_in(service: Service, way: str) -> None:
     body = json.dumps({**WAYS[way], **{f"{n:x}": 1 for n in range(MAX_NAMES)}}, separators=(",", ":")).encode()
@@ -120,6 +120,7 @@ async def test_a_large_valid_input_becomes_a_job_and_its_repetition_finds_it(ser
     assert_problem(await service.http.post("/v1/jobs", json=other, headers=headers), 422, "idempotency_mismatch")
 
 
+@pytest.mark.breadth
 async def test_ogc_checks_large_inputs_in_its_own_words(service: Service) -> None:
     body = {"inputs": {"text": "x", "more": [{"value": {"file": 1}}] * 1500}}
     response = await service.http.post("/ogc/processes/echo/execution", json=body)

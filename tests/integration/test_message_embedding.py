@@ -36,8 +36,6 @@ from tests.support.vectors import photos, vectors
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
 ]
-#: GME's and VLM2Vec's type, E5-V's, Qwen3-VL-Embedding's, and one whose images see each other.
-FEW = ("qwen2_vl", "llava_next", "qwen3_vl", "gemma3")
 TEXTS = ["a cat", "What is the dog doing on the sofa?", "x", "a cat on a"]
 INSTRUCTION = "Find it."
 MIB = 2**20
@@ -79,7 +77,7 @@ def the_items(paths: Mapping[str, Path], most: int) -> list[list[Any]]:
     return [*([text] for text in TEXTS), *([picture] for picture in shown), *both]
 
 
-@pytest.mark.breadth(but=FEW)
+@pytest.mark.breadth(but=("qwen2_vl",))
 @pytest.mark.parametrize("kind", EMBEDDERS)
 def test_vectors_are_the_library_s_batched_and_alone(kind: str, tmp_path: Path) -> None:
     folder, paths = write_embedder(kind, tmp_path / "m"), photos(tmp_path)
@@ -167,6 +165,7 @@ def a_published(source: Path, folder: Path, pooling: str = "lasttoken", **change
     return made
 
 
+@pytest.mark.breadth(but=("asked0", "asked1"))
 @pytest.mark.parametrize("asked", [{}, {"prompt_name": "query"}, {"prompt_name": "document"}, {"prompt": "So:"}])
 def test_the_form_of_sentence_transformers_says_how_a_message_is_read(
     qwen: Path, tmp_path: Path, asked: dict[str, str]
@@ -294,6 +293,7 @@ def test_in_bfloat16_vectors_are_near(qwen: Path, tmp_path: Path) -> None:
     assert (near * exact).sum(axis=1).min() > 0.99
 
 
+@pytest.mark.breadth
 def test_an_adapter_of_the_whole_network_is_merged(qwen: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     whole: Any = transformers.AutoModelForImageTextToText.from_pretrained(qwen, local_files_only=True)

@@ -161,6 +161,7 @@ async def until_the_end(channel: Any) -> AsyncIterator[dict[str, Any]]:
             yield message
 
 
+@pytest.mark.breadth
 async def test_the_command_line_says_why_a_job_waits(service: Service) -> None:
     job = await service.submit()
     await publish(service, ILL)

@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LINKED = ("api", "workers", "processors", "storage")
 
@@ -27,6 +29,7 @@ def bundled() -> set[str]:
     return {f"penstock/{path.relative_to(ROOT)}" for path in files if path.is_file()}
 
 
+@pytest.mark.breadth
 def test_an_sdist_and_the_wheel_made_from_it_hold_the_whole_package(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)],

@@ -143,6 +143,7 @@ def test_a_job_kept_in_redis_alone_does_not_wait_to_store_its_environment(
         assert (job.state, "environment" in json.loads(job.provenance or "")) == (State.SUCCEEDED, False)
 
 
+@pytest.mark.breadth(but=("manifest-bug", "redis-bad"))
 @pytest.mark.parametrize("text", ["bad", "bug"])
 def test_a_job_without_a_result_has_no_provenance(bench: Bench, text: str) -> None:
     key = bench.submit("a", {"text": bench.upload(text)})
@@ -177,6 +178,7 @@ def test_a_bad_job_fails_with_a_code_and_the_next_one_is_fine(
     assert read(bench, good).text == "fine"
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_a_cancel_is_seen_while_the_engine_works(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi"), "times": 50})
     bench.gate.shut()
@@ -235,6 +237,7 @@ def test_a_job_that_begins_after_the_drain_is_given_back_too(bench: Bench) -> No
     assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 1, 0)
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_a_result_is_told_when_redis_is_back(bench: Bench, valkey: ValkeyProcess) -> None:
     key = bench.submit("a", {"text": bench.upload("hi")})
     bench.gate.shut()
@@ -396,6 +399,7 @@ class LetsAllThrough(InThread):
             yield Unchecked(session.processor, session.prepared, session.sink)
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_an_outcome_that_cannot_be_told_fails_the_job_at_once(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi")})
     processing = LetsAllThrough(Registry().register("echo", Echo))
@@ -433,6 +437,7 @@ class Unreliable:
         return done
 
 
+@pytest.mark.breadth(but=("manifest-1-0", "redis-0-1"))
 @pytest.mark.parametrize(("lost", "replies"), [(1, 0), (0, 1)])
 def test_a_split_is_told_until_redis_answers(
     valkey: ValkeyProcess, tmp_path: Path, durability: str, lost: int, replies: int

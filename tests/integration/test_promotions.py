@@ -40,6 +40,7 @@ async def model_of(service: Service, name: str, text: str = "hello") -> str:
     return str(answer.json()["model"])
 
 
+@pytest.mark.breadth
 async def test_the_command_moves_an_alias_forth_and_back(service: Service) -> None:
     shell = Shell({"PENSTOCK_DATA": str(service.settings.data), "PENSTOCK_SECRET": "of the tests"})
     refused = await service.http.post("/v1/jobs", json={"model": "voice", "input": {"text": "hello"}})
@@ -68,6 +69,7 @@ async def test_the_command_moves_an_alias_forth_and_back(service: Service) -> No
     assert (await service.http.get("/v1/models/voice")).status_code == 404
 
 
+@pytest.mark.breadth(but=("words1-the service has no model 'echo-3'",))
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -112,6 +114,7 @@ async def test_a_repeated_submission_keeps_its_job_although_the_alias_moved(serv
     assert (again["id"], again["model"]) == (first["id"], "echo-1")
 
 
+@pytest.mark.breadth
 async def test_other_interfaces_share_too(service: Service) -> None:
     put_promotion(service.objects, Promotion("voice", {"echo-1": 50, "echo-2": 50}))
     forget(service)

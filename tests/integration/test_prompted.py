@@ -115,7 +115,7 @@ def library_objects(directory: Path, picture: Image.Image, threshold: float | No
     return found
 
 
-@pytest.mark.breadth(but=("owlv2", "grounding-dino"))
+@pytest.mark.breadth(but=("grounding-dino",))
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_objects_by_words_are_those_of_the_library(
     kind: str, directories: Callable[[str], Path], files: dict[str, Path], engine: BatchingEngine
@@ -142,6 +142,7 @@ def test_objects_by_words_are_those_of_the_library(
         assert all(LABELS[one["label_id"]] == one["label"] for one in named)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("kind", ["owlvit", "grounding-dino"])
 def test_an_image_without_the_objects_has_none(
     kind: str, directories: Callable[[str], Path], files: dict[str, Path], engine: BatchingEngine
@@ -299,6 +300,7 @@ def test_an_object_that_is_none_is_no_request(objects: list[Any], sentence: str)
         MaskGeneration.request.model_validate({"image": "media://a", "objects": objects})
 
 
+@pytest.mark.breadth
 def test_a_box_that_extends_beyond_the_image_is_cut_to_it(
     directories: Callable[[str], Path], files: dict[str, Path], engine: BatchingEngine
 ) -> None:
@@ -402,6 +404,7 @@ def test_masks_of_a_scene_lie_on_its_grid(
         assert shapely.geometry.shape(placed).area / 900 == pytest.approx(one["properties"]["pixels"], rel=1e-3)
 
 
+@pytest.mark.breadth
 def test_objects_of_a_scene_may_be_given_in_longitude_and_latitude(
     directories: Callable[[str], Path], files: dict[str, Path], engine: BatchingEngine
 ) -> None:

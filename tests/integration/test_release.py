@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.breadth
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -59,7 +61,6 @@ def test_what_is_not_committed_or_not_in_the_changelog_is_not_released(tree: Pat
     assert not (tree / "dist").exists()
 
 
-@pytest.mark.breadth
 @pytest.mark.timeout(900)
 def test_a_release_has_packages_lists_of_what_is_inside_and_checksums(tree: Path) -> None:
     done = release(tree)

@@ -94,7 +94,7 @@ def opened(url: str, folder: Path, **changes: Any) -> Iterator[Caching]:
             caching.engine.close()
 
 
-@pytest.fixture(params=["manifest", "redis"])
+@pytest.fixture(params=["manifest", pytest.param("redis", marks=pytest.mark.breadth)])
 def caching(valkey: ValkeyProcess, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Caching]:
     with opened(valkey.url, tmp_path, durability=str(request.param)) as caching:
         yield caching

@@ -152,6 +152,7 @@ def pixels_of(strips: dict[str, bytes], folder: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.breadth
 def test_the_first_tiles_are_drawn_before_the_last_rows_are_there(
     pool: IOPool, stored: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def failing(error: Exception) -> Callable[[], None]:
     return fail
 
 
+@pytest.mark.breadth
 def test_a_fetch_that_fails_in_the_middle_is_tried_again_and_saves_nothing_wrong(
     pool: IOPool, stored: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -190,6 +192,7 @@ def test_a_fetch_that_fails_in_the_middle_is_tried_again_and_saves_nothing_wrong
     assert pixels_of(again.saved, tmp_path) == right
 
 
+@pytest.mark.breadth
 def test_a_file_that_changes_between_two_fetches_fails_the_part(
     pool: IOPool, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_file_that_changes_between_two_fetches_fails_the_part(
     assert pixels_of(part.saved, tmp_path).items() <= pixels_of(expected, tmp_path).items()
 
 
+@pytest.mark.breadth
 def test_a_cancel_during_a_fetch_ends_the_attempt(pool: IOPool, stored: Path, tmp_path: Path) -> None:
     begun, ended = threading.Event(), threading.Event()
 

@@ -164,6 +164,7 @@ async def test_a_failed_job_has_its_error_and_a_wrong_input_is_400(face: Facing)
     )
 
 
+@pytest.mark.breadth
 async def test_a_purge_reaches_a_models_jobs_behind_those_of_others(face: Facing) -> None:
     for n in range(0, MAX_PURGED, 100):
         await asyncio.gather(*(face.service.submit() for _ in range(n, n + 100)))

@@ -108,6 +108,7 @@ def write_gigabyte(path: Path) -> npt.NDArray[np.uint16]:
     return numbers
 
 
+@pytest.mark.breadth
 def test_512_px_of_a_file_of_1_gb_take_less_than_5_mb(pool: IOPool, tmp_path: Path, record_property: Any) -> None:
     numbers = write_gigabyte(tmp_path / "big.tif")
     files = ServedFiles(tmp_path)
@@ -143,6 +144,7 @@ def test_an_upload_is_read_by_range_too(pool: IOPool, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.breadth(but=("many",))
 @pytest.mark.parametrize("side", [1700, 128], ids=["one tile", "many"])
 def test_a_scene_that_others_may_compute_is_fetched_when_this_attempt_computes_it(
     side: int, pool: IOPool, tmp_path: Path

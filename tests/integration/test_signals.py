@@ -63,6 +63,7 @@ def launched(redis_url: str, folder: Path, *words: str) -> Iterator[subprocess.P
         process.wait()
 
 
+@pytest.mark.breadth
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(ROUNDS))
 @pytest.mark.parametrize("name", list(LISTENING))

@@ -136,6 +136,7 @@ def test_a_recording_is_written_down_as_by_the_library_s_pipeline(
     assert done.artifacts["transcript.srt"][1].startswith(b"1\n00:00:00,880 --> 00:00:01,000\n222\n")
 
 
+@pytest.mark.breadth
 @torch.inference_mode()
 def test_a_passage_that_is_longer_than_a_window_goes_on_by_its_times(
     engine: BatchingEngine, source: Path, tmp_path: Path
@@ -145,6 +146,7 @@ def test_a_passage_that_is_longer_than_a_window_goes_on_by_its_times(
     assert transcribed(engine, model, recording).result.text == theirs(source, recording)["text"]
 
 
+@pytest.mark.breadth(but=("6-5",))
 @torch.inference_mode()
 @pytest.mark.parametrize(("seconds", "seed"), [(2, 0), (1.7, 2), (5, 6), (6, 5)])
 def test_words_are_timed_as_by_the_library_s_pipeline(
@@ -162,6 +164,7 @@ def test_words_are_timed_as_by_the_library_s_pipeline(
     assert {name: found for name, found in data_of(done).items() if name != "words"} == data_of(without)
 
 
+@pytest.mark.breadth
 @torch.inference_mode()
 def test_words_of_long_recordings_are_those_of_their_passages(
     engine: BatchingEngine, source: Path, tmp_path: Path
@@ -207,6 +210,7 @@ def test_long_recordings_are_their_passages_one_after_another(
     assert data_of(done)["duration"] == 7
 
 
+@pytest.mark.breadth(but=("a.mp4-flac",))
 @torch.inference_mode()
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "flac"), ("a.mkv", "pcm_s16le")])
 def test_a_late_sound_has_the_times_of_its_film(

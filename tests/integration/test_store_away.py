@@ -122,6 +122,7 @@ def test_an_outcome_waits_for_the_store(valkey: ValkeyProcess, tmp_path: Path) -
         assert job.completed_s >= restored_s - 0.1
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_media_that_the_store_holds_are_waited_for(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi")}, max_attempts=1)
     disk = Disk(bench)
@@ -133,6 +134,7 @@ def test_media_that_the_store_holds_are_waited_for(bench: Bench) -> None:
     assert (read(bench, key).state, read(bench, key).text) == (State.SUCCEEDED, "hi")
 
 
+@pytest.mark.breadth(but=("manifest",))
 def test_the_time_limit_does_not_run_while_the_store_is_away(bench: Bench) -> None:
     key = bench.submit("a", {"text": bench.upload("hi")}, max_attempts=1, execution_timeout_s=2)
     disk = Disk(bench)

@@ -161,6 +161,7 @@ async def test_the_queue_of_a_published_model_wants_nothing_before_its_first_job
     assert 'penstock_queue_wanted_workers{queue="rare"} 0.0' in (await empty.http.get("/metrics")).text
 
 
+@pytest.mark.breadth
 async def test_the_command_publishes_and_withdraws_without_weights(empty: Service, tmp_path: Path) -> None:
     records_of = tmp_path / "models.toml"
     records_of.write_text(

@@ -89,6 +89,7 @@ def filtered(calls: list[str]) -> None:
     rules.load()
 
 
+@pytest.mark.breadth
 @needs_systemd
 def test_the_allowed_system_calls_are_enough_for_a_model_and_its_sandbox(tmp_path: Path) -> None:
     scene = tmp_path / "scene.tif"

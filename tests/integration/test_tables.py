@@ -323,6 +323,7 @@ def test_nan_from_the_network_is_no_prediction(net: Path, tmp_path: Path) -> Non
     assert pyarrow.parquet.read_table(tmp_path / "predictions.parquet")["yield"].to_pylist() == [None, 1.0]
 
 
+@pytest.mark.breadth
 def test_a_cell_that_is_far_larger_than_its_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.parquet"
     pyarrow.parquet.write_table(pa.table({"a": ["x" * (80 * 2**20)]}), path, compression="zstd")

@@ -156,6 +156,7 @@ class SlowToCancel:
         return self.store.run(command)
 
 
+@pytest.mark.breadth
 async def test_the_wait_for_jobs_that_run_begins_after_the_cancels(both: Service, store: JobStore) -> None:
     running = [claim.key for claim in await both.claims() if claim.key.tenant == ERASED]
     store.client.zadd("penstock:leases", {str(key): 0 for key in running})  # their ends come with the next sweep
@@ -223,6 +224,7 @@ async def test_an_export_that_cannot_be_written_says_why(
         export_tenant(store, both.objects, ERASED, tmp_path / "file" / name)
 
 
+@pytest.mark.breadth
 async def test_an_export_of_a_tenant_of_which_nothing_is_kept_says_so(both: Service, tmp_path: Path) -> None:
     penstock = Shell({"PENSTOCK_DATA": str(both.settings.data), "PENSTOCK_REDIS_URL": both.settings.redis_address})
     done = await penstock("tenants", "export", "nobody", "--to", str(tmp_path / "out"))

@@ -116,6 +116,7 @@ def logits(folder: Path, texts: list[Any], *pairs: list[str]) -> torch.Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.breadth(but=("bert",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_classes_are_those_of_the_library_batched_and_alone(tmp_path: Path, kind: str) -> None:
     folder = a_directory(kind, tmp_path, id2label={0: "bad", 1: "fair", 2: "good"})
@@ -134,6 +135,7 @@ def test_classes_are_those_of_the_library_batched_and_alone(tmp_path: Path, kind
     assert together["truncated"] == [4]
 
 
+@pytest.mark.breadth(but=("bert-True",))
 @pytest.mark.parametrize(("kind", "types"), [("bert", True), *((kind, False) for kind in KINDS)])
 def test_ranks_are_those_of_the_library_batched_and_alone(tmp_path: Path, kind: str, types: bool) -> None:
     folder = a_directory(kind, tmp_path, types=types, id2label={0: "relevance"})

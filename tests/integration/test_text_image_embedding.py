@@ -114,6 +114,7 @@ def features(folder: Path, texts: Sequence[str], paths: Mapping[str, Path]) -> n
     return torch.stack(found).numpy()
 
 
+@pytest.mark.breadth(but=("siglip2",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_the_library_s_features_batched_and_alone(tmp_path: Path, kind: str) -> None:
     folder, paths = a_directory(kind, tmp_path / "m"), photos(tmp_path)

@@ -72,6 +72,7 @@ def test_an_adapter_changes_the_text_as_in_peft(tmp_path: Path) -> None:
     assert said(base) == expected, "beside the base"
 
 
+@pytest.mark.breadth
 def test_an_adapter_changes_a_chat_about_pictures(tmp_path: Path) -> None:
     base = a_llava(tmp_path / "base")
     adapter = a_lora(base, tmp_path / "lora", "AutoModelForImageTextToText")

@@ -149,6 +149,7 @@ def test_pictures_and_places_are_the_library_s(directory: Path, files: dict[str,
     assert len(prompt.data["layouts"]) == len(SHOWN)
 
 
+@pytest.mark.breadth(but=("qwen2_vl", "llava_next"))
 @torch.inference_mode()
 def test_an_answer_is_the_library_s(directory: Path, files: dict[str, Path]) -> None:
     with closing(load(directory, processor="image-text-to-text")) as runner:
@@ -159,6 +160,7 @@ def test_an_answer_is_the_library_s(directory: Path, files: dict[str, Path]) -> 
     assert output.data["finish_reason"] == ("length" if len(expected) == NEW else "stop")
 
 
+@pytest.mark.breadth(but=("granite_vision",))
 def test_what_the_network_sees_counts(directory: Path, files: dict[str, Path]) -> None:
     other = {**files, "media://0": files["media://1"]}
     with closing(load(directory, processor="image-text-to-text")) as runner:
@@ -170,6 +172,7 @@ def test_what_the_network_sees_counts(directory: Path, files: dict[str, Path]) -
     assert said[2] != said[3], "pictures have an order"
 
 
+@pytest.mark.breadth(but=("llava",))
 def test_a_chat_without_pictures_is_the_library_s(directory: Path, files: dict[str, Path]) -> None:
     prompt = prompt_of(directory, files, [{"role": "user", "content": "Who is there?"}])
     assert prompt.data["layouts"] == []
@@ -224,6 +227,7 @@ def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
     assert steps[0].state.new == steps[1].state.new  # type: ignore[union-attr]
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize(
     ("change", "kind", "sentence"),
     [
@@ -278,6 +282,7 @@ def test_in_bfloat16_pictures_are_seen_too(tmp_path: Path, files: dict[str, Path
     assert len(output.data["token_ids"]) == NEW
 
 
+@pytest.mark.breadth
 def test_several_feature_layers_of_a_llava(tmp_path: Path, files: dict[str, Path]) -> None:
     directory = a_llava(
         tmp_path / "eyes", vision_config=siglip_tower(), vision_feature_layer=[-2, -1],
@@ -307,6 +312,7 @@ def check() -> Iterator[Callable[..., Finished]]:
         yield check
 
 
+@pytest.mark.breadth(but=("qwen2_vl",))
 def test_the_processor_keeps_its_contract(check: Any, directory: Path, files: dict[str, Path]) -> None:
     request = {"messages": MESSAGES, "max_new_tokens": 10}
     other = {"images": ["media://1"], "prompt": "What is this?", "max_new_tokens": 5, "temperature": 0.9, "seed": 4}

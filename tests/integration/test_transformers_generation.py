@@ -115,6 +115,7 @@ def test_a_seed_tells_the_same_story_every_time_and_another_one_another(stories:
     assert new(free[0]) != new(free[1])
 
 
+@pytest.mark.breadth
 @needs_stories
 def test_through_the_engine_stories_of_many_jobs_are_those_told_alone() -> None:
     model = a_model(STORIES, max_batch=4)
@@ -187,11 +188,13 @@ class TestSampling:
     def test_without_a_temperature_the_likeliest_is_chosen(self) -> None:
         assert self.draw(10).tolist() == [1, 0, 0, 0]
 
+    @pytest.mark.breadth(but=("0.5",))
     @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
     def test_tokens_come_as_often_as_the_temperature_says(self, temperature: float) -> None:
         expected = torch.softmax(self.logits / temperature, dim=0).numpy()
         np.testing.assert_allclose(self.draw(temperature=temperature), expected, atol=0.03)
 
+    @pytest.mark.breadth(but=("0.7",))
     @pytest.mark.parametrize("top_p", [0.1, 0.6, 0.7, 0.95])
     def test_top_p_keeps_the_tokens_that_the_library_keeps(self, top_p: float) -> None:
         warper = transformers.TopPLogitsWarper(top_p)

@@ -192,6 +192,7 @@ def test_pixels_that_do_not_fit_are_refused_with_what_is_needed(tmp_path: Path, 
         runner.admit(Prompt({"pixels": pixels}))
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize("size", [[0, 5], [5], "5", [5.0, 5], [True, 5], [70_000, 5]])
 def test_a_size_that_makes_no_sense_is_refused(tmp_path: Path, size: Any) -> None:
     with closing(load(a_segformer(tmp_path))) as runner, pytest.raises(InvalidInput, match="`size` is"):

@@ -67,6 +67,7 @@ def told(output: Output) -> Segments:
     return segments
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(("task", "seed"), [("transcribe", 0), ("translate", 1)])
 def test_a_window_of_sound_has_the_library_s_segments(source: Path, whisper: Runner, task: str, seed: int) -> None:
     prompt = a_recording(seed=seed, task=task, language="de")
@@ -108,6 +109,7 @@ def their_spans(source: Path, prompt: Prompt) -> list[list[list[float]]]:
     ]
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(("frames", "seed"), [(200, 0), (200, 1), (171, 3), (731, 2), (1500, 4)])
 def test_tokens_are_timed_as_the_library_times_them(source: Path, whisper: Runner, frames: int, seed: int) -> None:
     prompt = a_recording(frames=frames, seed=seed, language="de", words=True)
@@ -178,6 +180,7 @@ def test_the_language_is_heard_as_the_library_hears_it(source: Path, whisper: Ru
     assert told(outputs[0]) == close_to(theirs(source, prompts[0], task="transcribe"))
 
 
+@pytest.mark.breadth
 def test_silence_at_the_end_is_not_listened_to(whisper: Runner) -> None:
     long = a_recording(frames=731, seed=2, language="en")
     (whole,) = finish(whisper, long)
@@ -199,6 +202,7 @@ def test_partial_outputs_hold_the_segments_that_are_ended(whisper: Runner) -> No
     assert [len(segments) for segments in heard] == sorted(len(segments) for segments in heard)
 
 
+@pytest.mark.breadth
 def test_recordings_at_different_steps_do_not_touch_each_other(whisper: Runner) -> None:
     asked = [a_recording(seed=seed, language="fr") for seed in range(3)]
     alone = [finish(whisper, prompt)[0] for prompt in asked]
@@ -237,6 +241,7 @@ def again(seed: int) -> Prompt:
     return Prompt({**a_recording(seed=seed).data, "temperature": 1.0, "seed": seed})
 
 
+@pytest.mark.breadth
 def test_through_the_engine_recordings_of_a_job_are_those_heard_alone(source: Path, whisper: Runner) -> None:
     asked = [a_recording(frames=20 + 90 * seed, seed=seed) for seed in range(5)]
     with closing(BatchingEngine(Runners.installed())) as engine:
@@ -245,6 +250,7 @@ def test_through_the_engine_recordings_of_a_job_are_those_heard_alone(source: Pa
     assert outputs == [finish(whisper, prompt)[0] for prompt in asked]
 
 
+@pytest.mark.breadth
 def test_a_network_of_one_language_is_asked_nothing(tmp_path: Path) -> None:
     source = a_whisper(tmp_path)
     path = source / "generation_config.json"

@@ -43,6 +43,7 @@ def embeddings(runner: Runner, asked: list[Prompt]) -> np.ndarray[Any, np.dtype[
     return np.stack([output.data["embedding"] for output in finish(runner, *asked)])
 
 
+@pytest.mark.breadth
 @torch.inference_mode()
 def test_minilm_is_mean_pooled_and_of_length_one_as_its_directory_says(sentences: Runner) -> None:
     network = transformers.AutoModel.from_pretrained(minilm(), local_files_only=True).eval()
@@ -59,6 +60,7 @@ def test_texts_that_mean_the_same_are_near_each_other(sentences: Runner) -> None
     assert cat @ car < 0.2
 
 
+@pytest.mark.breadth
 def test_a_text_s_neighbours_change_its_last_bits_only(sentences: Runner) -> None:
     alone = np.concatenate([embeddings(sentences, [prompt]) for prompt in prompts()])
     np.testing.assert_allclose(embeddings(sentences, prompts()), alone, atol=1e-6)
@@ -71,6 +73,7 @@ def test_texts_of_nearly_one_length_share_a_batch(sentences: Runner) -> None:
     assert short == other != long
 
 
+@pytest.mark.breadth
 def test_through_the_engine_every_text_gets_its_own_embedding() -> None:
     model = a_model(minilm(), max_batch=8)
     asked = prompts() * 3

@@ -86,6 +86,7 @@ def test_a_kept_release_is_small_and_names_no_machine(release: Path) -> None:
     assert [name for name, text in texts.items() if any(home in text for home in homes if len(home) > 5)] == []
 
 
+@pytest.mark.breadth
 def test_the_kept_release_is_the_one_that_runs(site: Path) -> None:
     command = [sys.executable, "-c", "import penstock, penstock.api.app as app; print(penstock.__file__, app.__file__)"]
     done = subprocess.run(

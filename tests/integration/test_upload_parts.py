@@ -72,6 +72,7 @@ async def send(service: Service, address: str, number: int, data: bytes, **heade
         return await web.request(said["method"], said["url"], headers={**said["headers"], **headers}, content=data)
 
 
+@pytest.mark.breadth(but=("s3",))
 async def test_a_large_file_arrives_as_it_was_sent(service: Service, scene: Path) -> None:
     told: list[int] = []
     async with AsyncClient(service.settings.base_url) as client:
@@ -81,6 +82,7 @@ async def test_a_large_file_arrives_as_it_was_sent(service: Service, scene: Path
     assert told[-1] == SIZE
 
 
+@pytest.mark.breadth
 async def test_the_sync_client_sends_the_same(service: Service, scene: Path) -> None:
     def send() -> str:
         with Client(service.settings.base_url) as client:
@@ -89,6 +91,7 @@ async def test_the_sync_client_sends_the_same(service: Service, scene: Path) -> 
     assert stored(service, await asyncio.to_thread(send)) == scene.read_bytes()
 
 
+@pytest.mark.breadth(but=("s3",))
 async def test_only_the_file_that_is_meant_is_complete(service: Service) -> None:
     address = await begin(service)
     first = os.urandom(MIN_PART_BYTES)
@@ -169,6 +172,7 @@ with Client(url, state_dir=state) as client:
 """
 
 
+@pytest.mark.breadth(but=("s3",))
 async def test_another_process_goes_on_where_a_killed_one_was(service: Service, scene: Path, tmp_path: Path) -> None:
     url, state = service.settings.base_url, tmp_path / "state"
     words = [sys.executable, "-c", HALF, url, str(scene), str(state), str(4 * MIN_PART_BYTES + 1)]
@@ -194,6 +198,7 @@ async def test_another_process_goes_on_where_a_killed_one_was(service: Service, 
         assert await client.upload(scene) != media  # a new upload, which its own job may outlive
 
 
+@pytest.mark.breadth(but=("local",))
 async def test_a_file_that_changed_is_not_gone_on_with(service: Service, scene: Path, tmp_path: Path) -> None:
     changed = threading.Event()
     async with AsyncClient(service.settings.base_url, state_dir=tmp_path / "state") as client:
@@ -210,6 +215,7 @@ async def test_a_file_that_changed_is_not_gone_on_with(service: Service, scene: 
     assert stored(service, media) == scene.read_bytes()
 
 
+@pytest.mark.breadth(but=("s3",))
 async def test_a_part_that_fails_ends_the_others(service: Service, scene: Path) -> None:
     async with AsyncClient(service.settings.base_url, patience_s=0) as client:
 
@@ -222,6 +228,7 @@ async def test_a_part_that_fails_ends_the_others(service: Service, scene: Path) 
             await client.upload(scene)
 
 
+@pytest.mark.breadth(but=("local",))
 async def test_a_key_of_ones_own_names_one_upload_for_all_tries(service: Service, scene: Path) -> None:
     async with AsyncClient(service.settings.base_url) as client:
         first, second = [await client._run(client._do.upload(scene, None, "k")) for _ in range(2)]
@@ -230,6 +237,7 @@ async def test_a_key_of_ones_own_names_one_upload_for_all_tries(service: Service
             await client.submit("echo", {"text": "hi"}, files={"scene": scene}, idempotency_key="k")
 
 
+@pytest.mark.breadth
 async def test_the_command_line_says_the_reference_and_goes_on(service: Service, scene: Path, tmp_path: Path) -> None:
     shell = Shell({"PENSTOCK_URL": service.settings.base_url, "XDG_STATE_HOME": str(tmp_path / "state")})
     done = await shell("upload", str(scene))

@@ -120,6 +120,7 @@ async def test_no_upload_begins_beyond_the_bytes_that_a_tenant_may_keep(valkey: 
         assert "retry-after" not in refused.headers
 
 
+@pytest.mark.breadth
 async def test_the_command_line_shows_a_table_that_fits_80_columns(service: Service) -> None:
     await end_one(service)
     async with listening(service) as server:

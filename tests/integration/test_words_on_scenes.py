@@ -101,7 +101,7 @@ def library_objects(source: Path, image: npt.NDArray[np.uint8], threshold: float
     return np.array(places, np.int64), scores.astype(np.float64), found["boxes"].numpy().astype(np.float64)
 
 
-@pytest.mark.breadth(but=("owlv2", "grounding-dino"))
+@pytest.mark.breadth(but=("owlv2",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_objects_of_a_scene_are_those_of_the_library_in_each_tile(
     kind: str, directories: Callable[[str], Path], engine: BatchingEngine, tmp_path: Path
@@ -139,6 +139,7 @@ def test_the_objects_of_a_scene_are_those_of_the_library_in_each_tile(
     np.testing.assert_allclose([one["score"] for one in found], expected[:, 5], atol=1e-4)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("kind", ["owlv2", "grounding-dino"])
 def test_the_batch_changes_nothing(
     kind: str, directories: Callable[[str], Path], engine: BatchingEngine, tmp_path: Path

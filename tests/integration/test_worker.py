@@ -156,6 +156,7 @@ def test_a_worker_tells_what_it_is_and_what_it_last_did_until_it_ends(valkey: Va
     store.close()
 
 
+@pytest.mark.breadth
 def test_a_job_of_a_model_whose_record_went_wrong_waits_and_says_so(client: Client) -> None:
     key = client.submit("waits", "wrong")
     client.wait(client.submit("beside it"))
