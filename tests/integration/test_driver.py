@@ -147,6 +147,8 @@ def test_no_worker_starts_to_publish_models_that_the_object_store_has(
     assert len(machine.started) == 1
 
 
+@pytest.mark.alone
+@pytest.mark.breadth
 def test_a_redis_that_hangs_stops_the_supervisor_for_about_a_second(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"

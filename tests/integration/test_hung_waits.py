@@ -69,7 +69,8 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
             await jobs.close()
 
 
-@pytest.mark.breadth(but=("60.0",))
+@pytest.mark.alone
+@pytest.mark.breadth
 @pytest.mark.parametrize("waited_s", [TIMEOUT_S - 1, 60.0])
 async def test_the_time_in_line_counts_in_the_time_limit(own: ValkeyProcess, waited_s: float) -> None:
     jobs = AsyncJobStore.open(own.url)

@@ -51,6 +51,7 @@ def test_a_worker_alone_requeues_and_starts_a_job_whose_worker_died(bench: Bench
     assert started.at_s - requeued.at_s <= 1
 
 
+@pytest.mark.alone
 def test_only_queues_of_the_worker_are_noticed_and_a_busy_worker_claims_nothing_more(bench: Bench) -> None:
     noticed: list[str] = []
     bench.submit("a", {"text": bench.upload("hi")})

@@ -96,11 +96,10 @@ async def test_a_tenant_at_a_quota_is_told_which_and_until_when(valkey: ValkeyPr
         assert "1.2 device seconds" in problem["detail"]
         left_s = 86_400 - time.time() % 86_400
         assert abs(int(refused.headers["retry-after"]) - left_s) < 10
-        async with listening(service) as server, AsyncClient(server.url, patience_s=30) as client:
-            begun = time.monotonic()
+        async with listening(service) as server, AsyncClient(server.url, patience_s=3600) as client:
+            # It does not wait for the day's end, which may come within its time: then the test would not end.
             with pytest.raises(Exception, match="device seconds"):
                 await client.submit("echo", {"text": "hi"})
-            assert time.monotonic() - begun < 10  # it does not wait for a day that does not end in its time
 
 
 async def test_no_upload_begins_beyond_the_bytes_that_a_tenant_may_keep(valkey: ValkeyProcess, tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 #: A program whose main thread imports Celery; amid that another thread sends a hint, or wants to stop.
 AT_ONCE = """
 import sys, threading
-
-import pytest
 from penstock.config import Settings
 from penstock.workers import later
 
