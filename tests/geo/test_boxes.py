@@ -81,7 +81,7 @@ def test_cut_boxes_that_no_tile_has_whole_are_counted_once() -> None:
 @st.composite
 def objects(draw: st.DrawFn) -> tuple[int, int, Table]:
     """Draw a scene and rectangles in it with distinct scores, also overlapping ones."""
-    height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    height, width = draw(st.integers(1, 60)), draw(st.integers(1, 60))
     rows = []
     for number in range(draw(st.integers(0, 12))):
         top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
@@ -90,17 +90,15 @@ def objects(draw: st.DrawFn) -> tuple[int, int, Table]:
     return height, width, np.array(rows, np.float64).reshape(-1, 6)
 
 
-@given(objects(), st.integers(14, 60), st.integers(14, 40), st.permutations(range(200)))
+@given(objects(), st.integers(12, 40), st.integers(1, 30), st.integers(0, 2**32 - 1))
 @settings(deadline=None)
 def test_the_objects_do_not_depend_on_the_tiles(
-    scene: tuple[int, int, Table], tile_px: int, overlap_px: int, order: list[int]
+    scene: tuple[int, int, Table], overlap_px: int, stride_px: int, seed: int
 ) -> None:
     """Each tile sees what of each object is in its window. Overlap: the largest object and a border on both sides."""
     height, width, rows = scene
-    overlap_px = min(overlap_px, tile_px - 1)
+    tile_px = overlap_px + stride_px
     border, outer, size = 1.0, Box(0, 0, height, width), {"stride_px": 1, "halo_px": 0, "pixel_bytes": 1}
-    if overlap_px < 12:
-        return
     plan = make_plan(
         height, width, tile_px=tile_px, overlap_px=overlap_px, whole=True, strip_bytes=40 * tile_px, **size
     )
@@ -111,7 +109,7 @@ def test_the_objects_do_not_depend_on_the_tiles(
         inside = (seen[:, 2] > seen[:, 0]) & (seen[:, 3] > seen[:, 1])
         valid = np.ones((min(window.bottom, height) - window.top, min(window.right, width) - window.left), bool)
         tables.append(on_scene(seen[inside], rows[inside, 4], rows[inside, 5], window, outer, valid, border))
-    shuffled = [tables[at] for at in order if at < len(tables)] + tables[200:]
+    shuffled = [tables[at] for at in np.random.default_rng(seed).permutation(len(tables))]
     everything = on_scene(rows[:, :4], rows[:, 4], rows[:, 5], outer, outer, np.ones((height, width), bool), border)
     found, expected = put_together(joined(shuffled), 0.5), put_together(joined([everything]), 0.5)
     np.testing.assert_array_equal(found.table, expected.table)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.processors.geo.tiling.plan import Box, Plan, Tile, make_plan
 
-SIZES = st.integers(1, 900)
+SIZES = st.integers(1, 300)
 tried = settings(deadline=None)
 CUTS = st.tuples(st.integers(1, 8), st.integers(1, 6), st.integers(0, 5))  # stride, tile and halo in strides
-BUDGETS = st.integers(1, 10**7)
+BUDGETS = st.integers(1, 2 * 10**6)
 COLUMN_BYTES = 900
 
 
@@ -219,8 +219,8 @@ def test_a_scene_of_100_000_columns_is_cut_into_panels() -> None:
     assert max(strip.window.width for strip in plan.strips()) < 12_000
 
 
-SIDES = st.integers(1, 400)
-TILES = st.integers(16, 200)
+SIDES = st.integers(1, 150)
+TILES = st.integers(16, 80)
 
 
 @tried

@@ -14,9 +14,9 @@ from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.tiling.stitch import Channels, window_weights
 from tests.support.geo.in_memory import MemoryRows, Network, Numbers, mapped, plan_of
 
-SIDES = st.one_of(st.integers(1, 90), st.sampled_from([1, 15, 16, 17, 31, 32, 33, 61, 64, 83, 89]))
+SIDES = st.one_of(st.integers(1, 48), st.sampled_from([1, 15, 16, 17, 31, 32, 33, 47]))
 SHAPES = st.tuples(SIDES, SIDES)
-TILES = st.integers(4, 40)
+TILES = st.integers(4, 24)
 BATCHES = st.sampled_from([1, 3, 16])
 BUDGETS = st.sampled_from([1, 2000, 10**9])
 SEEDS = st.integers(0, 2**32 - 1)
