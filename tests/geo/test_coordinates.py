@@ -256,9 +256,10 @@ class Echo(torch.nn.Module):
         return torch.cat([numbers.expand(batch, 6, height, width), pixels[:, :1]], dim=1)
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[penstock.Engine]:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Engine]:
     """Return an engine with an exported program that needs time and location."""
+    tmp_path = tmp_path_factory.mktemp("engine")
     folder = tmp_path / "echo"
     folder.mkdir()
     size = {0: torch.export.Dim("batch"), 2: torch.export.Dim("h", min=2), 3: torch.export.Dim("w", min=2)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from penstock.processors.geo.request import SegmentationRequest
 from tests.support.geo.scenes import NORTH_UP, Folder, read, segment, write_scene
 
 Affine = rasterio.Affine
+#: The files and the data of a place of `PLACES`.
+Made = Callable[[str], tuple[Folder, dict[str, Any]]]
 PLACES: dict[str, dict[str, Any]] = {
     "utm": {"crs": "EPSG:32633", "transform": NORTH_UP},
     "geographic": {"crs": "EPSG:4326", "transform": Affine(0.01, 0, 20, 0, -0.01, 60)},
@@ -47,15 +51,21 @@ def polygons_of(folder: Path, **request: Any) -> tuple[Folder, dict[str, Any]]:
     return sink, dict(result.data)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Return the polygons of a place, made once."""
+    return cache(lambda place: polygons_of(tmp_path_factory.mktemp("place"), place=PLACES[place]))
+
+
 def flatgeobuf(sink: Folder) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     """Return the file's metadata, polygons and columns."""
     meta, _, wkb, columns = pyogrio.raw.read(sink.artifacts["polygons.fgb"])
     return meta, shapely.from_wkb(wkb), dict(zip(meta["fields"].tolist(), columns, strict=True))
 
 
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_areas_are_those_of_the_map(place: dict[str, Any], tmp_path: Path) -> None:
-    sink, stats = polygons_of(tmp_path, place=place)
+@pytest.mark.parametrize("name", PLACES)
+def test_areas_are_those_of_the_map(name: str, made: Made) -> None:
+    place, (sink, stats) = PLACES[name], made(name)
     ids = read(sink.artifacts["classes.tif"])[0]
     meta, polygons, columns = flatgeobuf(sink)
     assert rasterio.CRS.from_user_input(meta["crs"]) == rasterio.CRS.from_user_input(place["crs"])
@@ -74,9 +84,10 @@ def test_areas_are_those_of_the_map(place: dict[str, Any], tmp_path: Path) -> No
     np.testing.assert_array_equal(drawn, ids)
 
 
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_geojson_is_rfc_7946_and_has_the_same_areas_on_the_ellipsoid(place: dict[str, Any], tmp_path: Path) -> None:
-    sink, _ = polygons_of(tmp_path, place=place)
+@pytest.mark.breadth(but=("utm", "antimeridian", "south-up", "pole"))
+@pytest.mark.parametrize("name", PLACES)
+def test_geojson_is_rfc_7946_and_has_the_same_areas_on_the_ellipsoid(name: str, made: Made) -> None:
+    sink, _ = made(name)
     document = json.loads(sink.artifacts["polygons.geojson"].read_text())
     assert set(document) == {"type", "features"}
     _, polygons, columns = flatgeobuf(sink)
@@ -99,16 +110,15 @@ def test_geojson_is_rfc_7946_and_has_the_same_areas_on_the_ellipsoid(place: dict
     assert columns["area_m2"].sum() == pytest.approx(total, rel=1e-4)
 
 
-def test_the_antimeridian_and_the_pole_are_cut(tmp_path: Path) -> None:
+def test_the_antimeridian_and_the_pole_are_cut(made: Made) -> None:
     for place in ("antimeridian", "pole"):
-        (tmp_path / place).mkdir()
-        sink, _ = polygons_of(tmp_path / place, place=PLACES[place])
+        sink, _ = made(place)
         kinds = [f["geometry"]["type"] for f in json.loads(sink.artifacts["polygons.geojson"].read_text())["features"]]
         assert kinds.count("MultiPolygon") > 3
 
 
-def test_geojson_drawn_on_the_scenes_grid_is_the_map(tmp_path: Path) -> None:
-    sink, _ = polygons_of(tmp_path, place=PLACES["geographic"])
+def test_geojson_drawn_on_the_scenes_grid_is_the_map(made: Made) -> None:
+    sink, _ = made("geographic")
     features = json.loads(sink.artifacts["polygons.geojson"].read_text())["features"]
     ids = read(sink.artifacts["classes.tif"])[0]
     drawn = rasterio.features.rasterize(
@@ -120,10 +130,9 @@ def test_geojson_drawn_on_the_scenes_grid_is_the_map(tmp_path: Path) -> None:
     np.testing.assert_array_equal(drawn, ids)
 
 
-def test_small_polygons_are_left_out_and_counted(tmp_path: Path) -> None:
-    every, _ = polygons_of(tmp_path, place=PLACES["utm"])
-    (tmp_path / "large").mkdir()
-    large, stats = polygons_of(tmp_path / "large", polygons={"min_pixels": 100})
+def test_small_polygons_are_left_out_and_counted(made: Made, tmp_path: Path) -> None:
+    every, _ = made("utm")
+    large, stats = polygons_of(tmp_path, polygons={"min_pixels": 100})
     pixels = flatgeobuf(every)[2]["pixels"]
     kept = flatgeobuf(large)[2]["pixels"]
     assert sorted(kept) == sorted(pixels[pixels >= 100])
@@ -131,10 +140,9 @@ def test_small_polygons_are_left_out_and_counted(tmp_path: Path) -> None:
     assert stats["polygons"]["left_out"] == len(pixels) - len(kept)
 
 
-def test_simplified_outlines_have_fewer_points_and_the_maps_areas_beside_them(tmp_path: Path) -> None:
-    plain, _ = polygons_of(tmp_path)
-    (tmp_path / "simple").mkdir()
-    simple, _ = polygons_of(tmp_path / "simple", polygons={"simplify_px": 8})
+def test_simplified_outlines_have_fewer_points_and_the_maps_areas_beside_them(made: Made, tmp_path: Path) -> None:
+    plain, _ = made("utm")
+    simple, _ = polygons_of(tmp_path, polygons={"simplify_px": 8})
     points = [shapely.get_num_coordinates(flatgeobuf(sink)[1]).sum() for sink in (plain, simple)]
     assert points[1] < 0.9 * points[0]
     assert sorted(flatgeobuf(plain)[2]["pixels"]) == sorted(flatgeobuf(simple)[2]["pixels"])
@@ -179,13 +187,10 @@ def test_a_map_without_data_has_files_without_polygons(tmp_path: Path) -> None:
     assert len(flatgeobuf(sink)[1]) == 0
 
 
-def test_a_second_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    runs = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        runs.append(polygons_of(tmp_path / name)[0])
+def test_a_second_run_gives_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    first, second = made("utm")[0], polygons_of(tmp_path)[0]
     for name in ("polygons.fgb", "polygons.geojson"):
-        assert runs[0].artifacts[name].read_bytes() == runs[1].artifacts[name].read_bytes()
+        assert first.artifacts[name].read_bytes() == second.artifacts[name].read_bytes()
 
 
 @pytest.mark.parametrize("wrong", [{"min_pixels": 0}, {"simplify_px": -1}, {"simplify_px": 101}, {"classes": [1]}])
