@@ -69,7 +69,9 @@ def numbers(count: int, height: int = 900, width: int = 1100) -> Any:
     return np.random.default_rng(1).integers(1, 250, (count, height, width), np.uint8)
 
 
-def write(path: Path, *, count: int = 1, mask: bool = False, height: int = 900, **profile: Any) -> Path:
+def write(
+    path: Path, *, count: int = 1, mask: bool = False, height: int = 900, width: int = 1100, **profile: Any
+) -> Path:
     """Write noise, which does not compress, so that each block has its own bytes."""
     usual = {"driver": "GTiff", "dtype": "uint8", "crs": UTM, "transform": NORTH_UP, "photometric": "MINISBLACK"}
     tiles = {"tiled": True, "blockxsize": 128, "blockysize": 128}
@@ -77,10 +79,10 @@ def write(path: Path, *, count: int = 1, mask: bool = False, height: int = 900, 
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
         target = path.with_name("plain.tif") if made["driver"] == "COG" else path
         first = made if made["driver"] != "COG" else usual | tiles
-        with rasterio.open(target, "w", count=count, height=height, width=1100, **first) as file:
-            file.write(numbers(count, height))
+        with rasterio.open(target, "w", count=count, height=height, width=width, **first) as file:
+            file.write(numbers(count, height, width))
             if mask:
-                file.write_mask(np.arange(1100)[None] % 50 + np.zeros((height, 1), int) > 3)
+                file.write_mask(np.arange(width)[None] % 50 + np.zeros((height, 1), int) > 3)
         if made["driver"] == "COG":
             rasterio.shutil.copy(target, path, **{k: v for k, v in profile.items() if k != "tiled"})
             target.unlink()

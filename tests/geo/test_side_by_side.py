@@ -31,6 +31,7 @@ def scene(tmp_path: Path) -> Path:
     return write_scene(tmp_path / "scene.tif", holed(), nodata=0)
 
 
+@pytest.mark.breadth(but=("halo", "hann in panels"))
 @pytest.mark.parametrize("name", MODELS)
 def test_results_and_checkpoints_have_the_same_bytes(
     name: str, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
