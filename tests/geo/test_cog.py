@@ -78,6 +78,7 @@ def test_rational_polynomial_coefficients_are_the_inputs(place: str, tmp_path: P
                 assert tuple(file.transform) == tuple(scene.transform)
 
 
+@pytest.mark.breadth(but=("(1, 1)", "(513, 700)"))
 @pytest.mark.parametrize("shape", [(1, 1), (100, 100), (513, 700), (1500, 1100)], ids=str)
 def test_all_rasters_are_valid_cogs_with_blocks_of_512(shape: tuple[int, int], tmp_path: Path) -> None:
     path = write_scene(tmp_path / "s.tif", pattern(*shape))
@@ -214,18 +215,18 @@ def test_overviews_hold_no_class_that_the_map_does_not_and_averages_respect_noda
 
 
 def test_a_second_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    path = write_scene(tmp_path / "s.tif", pattern(600, 700))
+    path = write_scene(tmp_path / "s.tif", pattern(520, 530))
     runs = [segment(path, tmp_path / name, outputs=(*RASTERS, "stats"))[0] for name in ("one", "two")]
     assert len(runs[0].artifacts) == 7
     for name in runs[0].artifacts:
         assert runs[0].artifacts[name].read_bytes() == runs[1].artifacts[name].read_bytes()
     assert runs[0].types["classes.tif"] == "image/tiff; application=geotiff; profile=cloud-optimized"
-    assert (read(runs[0].artifacts["classes.tif"]) == pattern(600, 700) % 5).all()
+    assert (read(runs[0].artifacts["classes.tif"]) == pattern(520, 530) % 5).all()
 
 
 @pytest.mark.parametrize(("overviews", "dtype"), [("MODE", np.uint8), ("AVERAGE", np.uint8), ("AVERAGE", np.float32)])
 def test_the_bytes_do_not_depend_on_the_threads(overviews: Overviews, dtype: type, tmp_path: Path) -> None:
-    numbers = np.random.default_rng(4).integers(0, 5, (1, 1300, 1700)).astype(dtype)
+    numbers = np.random.default_rng(4).integers(0, 5, (1, 700, 1100)).astype(dtype)
     source = write_scene(tmp_path / "scratch.tif", numbers)
     files = [tmp_path / f"{threads}.tif" for threads in (1, 2, 5)]
     for threads, path in zip((1, 2, 5), files, strict=True):

@@ -82,6 +82,7 @@ def harbour(seed: int, height: int, width: int) -> tuple[npt.NDArray[np.uint8], 
     return numbers, sorted(boxes)
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("shape", [(1, 1), (30, 30), (48, 49), (131, 97), (20, 170), (150, 20)], ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_every_object_is_found_once_and_whole(seed: int, shape: tuple[int, int], tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_the_polygons_lie_on_the_objects(tmp_path: Path) -> None:
     assert "crs" not in json.loads(in_degrees.artifacts["objects.geojson"].read_text()), "RFC 7946 has none"
 
 
+@pytest.mark.breadth(but=("OGC:CRS84-wgs84", "EPSG:3857-None"))
 @pytest.mark.parametrize(
     ("crs", "same"), [("EPSG:4326", "wgs84"), ("OGC:CRS84", "wgs84"), ("EPSG:32633", "scene"), ("EPSG:3857", None)]
 )
@@ -298,6 +300,7 @@ def test_too_many_boxes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         detect(scene, tmp_path / "out")
 
 
+@pytest.mark.breadth
 def test_an_exported_program_finds_the_same(tmp_path: Path) -> None:
     numbers, boxes = harbour(4, 70, 100)
     scene = write_scene(tmp_path / "scene.tif", np.repeat(numbers, 3, axis=0))

@@ -28,10 +28,10 @@ def peak_mb(folder: Path, height: int, width: int, kind: str) -> int:
 @pytest.mark.breadth(but=("halo",))
 @pytest.mark.parametrize("kind", ["halo", "hann", "objects", "vectors"])
 def test_scenes_many_times_as_high_or_as_wide_take_no_more(kind: str, tmp_path: Path) -> None:
-    scene = peak_mb(tmp_path / "scene", 8192, 1536, kind)  # high enough to fill the read-ahead buffer
-    high = peak_mb(tmp_path / "high", 16_384, 2048, kind)
-    wide = peak_mb(tmp_path / "wide", 2048, 16_384, kind)
-    # If held completely, the larger scenes would take 380 MB more: 18 bytes for each of 21 million pixels.
+    scene = peak_mb(tmp_path / "scene", 8192, 1024, kind)  # high enough to fill the read-ahead buffer
+    high = peak_mb(tmp_path / "high", 16_384, 1024, kind)
+    wide = peak_mb(tmp_path / "wide", 1024, 16_384, kind)
+    # If held completely, the larger scenes would take 150 MB more: 18 bytes for each of 8 million pixels.
     assert max(high, wide) < scene + 40
 
 

@@ -62,6 +62,7 @@ def mapped(scene: Path, folder: Path, runner: Any, outputs: tuple[str, ...], **o
     return {name: path.read_bytes() for name, path in sink.artifacts.items()}
 
 
+@pytest.mark.breadth(every=4)
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "float32"])
 @pytest.mark.parametrize("outputs", [("classes",), ("confidence",), RASTERS[:3], RASTERS])
 def test_maps_have_the_bytes_of_the_way_of_floats(tmp_path: Path, dtype: str, outputs: tuple[str, ...]) -> None:

@@ -123,6 +123,12 @@ OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {
     "photo/truncated.png": (PNG, PNG),
 }
 BIG = ("edge/big_palette_62MP.tif", "edge/big_120MP.tif")
+#: One file of each rule of reading.
+CORE = (
+    *("edge/complex_int16_gcps.tif", "edge/corrupt_tiles.tif", "edge/extreme_nodata.tif", "edge/gcps_only.tif"),
+    *("edge/no_crs_nan.tif", "edge/palette.tif", "edge/rgba_jpeg_alpha.tif", "edge/rotated_nocrs.tif"),
+    *("edge/scale_offset_int16.tif", "geo/s2_l2a_aquileia_20190416_6b.tif", "photo/page.png", "photo/rocket.jpg"),
+)
 
 
 def test_the_table_has_every_file() -> None:
@@ -165,6 +171,7 @@ def test_with_the_shipped_six_band_model(name: str, tmp_path: Path) -> None:
     check(name, read_catalogue()["csmask"], OUTCOMES[name][0], tmp_path / "out")
 
 
+@pytest.mark.breadth(but=CORE)
 @pytest.mark.parametrize("name", [name for name in OUTCOMES if name not in BIG])
 def test_with_a_model_of_one_band(name: str, tmp_path: Path) -> None:
     check(name, make_model(tile_px=512), OUTCOMES[name][1], tmp_path / "out", bands=[1])

@@ -54,6 +54,7 @@ def estimate(
     return sink, processor.post_process(answers(prepared.prompts, network), prepared.context, sink)
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("cut", [HALO, HANN], ids=["halo", "hann"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 200), (130, 1), (60, 100), (48, 49), (97, 101)], ids=str)
 def test_every_head_is_a_band_and_every_value_stays_where_it_is(
@@ -111,6 +112,7 @@ def test_classes_of_another_model_are_not_taken_for_values(tmp_path: Path) -> No
         processor.post_process(outputs, prepared.context, Folder(tmp_path / "out"))
 
 
+@pytest.mark.breadth(but=("hann",))
 @pytest.mark.parametrize("cut", [HALO, HANN], ids=["halo", "hann"])
 def test_the_processor_keeps_the_contract(cut: dict[str, Any], tmp_path: Path) -> None:
     model = value_model(**cut, limits=Limits(max_pixels=100_000))

@@ -74,6 +74,7 @@ def check(sink: Folder, *, dated: bool = True) -> None:
             assert link["href"].startswith("https://") or link["href"].removeprefix("./") in sink.artifacts
 
 
+@pytest.mark.breadth(but=("utm", "antimeridian", "no crs", "nothing", "gcps", "rpcs"))
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_every_place(place: dict[str, Any], tmp_path: Path) -> None:
     scene = place_scene(tmp_path, **place)
@@ -98,6 +99,7 @@ def test_a_change_of_an_area(tmp_path: Path) -> None:
     check(sink)
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("output", [*VALUE_OUTPUTS, "item"])
 @pytest.mark.parametrize("cut", [HALO, HANN], ids=["halo", "hann"])
 def test_every_output_of_a_regression_alone(output: str, cut: dict[str, Any], tmp_path: Path) -> None:
@@ -127,6 +129,7 @@ def test_a_scene_without_any_data(tmp_path: Path) -> None:
     check(sink)
 
 
+@pytest.mark.breadth(but=("2020-03-01T10:00:00Z", "None"))
 @pytest.mark.parametrize("other", ["2020-03-01T10:00:00Z", TIME, None])
 def test_several_dates(other: str | None, tmp_path: Path) -> None:
     scene = str(place_scene(tmp_path))

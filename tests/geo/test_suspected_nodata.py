@@ -102,6 +102,7 @@ def test_fill_that_may_be_data_is_noted_with_a_remedy_that_works(dtype: str, num
     np.testing.assert_array_equal(read(tmp_path / "declared" / "classes.tif")[0] == 255, (numbers == number).all(0))
 
 
+@pytest.mark.breadth(every=3)
 @pytest.mark.parametrize("plausible_mean", [None, 5.0])
 @pytest.mark.parametrize("bands", [1, 3])
 @pytest.mark.parametrize(("dtype", "number"), FILL)
@@ -370,6 +371,7 @@ REAL: dict[str, tuple[list[float], list[float] | None]] = {
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
+@pytest.mark.breadth(every=4)
 @pytest.mark.parametrize("name", REAL)
 def test_real_scenes_are_noted_or_refused_only_without_their_declaration(name: str, tmp_path: Path) -> None:
     with without_georeference(), rasterio.open(DATA / name) as file:
@@ -394,6 +396,7 @@ def test_real_scenes_are_noted_or_refused_only_without_their_declaration(name: s
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("plausible_mean", [None, 5.0])
 @pytest.mark.parametrize(("dtype", "fill"), [("float32", -9999), ("float32", 0), ("int16", -9999), ("uint16", 65_535)])
 def test_a_real_scene_whose_border_is_fill_is_never_accepted_in_silence(
