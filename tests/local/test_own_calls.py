@@ -25,6 +25,7 @@ def catalogue(folder: Path, source: Path, runner: str, processor: str) -> Path:
     return path
 
 
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_a_part_of_an_image_is_painted_anew(tmp_path: Path) -> None:
     source = made("stable-diffusion-xl", tmp_path / "sdxl")

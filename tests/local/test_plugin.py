@@ -17,6 +17,7 @@ from penstock.client.answers import PenstockAPIError
 from tests.support.catalogues import penstock
 from tests.support.stack import running
 
+pytestmark = pytest.mark.breadth
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 
 #: Code of a distribution that names one processor and breaks when it is imported.
@@ -71,7 +72,6 @@ def folder(installed: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.breadth
 @pytest.mark.parametrize("where", [[], ["--isolated"]])
 def test_the_example_runs_from_its_wheel(installed: Path, folder: Path, where: list[str]) -> None:
     words = ["run", "brightness", "white.png", "black.png", "--catalogue", "models.toml", "--param", "outputs=map"]
@@ -84,7 +84,6 @@ def test_the_example_runs_from_its_wheel(installed: Path, folder: Path, where: l
         assert (grey.mode, grey.getextrema()) == ("L", (255, 255))
 
 
-@pytest.mark.breadth
 def test_the_examples_runner_computes_the_same_without_torch(installed: Path, folder: Path) -> None:
     shutil.copy(PLUGIN / "luminance.toml", folder)
     np.save(folder / "luminance.npy", np.float32([0.2126, 0.7152, 0.0722]))
@@ -95,7 +94,6 @@ def test_the_examples_runner_computes_the_same_without_torch(installed: Path, fo
     assert [picture["mean"] for picture in json.loads(done.stdout)["pictures"]] == [1.0, 0.0]
 
 
-@pytest.mark.breadth
 def test_a_broken_runner_is_reported_for_its_models_and_the_others_serve(installed: Path, folder: Path) -> None:
     shutil.copytree(installed, folder / "site")
     points = next((folder / "site").glob("penstock_brightness-*.dist-info")) / "entry_points.txt"
@@ -118,7 +116,6 @@ def test_the_examples_own_tests_pass(installed: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.breadth
 def test_broken_plugins_are_reported_and_the_others_serve(installed: Path, folder: Path) -> None:
     words = ["--catalogue", "models.toml", "--catalogue", "broken.toml"]
     listed = penstock(folder, "models", "list", *words, "--json", PYTHONPATH=str(installed))
@@ -137,7 +134,6 @@ def test_broken_plugins_are_reported_and_the_others_serve(installed: Path, folde
     assert sound.returncode == 0, sound.stdout
 
 
-@pytest.mark.breadth
 @pytest.mark.slow
 def test_a_service_runs_the_example_and_tells_of_the_broken_ones(installed: Path, folder: Path) -> None:
     config = f'models = ["{folder / "models.toml"}", "{folder / "broken.toml"}"]'

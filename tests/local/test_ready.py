@@ -41,16 +41,23 @@ def test_a_record_is_fetched_pinned_and_appended(tmp_path: Path) -> None:
     with a_hub(REPOSITORY, FILES) as hub:
         done = run(tmp_path, "models", "add", "prithvi-floods", "--json", HF_ENDPOINT=hub)
         assert done.code == 0, done.err
-        again = run(tmp_path, "models", "add", "prithvi-floods", HF_ENDPOINT=hub)
     assert done.document()["revision"] == COMMIT
     models = tomllib.loads(catalogue.read_text())["models"]
     assert set(models) == {"other", "prithvi-floods"}
     pinned = {name: hashlib.sha256(FILES[name]).hexdigest() for name in ("config.json", "model.safetensors")}
     assert models["prithvi-floods"]["files"] == pinned
     assert models["prithvi-floods"]["revision"] == COMMIT
-    assert (again.code, "has a record of prithvi-floods already" in again.err) == (2, True)
+    with pytest.raises(ConfigError, match="has a record of prithvi-floods already"):
+        add_ready("prithvi-floods", catalogue, lambda *_: {})
 
 
+def test_the_hash_of_a_source_that_is_one_file_is_its_own(tmp_path: Path) -> None:
+    with a_hub("made-with-clay/Clay", {}) as hub:
+        made = add_ready("clay-embeddings", tmp_path / "models.toml", lambda *_: {"": "ab" * 32}, hub=hub)
+    assert (made.revision, made.files, made.sha256) == (COMMIT, {}, "ab" * 32)
+
+
+@pytest.mark.breadth
 def test_of_a_record_of_one_file_that_file_alone_is_fetched_and_pinned(tmp_path: Path) -> None:
     files = {"v1.5/clay-v1.5.ckpt": b"clay 1.5", "v1/clay-v1-base.ckpt": b"clay 1", "config.json": b"{}"}
     with a_hub("made-with-clay/Clay", files) as hub:

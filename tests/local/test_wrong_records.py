@@ -43,7 +43,7 @@ def test_it_is_listed_and_checked_beside_the_others(folder: Path) -> None:
     assert penstock(folder, "models", "check", "toy", *WORDS).returncode == 0
 
 
-@pytest.mark.breadth(every=4)
+@pytest.mark.breadth(but=("off-command0",))
 @pytest.mark.parametrize("command", [("run",), ("models", "pin"), ("models", "fetch"), ("models", "export")])
 @pytest.mark.parametrize("name", ["wrong", "off"])
 def test_what_needs_it_ends_with_the_code_of_a_wrong_configuration(
