@@ -11,7 +11,7 @@ import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +81,19 @@ async def keeping(service: Service) -> AsyncIterator[Process]:
             await end(process)
 
 
+async def die(service: Service, deaths: Sequence[str]) -> list[int]:
+    """Start a keeper for each death, one after the other, and return their exit codes."""
+    process = await start(service, "each")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    died = []
+    for death in deaths:
+        process.stdin.write(f"{death}\n".encode())
+        died.append(int(await asyncio.wait_for(process.stdout.readline(), 120)))
+    await process.communicate(b"")  # which closes its input
+    return died
+
+
 async def changed(service: Service, key: BatchKey, field: str, value: object) -> dict[str, Any]:
     """Return the batch when a field of it has this value; told by its own events."""
     async with service.jobs.changes(str(key)) as changes:
@@ -93,20 +106,13 @@ async def test_no_line_is_lost_or_doubled_however_keepers_die(service: Service) 
     lines = [line(str(n), custom_id=str(n)) if n % 10 else {"custom_id": str(n), "input": {}} for n in range(REQUESTS)]
     batch = await submitted(service, file=await upload(service, jsonl(lines)))
     key = BatchKey("default", batch["id"])
-    died = []
-    for death in DEATHS:
-        process = await start(service, death)
-        died.append(await asyncio.wait_for(process.wait(), 120))
-    assert died == [-9] * len(DEATHS)
+    assert await die(service, DEATHS) == [-9] * len(DEATHS)
     async with keeping(service):
         expanded = await changed(service, key, "expanded", REQUESTS)
     assert expanded["counts"]["invalid"] == REQUESTS // 10
     assert await work(service) == REQUESTS - REQUESTS // 10  # every line ran, and once
 
-    for death in DEATHS_AT_THE_END:
-        process = await start(service, death)
-        died.append(await asyncio.wait_for(process.wait(), 120))
-    assert died == [-9] * len(DEATHS + DEATHS_AT_THE_END)
+    assert await die(service, DEATHS_AT_THE_END) == [-9] * len(DEATHS_AT_THE_END)
     async with keeping(service):
         ended = await changed(service, key, "status", "completed")
     assert ended["counts"] == {
@@ -118,7 +124,7 @@ async def test_no_line_is_lost_or_doubled_however_keepers_die(service: Service) 
     assert [row["output"]["text"] for row in results] == [str(n) for n in range(REQUESTS) if n % 10]
 
 
-@pytest.mark.breadth(but=("after_batch_note-True",))
+@pytest.mark.breadth
 @pytest.mark.parametrize(("moment", "made"), MOMENTS.items())
 async def test_an_api_that_is_killed_amid_a_post_leaves_a_whole_batch_or_none(
     service: Service, tmp_path: Path, moment: str, made: bool
@@ -203,6 +209,7 @@ async def an_api(service: Service, **variables: str) -> AsyncIterator[tuple[Proc
         await process.communicate()
 
 
+@pytest.mark.breadth
 async def test_a_batch_far_beyond_the_limit_is_refused_and_leaves_nothing(service: Service) -> None:
     """50,000 lines where 10,000 are allowed, 25 MB: from the file, and as JSON in the body."""
     rows = [line(f"{n:06} " + "x" * 450) for n in range(50_000)]

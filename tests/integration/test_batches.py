@@ -103,6 +103,7 @@ async def test_a_bad_line_is_an_error_line_and_not_the_batches_failure(service: 
     assert {row["job_id"] for row in errors} == {None}
 
 
+@pytest.mark.breadth(but=(r"hello\nworld\n-no line",))
 @pytest.mark.parametrize(
     ("data", "detail"),
     [(b"\xff\xfe\x00{", "not UTF-8"), (b"hello\nworld\n", "no line"), (b"\n \n", "no lines"), (b"[1]\n2\n", "no line")],

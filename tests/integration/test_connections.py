@@ -172,6 +172,7 @@ async def test_the_time_at_the_door_counts_in_the_time_in_line(valkey: ValkeyPro
                 assert is_overload(answer.result())
 
 
+@pytest.mark.breadth
 async def test_a_submission_that_has_waited_at_the_door_for_too_long_is_refused_there(
     valkey: ValkeyProcess, tmp_path: Path
 ) -> None:

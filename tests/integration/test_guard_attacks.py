@@ -208,7 +208,7 @@ class TestWhyThereWasNoAnswer:
             raise ConnectionRefusedError
 
         settings = Settings(fetch_any_public_host=True)
-        guards = [GuardedClient(settings, resolver, PATIENT) for resolver in (silent, refusing, Names({}))]
+        guards = [GuardedClient(settings, resolver, HASTY) for resolver in (silent, refusing, Names({}))]
         try:
             told = {_said(guard, "http://gone.example/", path, ask) for guard in guards}
         finally:

@@ -110,6 +110,7 @@ async def test_one_time_out_ends_the_calls_that_wait_behind_it(own: ValkeyProces
         await jobs.close()
 
 
+@pytest.mark.breadth
 async def test_a_submission_is_refused_in_time_when_each_of_its_calls_is_answered_late(
     own: ValkeyProcess, tmp_path: Path
 ) -> None:
