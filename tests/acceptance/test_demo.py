@@ -60,28 +60,21 @@ def test_without_torch_onnx_runtime_computes_the_demo(tmp_path: Path) -> None:
 def test_a_signal_to_the_demo_ends_all_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    command = [sys.executable, "-m", "penstock.cli", "demo"]
-    env = {**os.environ, "TMPDIR": str(scratch)}
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as demo:
+    command, env = [sys.executable, "-m", "penstock.cli", "demo"], {**os.environ, "TMPDIR": str(scratch)}
+    demo = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    try:
         assert demo.stderr is not None
-        # The server of this demo runs, and others of the service may be about to start.
         next(line for line in demo.stderr if line.startswith("valkey"))
-        started = [each for each in psutil.process_iter() if _names(each, scratch)]
+        started = psutil.Process(demo.pid).children(recursive=True)
         assert any("valkey" in each.name() for each in started)
 
         demo.send_signal(number)
+        demo.stderr.read()  # until `penstock up` ended, too
 
-        demo.stderr.read()  # until all that it started has ended, or closed the pipe
         assert demo.wait() == (128 + number if number == signal.SIGTERM else -number)
-    wait_for(lambda: not any(each.is_running() for each in started), "a process of the demo still runs")
-    assert [each for each in psutil.process_iter() if _names(each, scratch)] == []
-    if number == signal.SIGTERM:
-        assert list(scratch.iterdir()) == []
-
-
-def _names(process: psutil.Process, folder: Path) -> bool:
-    """Return True if a word of the process' command, or of its environment, is in the folder."""
-    try:
-        return any(str(folder) in word for word in (*process.cmdline(), *process.environ().values()))
-    except psutil.Error:
-        return False
+        wait_for(lambda: not any(each.is_running() for each in started), "a process of the demo still runs")
+        if number == signal.SIGTERM:
+            assert list(scratch.iterdir()) == []
+    finally:
+        demo.kill()
+        demo.communicate()

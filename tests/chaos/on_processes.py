@@ -31,7 +31,7 @@ def deadly(names: Iterable[str], *, chance: float, limit: int) -> dict[str, Any]
 
 def worker_kills(run: Run) -> Summary:
     """SIGKILL of workers, keeper and API at random and at every failpoint."""
-    count, kills, each = run.pick(100, 10_000), run.pick(2, 100), run.pick(1, 10)
+    count, kills, each = run.pick(200, 10_000), run.pick(4, 100), run.pick(1, 10)
     chance = 30 * each / count
     worker = deadly(WORKER_MOMENTS, chance=chance, limit=each) | deadly(BEATS, chance=0.2, limit=each)
     api = deadly(API_MOMENTS, chance=chance, limit=each)
