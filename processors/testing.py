@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.errors import MediaNotFound
+from penstock.media_types import is_media_type
 from penstock.models import Limits, media_references
 from penstock.processors.base import CHECKPOINT_NAME, IOProcessor, Output, Prepared, Prompt, Result
 
@@ -88,9 +89,11 @@ class FolderSink:
         return self.folder / name
 
     def add(self, name: str, path: Path, *, media_type: str) -> None:
-        """Read the finished file; raise `ConformanceError` for a name that was used before."""
+        """Read the finished file; raise `ConformanceError` for a used name or an invalid media type."""
         if name in self.artifacts:
             raise ConformanceError(f"the artifact {name!r} was added twice")
+        if not is_media_type(media_type):
+            raise ConformanceError(f"{media_type!r} of the artifact {name!r} is not a media type")
         self.artifacts[name] = media_type, path.read_bytes()
 
     def say(self, text: str) -> None:

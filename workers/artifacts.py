@@ -11,6 +11,7 @@ from types import MappingProxyType
 from penstock.errors import ObjectExists, ProcessorFailed
 from penstock.intake.local_media import safe_name
 from penstock.jobs import Artifact, Claim
+from penstock.media_types import is_media_type
 from penstock.processors.base import CHECKPOINT_NAME
 from penstock.storage.objects.base import ObjectStore
 
@@ -79,6 +80,7 @@ class Sink:
         """Add a finished file as the artifact `name`."""
         if name in self._files or name == MANIFEST or name != safe_name(name):
             raise ProcessorFailed(f"the processor used an invalid or duplicate artifact name: {name!r}")
+        _require_media_type(name, media_type)
         self._files[name] = Finished(path, media_type)
 
     def say(self, text: str) -> None:
@@ -87,6 +89,7 @@ class Sink:
 
     def show(self, name: str, image: bytes, *, media_type: str) -> None:
         """Show an image of an unfinished artifact."""
+        _require_media_type(name, media_type)
         if len(image) > MAX_PREVIEW_BYTES:
             raise ProcessorFailed(f"the preview has {len(image)} bytes; at most {MAX_PREVIEW_BYTES} are allowed")
         self._show(Preview(name, media_type, image))
@@ -96,6 +99,11 @@ class Sink:
         if not CHECKPOINT_NAME.fullmatch(name):
             raise ProcessorFailed(f"the processor used an invalid checkpoint name: {name!r}")
         self._save(name, path)
+
+
+def _require_media_type(name: str, media_type: str) -> None:
+    if not is_media_type(media_type):
+        raise ProcessorFailed(f"the processor gave {name!r} an invalid media type: {media_type[:100]!r}")
 
 
 def upload(objects: ObjectStore, claim: Claim, files: Mapping[str, Finished]) -> tuple[Artifact, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from penstock.jobs import Artifact, Job, State, Status
+from penstock.media_types import essence
 
 #: The facade's name in `Submission.facade`.
 FACADE = "ogc"
@@ -167,11 +168,6 @@ def callback(job: Job, event: str, base_url: str, limit_bytes: int) -> str | Non
     values = [(p.output, link(p) if p.file is not None or p.by_reference else value(p, p.data)) for p in found]
     body = _dump(document(values))
     return body if len(body.encode()) <= limit_bytes else _dump(document(links))
-
-
-def essence(media_type: str) -> str:
-    """Return a media type without its parameters, in lower case."""
-    return media_type.partition(";")[0].strip().lower()
 
 
 def _parts_of(

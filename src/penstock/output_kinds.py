@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.media_types import essence, is_media_type
 
 #: Group of entry points. Each names a `Kind`, under the kind's name.
 GROUP = "penstock.output_kinds"
@@ -37,9 +38,9 @@ def output_kind(
 ) -> Callable[[Callable[[Path, Any], None]], Kind]:
     """Return a decorator that makes a `Kind` of the function that writes it.
 
-    Raises `ConfigError` for a suffix that does not start with a dot, or a media type without a slash.
+    Raises `ConfigError` for a suffix that does not start with a dot, or an invalid media type.
     """
-    if not suffix.startswith(".") or "/" not in media_type:
+    if not suffix.startswith(".") or not is_media_type(media_type):
         raise ConfigError(f"an output kind has a media type and a suffix like .mp4, not {media_type!r} and {suffix!r}")
 
     def kind_of(write: Callable[[Path, Any], None]) -> Kind:
@@ -75,10 +76,6 @@ def opener_of(name: str, media_type: str) -> Callable[[Path], Any] | None:
             kind = load(point)
         except ConfigError:
             continue
-        if kind.open is not None and name.endswith(kind.suffix) and _plain(kind.media_type) == _plain(media_type):
+        if kind.open is not None and name.endswith(kind.suffix) and essence(kind.media_type) == essence(media_type):
             return kind.open
     return None
-
-
-def _plain(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()

@@ -16,6 +16,7 @@ import pytest
 from penstock.errors import MissingBands
 from penstock.intake.media import upload_key
 from penstock.jobs import State
+from penstock.media_types import is_media_type
 from penstock.storage.redis.records import Outcome
 from tests.support.facade_models import ALIAS, Facing, facing
 from tests.support.polling import wait_for
@@ -77,7 +78,11 @@ PNG = b"\x89PNG\r\n\x1a\n and more"
 
 
 @pytest.mark.parametrize(
-    "image", [base64.b64encode(PNG).decode(), f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
+    "image",
+    [
+        prefix + base64.b64encode(PNG).decode()
+        for prefix in ("", "data:image/png;base64,", "data:imag\u00e9/png;base64,")
+    ],
 )
 async def test_any_plugin_gets_its_data_and_its_answer_comes_back_with_its_files(face: Facing, image: str) -> None:
     asked = asyncio.create_task(post(face, {"model": "counter", "data": {"image": image, "least": 0.5}}))
@@ -86,6 +91,7 @@ async def test_any_plugin_gets_its_data_and_its_answer_comes_back_with_its_files
     assert claim.submission.input == {"image": reference, "least": 0.5}
     upload_id, name = reference.removeprefix("media://").split("/")
     assert face.service.objects.get_bytes(upload_key("default", upload_id, name), limit_bytes=1000) == PNG
+    assert is_media_type(face.service.objects.head(upload_key("default", upload_id, name)).content_type)
     files = [face.service.store_artifact(claim, f"masks-{n}.png", PNG + bytes([n]), "image/png") for n in range(2)]
     found = [{"score": 0.5, "mask": {"artifact": "masks-0.png"}}, {"artifact": "masks-1.png"}, {"artifact": "none.png"}]
     answer = {"data": {"found": found, "said": 'two "things" \u00e9'}}

@@ -87,7 +87,9 @@ def test_an_unknown_or_broken_kind_is_told_with_its_reason() -> None:
         OUTPUTS.kind("plain")
 
 
-@pytest.mark.parametrize(("media_type", "suffix"), [("video", ".mp4"), ("video/mp4", "mp4")])
+@pytest.mark.parametrize(
+    ("media_type", "suffix"), [("video", ".mp4"), ("video/mp4", "mp4"), ("video/mp4\r\nX: y", ".mp4")]
+)
 def test_a_kind_without_a_media_type_or_a_suffix_is_refused(media_type: str, suffix: str) -> None:
     with pytest.raises(ConfigError, match="has a media type and a suffix"):
         output_kind(media_type, suffix)

@@ -11,8 +11,9 @@ from penstock.api.facades.ogc.schemas import ExecuteRequest, OutputRequest, Subs
 from penstock.documents import pointer
 from penstock.errors import InvalidRequest
 from penstock.jobs import Webhook
+from penstock.media_types import essence
 from penstock.models import CatalogueEntry, Output
-from penstock.ogc import EVENTS, RequestedAnswer, RequestedOutput, essence
+from penstock.ogc import EVENTS, RequestedAnswer, RequestedOutput
 from penstock.reports import Issue
 from penstock.requests import JobRequest
 

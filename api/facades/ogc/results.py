@@ -19,6 +19,7 @@ from penstock.api.routes.artifacts import send_artifact
 from penstock.api.services import Services
 from penstock.errors import ObjectNotFound, ResultNotReady, UnknownArtifact
 from penstock.jobs import Artifact, Job
+from penstock.media_types import essence
 from penstock.ogc import OutputPart, RequestedAnswer, RequestedOutput
 
 #: Bytes of values per response: ten concurrent responses take about 150 MB as base64.
@@ -111,7 +112,7 @@ async def _multipart(api: Services, found: Sequence[OutputPart]) -> Response:
         head = f"--{boundary}\r\nContent-ID: {piece.output}\r\nContent-Type: {piece.media_type}\r\n{place}\r\n"
         body += head.encode() + data + b"\r\n"
     body += f"--{boundary}--\r\n".encode()
-    kind = f'multipart/related; type="{ogc.essence(found[0].media_type)}"; boundary={boundary}'
+    kind = f'multipart/related; type="{essence(found[0].media_type)}"; boundary={boundary}'
     return Response(bytes(body), media_type=kind)
 
 

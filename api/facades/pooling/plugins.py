@@ -19,9 +19,11 @@ from penstock.api.facades.pooling.forms import base64_of
 from penstock.errors import InvalidRequest
 from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
+from penstock.media_types import is_media_type
 from penstock.models import CatalogueEntry, media_references
 from penstock.reports import Issue
 from penstock.requests import JobRequest
+from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE
 
 _ADDRESS = re.compile(r"(media|s3|https?)://")
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+/-]*)(;[\w=.+-]+)*;base64,", re.IGNORECASE)
@@ -45,7 +47,7 @@ async def plugin_job(call: Call, entry: CatalogueEntry, data: Any) -> JobRequest
 async def _reference(call: Call, name: str, given: str) -> str:
     """Return the reference of a file that is part of the request."""
     said = _DATA_URL.match(given)
-    media_type = (said and said["type"]) or "application/octet-stream"
+    media_type = said["type"] if said and is_media_type(said["type"]) else DEFAULT_CONTENT_TYPE
     data = decode_base64(given[said.end() :] if said else given, f"/data/{name}")
     suffix = (mimetypes.guess_extension(media_type) or "") if said else ""
     return await store_upload(call.api, call.tenant, data, f"file{suffix}", media_type)

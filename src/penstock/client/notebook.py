@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from penstock.media_types import essence
+
 if TYPE_CHECKING:
     from penstock.client.answers import Artifact, Job
     from penstock.client.batch_answers import Batch
@@ -16,7 +18,7 @@ _COLOURS = {"succeeded": "#1a7f37", "failed": "#b42318", "canceled": "#6b7280", 
 
 def is_picture(artifact: Artifact) -> bool:
     """Return True for an artifact that a browser shows as a picture."""
-    return artifact.content_type.partition(";")[0].strip().lower() in _PICTURES
+    return essence(artifact.content_type) in _PICTURES
 
 
 def card(job: Job, pictures: Sequence[str] | None = None, *, page: str = "") -> str:

@@ -19,6 +19,7 @@ from penstock.client.notebook import card, is_picture
 from penstock.client.operations import OnJob, Operations
 from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes
 from penstock.jobs import Status
+from penstock.media_types import essence
 from penstock.output_kinds import opener_of
 from penstock.reports import with_places
 
@@ -118,9 +119,7 @@ class Result:
 def _inline(path: Path, content_type: str) -> str | None:
     if not path.is_file() or path.stat().st_size > MAX_INLINE_BYTES:
         return None
-    return (
-        f"data:{content_type.partition(';')[0].strip().lower()};base64,{base64.b64encode(path.read_bytes()).decode()}"
-    )
+    return f"data:{essence(content_type)};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _opener(path: Path) -> Callable[[Path], Any]:
