@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,12 +11,14 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from fastapi import Request
-from starlette.datastructures import FormData, UploadFile
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from penstock.api.body import limited, require_type
 from penstock.config import Settings
-from penstock.errors import MalformedBody
+from penstock.errors import MalformedBody, UnsupportedContentType
+from penstock.media_types import is_media_type
 from penstock.storage.objects.base import CHUNK_BYTES
 from penstock.storage.spool import own_folder
 
@@ -24,18 +27,41 @@ FORM = "multipart/form-data"
 MAX_FIELDS = 50
 #: Bytes that the boundaries and heads of a form may take.
 FRAME_BYTES = 100_000
+#: The charset of a form's texts. A charset names any codec of Python; some take quadratic time, and none may be tried.
+_CHARSETS = frozenset({b"utf-8", b"utf8"})
+#: A quoted text, or one that never ends: each byte is looked at once.
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_EXTENDED_NAME = re.compile(rb";[ \t]*filename\*", re.IGNORECASE)
 
 
 class _SpoolingParser(MultiPartParser):
-    """Starlette's parser with its files in the scratch folder, where a disk is meant for them."""
+    """Starlette's parser with its files in the scratch folder, and strict about a form's end and its names of files."""
 
-    def __init__(self, folder: Path, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, folder: Path, headers: Headers, chunks: AsyncGenerator[bytes], **options: Any) -> None:
+        super().__init__(headers, self._whole(chunks), **options)
         self._folder = folder
+        self._ended = False
+
+    async def _whole(self, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the chunks; raise `MultiPartException` if the closing boundary was not in them."""
+        async for chunk in chunks:
+            yield chunk
+        if not self._ended:
+            raise MultiPartException("its closing boundary is missing")
+
+    def on_end(self) -> None:
+        self._ended = True
 
     def on_headers_finished(self) -> None:
         super().on_headers_finished()
-        if (part := self._current_part.file) is not None:
+        part = self._current_part.file
+        if part is None and _EXTENDED_NAME.search(_QUOTED.sub(b"", self._current_part.content_disposition or b"")):
+            name = self._current_part.field_name
+            raise MultiPartException(f"the part {name!r} has filename* alone, which forms do not have; send filename")
+        if part is not None:
+            if part.content_type and not is_media_type(part.content_type):
+                name = self._current_part.field_name
+                raise MultiPartException(f"the Content-Type of the part {name!r} is not a media type")
             part.file.close()
             file: Any = NamedTemporaryFile(dir=self._folder, delete=False)  # noqa: SIM115
             part.file = self._files_to_close_on_error[-1] = file
@@ -47,10 +73,12 @@ async def read_form(
 ) -> AsyncIterator[FormData]:
     """Yield the request's form; the files at `path_of` its files exist during the block.
 
-    Raises `UnsupportedContentType`, `PayloadTooLarge` (counted as the body arrives), `BodyTimeout`, `ClientLeft` or
-    `MalformedBody`, which a text of more than `max_text_bytes` is, too.
+    Raises `UnsupportedContentType`, also for a charset other than UTF-8, `PayloadTooLarge` (counted as the body
+    arrives), `BodyTimeout`, `ClientLeft` or `MalformedBody`, which a text of more than `max_text_bytes` is, too.
     """
-    require_type(request.headers.get("content-type", ""), FORM)
+    given = request.headers.get("content-type", "")
+    require_type(given, FORM)
+    _require_utf8(given)
     with ExitStack() as held:
         folder = await asyncio.to_thread(held.enter_context, own_folder(settings.spool_dir / "uploads"))
         parser = _SpoolingParser(
@@ -65,6 +93,13 @@ async def read_form(
             yield form
         finally:
             await form.close()
+
+
+def _require_utf8(content_type: str) -> None:
+    """Raise `UnsupportedContentType` for a charset other than UTF-8, as Starlette's parser reads it."""
+    _, options = parse_options_header(content_type)
+    if options.get(b"charset", b"utf-8").lower() not in _CHARSETS:
+        raise UnsupportedContentType("the charset of the form is not supported; send UTF-8, or no charset")
 
 
 def path_of(file: UploadFile) -> Path:

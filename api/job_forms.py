@@ -28,11 +28,12 @@ from penstock.api.connection import while_connected
 from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
-from penstock.documents import fingerprint, is_small, parse_json, pointer, validated
+from penstock.documents import check_json, fingerprint, is_small, parse_json, pointer, validated
 from penstock.errors import InvalidRequest, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
 from penstock.jobs import JobKey
+from penstock.media_types import essence
 from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectStore
@@ -86,7 +87,7 @@ class JobForm:
 
 def is_form(request: Request) -> bool:
     """Return True for a request whose body is a form."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
+    return essence(request.headers.get("content-type", "")) == FORM
 
 
 def form_body(model: type[BaseModel]) -> dict[str, Any]:
@@ -185,6 +186,7 @@ def _sha256(part: UploadFile) -> str:
 
 def _job_form(document: dict[str, Any], files: Sequence[FormFile]) -> JobForm:
     sent = [[*file.place, file.listed, file.name, file.sha256] for file in files]
+    check_json({"input": _filled({}, files)})  # the fields are checked as JSON, the names of files here
     if "input" not in document and files:
         document = {**document, "input": {}}
     value = document.get("input")

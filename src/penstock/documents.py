@@ -86,7 +86,7 @@ def parse_json(data: bytes) -> Any:
     _check_structure(data)
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
-        _check(value)
+        check_json(value)
     except UnicodeDecodeError as error:
         raise MalformedBody("the body is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -97,10 +97,20 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
+def check_json(value: Any) -> None:
+    """Raise `MalformedBody` for a value that JSON cannot hold, or that is nested too deeply."""
+    depth, level = 0, _containers((), [value])
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
+        level = [part for path, item in level for part in _containers(path, item)]
+
+
 def require_json(value: Mapping[str, Any], *, of: str) -> None:
     """Raise `ValueError` for values that a JSON request cannot hold: TOML has nan, inf and dates."""
     try:
-        _check(dict(value))
+        check_json(dict(value))
     except MalformedBody as error:
         wrong = [f"{each.pointer.lstrip('/').replace('/', '.')} {each.detail}" for each in error.errors]
         raise ValueError(f"{'; '.join(wrong) or error.detail} ({of})") from error
@@ -279,15 +289,6 @@ def _tokens(data: bytes) -> int:
 
 def _opened(data: bytes) -> int:
     return data.count(b"{") + data.count(b"[")
-
-
-def _check(value: Any) -> None:
-    depth, level = 0, _containers((), [value])
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
-        level = [part for path, item in level for part in _containers(path, item)]
 
 
 def _containers(path: Path, item: list[Any] | dict[str, Any]) -> list[tuple[Path, list[Any] | dict[str, Any]]]:
