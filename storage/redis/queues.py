@@ -58,6 +58,23 @@ class Newer:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class OwnJobs:
+    """A tenant's jobs of one model in a queue."""
+
+    queued: int
+    running: int
+    #: Workers that hold one of them, or a part of one.
+    busy: int
+    #: Living workers of the queue.
+    workers: int
+
+
+def own_jobs(queue: str, tenant: str, model: str) -> Command[OwnJobs]:
+    """Return the numbers of a tenant's jobs of one model and of the queue's workers."""
+    return query("own_jobs", lambda reply: OwnJobs(*reply), queue=queue, tenant=tenant, model=model)
+
+
 def newer() -> Command[Newer]:
     """Return the waiting jobs that only a newer release can run, of the first `NEWER_LOOKS` of each queue."""
     return query("newer", lambda reply: Newer(*reply), version=RUNS, limit=NEWER_LOOKS)

@@ -306,6 +306,23 @@ async def test_whatever_is_wrong_with_a_key_is_answered_alike(world: World, rout
     assert (await world.ask(route, good)).status_code == ROUTES[route].status
 
 
+async def test_the_health_of_an_endpoint_shows_only_the_jobs_of_the_keys_tenant(world: World) -> None:
+    """`/v1/queues` shows those of all tenants, and needs the scope `monitor`."""
+    own, other = world.key(), {"Authorization": f"Bearer {world.key('other')}"}
+    for _ in range(3):
+        await world.service.http.post("/v1/jobs", json=ECHO, headers=other)
+    await world.service.claim()
+    reader = world.key(scopes=[Scope.READ])
+    health = (await world.ask(("GET", "/runpod/v2/{endpoint}/health"), reader)).json()
+    assert (health["jobs"]["inQueue"], health["jobs"]["inProgress"], health["workers"]["running"]) == (0, 0, 0)
+    assert (await world.ask(("GET", "/v1/queues/{name}"), reader)).status_code == 403
+    for _ in range(2):
+        await world.ask(("POST", "/v1/jobs"), own)
+    assert (await world.ask(("GET", "/runpod/v2/{endpoint}/health"), reader)).json()["jobs"]["inQueue"] == 2
+    jobs = (await world.service.http.get("/runpod/v2/echo/health", headers=other)).json()["jobs"]
+    assert (jobs["inQueue"], jobs["inProgress"]) == (2, 1)
+
+
 @pytest.mark.parametrize("scope", Scope)
 async def test_any_key_may_ask_for_its_own_scopes(world: World, scope: Scope) -> None:
     answer = await world.ask(("GET", "/v1/key"), world.key("other", scopes=[scope], name="mine"))

@@ -14,7 +14,7 @@ from penstock.errors import ExecutionTimeout
 from penstock.jobs import JobEvent, Status
 from penstock.models import CatalogueEntry
 from penstock.requests import DAY_S, Incoming, JobRequest, WebhookRequest
-from penstock.storage.redis.queues import QueueStats
+from penstock.storage.redis.queues import OwnJobs
 
 _STATES: Mapping[Status, str] = MappingProxyType(
     {
@@ -105,10 +105,13 @@ def pieces(view: JobView, events: Iterable[JobEvent], sent: int) -> tuple[list[d
     return [{"output": piece} for piece in found], unsent.sent_chars
 
 
-def health(stats: QueueStats) -> dict[str, Any]:
-    """Return a queue's state; its ended jobs are not counted."""
-    busy = min(stats.busy, stats.workers)
-    workers = {"idle": stats.workers - busy, "running": busy, "ready": stats.workers - busy}
+def health(own: OwnJobs) -> dict[str, Any]:
+    """Return a tenant's jobs of a model and the workers; ended jobs are not counted.
+
+    A worker counts as running where it holds a job of the tenant: those of other tenants are not shown.
+    """
+    busy = min(own.busy, own.workers)
+    workers = {"idle": own.workers - busy, "running": busy, "ready": own.workers - busy}
     none = dict.fromkeys(("initializing", "throttled", "unhealthy"), 0)
-    jobs = {"inQueue": stats.queued, "inProgress": stats.running}
+    jobs = {"inQueue": own.queued, "inProgress": own.running}
     return {"jobs": {"completed": 0, "failed": 0, "retried": 0, **jobs}, "workers": {**workers, **none}}

@@ -82,10 +82,10 @@ async def retry(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
 
 
 @router.get("/health")
-async def read_health(endpoint: str, api: Api, _: Tenant) -> dict[str, Any]:
-    """Return the jobs and workers of the model's queue."""
+async def read_health(endpoint: str, api: Api, tenant: Tenant) -> dict[str, Any]:
+    """Return the tenant's jobs of the model, and the workers of the model's queue."""
     entry = await _entry(api, endpoint)
-    return health(await api.jobs.run(queues.queue_stats(entry.queue)))
+    return health(await api.jobs.run(queues.own_jobs(entry.queue, tenant, entry.name)))
 
 
 @router.post("/purge-queue")

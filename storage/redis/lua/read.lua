@@ -128,6 +128,20 @@ function ops.room()
     redis.call('EXISTS', qkey(queue, 'pool')) }
 end
 
+-- queue tenant model -> {jobs of a tenant and model that wait, that run, workers that hold one of them, living workers}
+function ops.own_jobs()
+  local running, held, busy = 0, {}, 0
+  for _, id in ipairs(redis.call('SMEMBERS', tkey(args.tenant, 'running'))) do
+    local job = redis.call('HMGET', jobkey(args.tenant, id), 'queue', 'model', 'worker', 'parent')
+    if job[1] == args.queue and job[2] == args.model then
+      if (job[4] or '') == '' then running = running + 1 end
+      if job[3] and not held[job[3]] then held[job[3]], busy = true, busy + 1 end
+    end
+  end
+  return { redis.call('ZCARD', qkey(args.queue, 'lane:' .. args.model .. '/' .. args.tenant)), running, busy,
+    redis.call('ZCOUNT', qkey(args.queue, 'seen'), int(now_us()), '+inf') }
+end
+
 -- version limit -> {jobs, highest version} of waiting jobs above a format or in unknown states, of the first of each queue
 function ops.newer()
   local jobs, highest = 0, 0
