@@ -211,8 +211,13 @@ async def test_an_export_has_all_of_a_tenant_and_a_manifest_that_fits(
 
 @pytest.mark.parametrize("name", ["new/out", "new/out.tar.gz"])
 async def test_only_its_owner_may_read_an_export(both: Service, store: JobStore, tmp_path: Path, name: str) -> None:
-    export_tenant(store, both.objects, ERASED, tmp_path / name)
-    assert (tmp_path / name).stat().st_mode & 0o077 == 0
+    target = tmp_path / name
+    export_tenant(store, both.objects, ERASED, target)
+    modes = {".": target.stat().st_mode, **{str(path): path.stat().st_mode for path in target.rglob("*")}}
+    if target.is_file():
+        with tarfile.open(target) as tar:
+            modes |= {member.name: member.mode for member in tar.getmembers()}
+    assert [name for name, mode in modes.items() if mode & 0o077] == []
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar.gz"])

@@ -86,6 +86,8 @@ def _write(store: Runs, objects: ObjectStore, tenant: str, folder: Path) -> Expo
     rows = list(_digests(folder))
     manifest = {"version": 1, "tenant": tenant, "files": rows}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False))
+    for path in folder.rglob("*"):  # a copy of the folder, or an unpacked archive, stays its owner's
+        path.chmod(0o700 if path.is_dir() else 0o600)
     return Export(copied, len(own), len(keys), sum(row["bytes"] for row in rows))
 
 
