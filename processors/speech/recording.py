@@ -15,15 +15,14 @@ import numpy.typing as npt
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from penstock.errors import MediaTooLarge, MediaUnreadable
+from penstock.errors import MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import bounded
+from penstock.processors.limits import check_seconds
 from penstock.processors.media.containers import check_decoded, opened
 
 Samples = npt.NDArray[np.float32]  #: (samples,), from -1 to 1
 
-#: The longest recording, in seconds, for a model without `limits.max_seconds`.
-MAX_SECONDS = 12 * 3600
 _SUPPORTED = "WAV, FLAC, MP3, Ogg, M4A, MP4 or WebM"
 #: Plausible headers: sample rates and channels that decoders are given.
 _RATES_HZ = range(1_000, 768_001)
@@ -33,15 +32,14 @@ _CHANNELS = range(1, 65)
 def read_audio(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
     """Yield a recording's samples, mixed into one channel and resampled, in blocks of about a second at most.
 
-    Raises `MediaTooLarge` for more than `limits.max_seconds`, and `MediaUnreadable` for another format, a damaged file,
+    Raises `MediaTooLarge` past the limit (`check_seconds`), and `MediaUnreadable` for another format, a damaged file,
     a file without audio, and samples that are not finite.
     """
-    most, count = limits.max_seconds or MAX_SECONDS, 0
+    count = 0
     with opened(path, "recording", _SUPPORTED) as container:
         for block in _blocks(container, _stream(container), rate_hz):
             count += len(block)
-            if count > most * rate_hz:
-                raise MediaTooLarge(f"The recording is longer than {most:g} seconds, the limit of the model.")
+            check_seconds(count / rate_hz, limits, "recording")
             if not np.isfinite(block).all():
                 raise MediaUnreadable("The recording holds samples that are not finite numbers.")
             yield block

@@ -20,12 +20,11 @@ from av.video.stream import VideoStream
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import bounded
+from penstock.processors.limits import check_seconds
 from penstock.processors.media.containers import opened
 from penstock.processors.video.request import VideoRequest
 from penstock.processors.vision.image import MAX_PIXELS, ImageArray
 
-#: The longest video, in seconds, for a model without `limits.max_seconds`.
-MAX_SECONDS = 12 * 3600
 _SUPPORTED = "MP4, QuickTime, WebM, Matroska or AVI"
 
 
@@ -126,21 +125,23 @@ def open_video(path: Path, request: VideoRequest, limits: Limits) -> Video:
 
 def _ordered_times(path: Path, limits: Limits) -> Sequence[Fraction]:
     """Return the times of all frames in seconds, sorted. Raises `MediaTooLarge` or `MediaUnreadable`."""
-    times, most = sorted(_times(path, limits)), limits.max_seconds or MAX_SECONDS
+    times = sorted(_times(path, limits))
     if not times:
         raise MediaUnreadable("The video is empty: it holds no frames.")
-    if times[-1] - times[0] > most:
-        raise MediaTooLarge(f"The video is longer than {most:g} seconds, the limit of the model.")
     return times
 
 
 def _times(path: Path, limits: Limits) -> Iterator[Fraction]:
-    """Yield the times of all frames in the order of the file."""
+    """Yield the times of all frames in the order of the file; raise `MediaTooLarge` at the first one past the limit."""
+    ends: tuple[Fraction, ...] = ()
     with opened(path, "video", _SUPPORTED) as container:
         track = _track(container, limits)
         for packet in container.demux(track):
             if packet.pts is not None and packet.time_base is not None and not packet.is_discard:
-                yield packet.pts * packet.time_base
+                time = packet.pts * packet.time_base
+                ends = min((time, *ends)), max((time, *ends))
+                check_seconds(float(ends[1] - ends[0]), limits, "video")
+                yield time
 
 
 def _shape(path: Path, limits: Limits) -> tuple[int, int]:

@@ -106,7 +106,7 @@ class Limits(Record):
     max_pixels: int | None = Field(default=None, gt=0)
     #: Tiles of one scene.
     max_tiles: int | None = Field(default=None, gt=0)
-    #: Seconds of one recording or video.
+    #: Seconds of one recording or video. None = four hours.
     max_seconds: float | None = Field(default=None, gt=0)
     #: Items of one job: its media, or its texts.
     max_items: int | None = Field(default=None, gt=0)

@@ -19,6 +19,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from penstock.errors import InputError, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits, Model
+from penstock.processors.limits import MAX_SECONDS
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
 from penstock.processors.video.reading import open_video, read_chosen, read_timeline
@@ -235,6 +236,19 @@ def test_what_is_no_video_or_too_much_of_one_is_refused(video: Path, tmp_path: P
     for path, limits, error, words in refused:
         with pytest.raises(error, match=words):
             frames(path, limits=limits)
+
+
+def test_a_video_has_a_longest_length_in_every_model(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with open_video_writer(path, (48, 64), 1 / (MAX_SECONDS // 2)) as writer:
+        for _ in range(3):
+            writer.add(np.zeros((48, 64, 3), np.uint8))
+    frames(path, limits=Limits())
+    with open_video_writer(path, (48, 64), 1 / (MAX_SECONDS // 2 + 1)) as writer:
+        for _ in range(3):
+            writer.add(np.zeros((48, 64, 3), np.uint8))
+    with pytest.raises(MediaTooLarge, match=r"longer than 14400 seconds, .* without `limits\.max_seconds`"):
+        frames(path, limits=Limits())
 
 
 def test_a_video_whose_frames_are_damaged_fails_with_a_reason(video: Path, tmp_path: Path) -> None:

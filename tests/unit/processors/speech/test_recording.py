@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import WhisperFeatureExtractor
 
-from penstock.errors import MediaUnreadable
+from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
+from penstock.processors.limits import MAX_SECONDS
 from penstock.processors.speech.log_mel import LogMel
 from penstock.processors.speech.passages import Loudness, joined
 from penstock.processors.speech.recording import read_audio, sound_begin_s
@@ -44,6 +45,19 @@ def test_half_a_recording_is_no_shorter_recording(tmp_path: Path, name: str, cod
         match=r"The recording is cut off: its header declares 6\.0 s and the file holds about [23]\.\d s\.",
     ):
         read(path)
+
+
+def test_a_recording_has_a_longest_length_in_every_model(tmp_path: Path) -> None:
+    path, rate_hz, part = tmp_path / "a.mkv", 1000, np.zeros((1, 600_000), np.uint8)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_u8", rate=rate_hz, layout="mono")
+        for number in range(MAX_SECONDS * rate_hz // part.shape[1] + 1):  # packets of ten minutes
+            frame = av.AudioFrame.from_ndarray(part, format="u8", layout="mono")
+            frame.rate, frame.pts = rate_hz, number * part.shape[1]
+            container.mux(stream.encode(frame))
+    with pytest.raises(MediaTooLarge, match=r"longer than 14400 seconds, .* without `limits\.max_seconds`"):
+        sum(map(len, read_audio(path, Limits(), rate_hz)))
+    assert sum(map(len, read_audio(path, Limits(max_seconds=2 * MAX_SECONDS), rate_hz))) == 15_000 * rate_hz
 
 
 def test_a_header_that_is_a_little_wrong_is_nothing(tmp_path: Path) -> None:
