@@ -16,10 +16,11 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from penstock.config import Settings
-from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError, RedisUnavailable
+from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError, RedisFull, RedisUnavailable
 from penstock.redis_address import connect, without_credentials
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis.scripts import translated
+from penstock.storage.redis.identity import writable
+from penstock.storage.redis.scripts import JobStore, redis_errors, translated
 from penstock.storage.spool import is_full, write_probe
 
 #: Oldest version with flags of scripts and an AOF of several files, which Penstock needs.
@@ -33,6 +34,8 @@ _RETRY_EVERY_S = 0.2
 _LOADED_EVERY_S = 1.0
 #: Free bytes of a disk below which a check is doubtful.
 LITTLE_BYTES = 10**9
+#: Used share of a server's memory above which a check is doubtful.
+FULL_SHARE = 0.9
 
 log = structlog.get_logger(__name__)
 
@@ -147,6 +150,24 @@ def inspect_redis_access(url: str) -> Finding:
         raise translated(error) from error
     detail = "it answers without a password: whoever reaches its port reads and changes every tenant's jobs"
     return Finding(name, ok=False, detail=detail, remedy=remedy)
+
+
+def inspect_redis_room(url: str) -> Finding:
+    """Check if a server accepts writes, and report its memory. Errors as of `inspect_redis`."""
+    name, remedy = "redis room", "submissions are refused and workers claim nothing until it accepts writes"
+    store = JobStore.open(url, timeout_s=5, tries=1)
+    try:
+        with redis_errors():
+            memory: Any = store.client.info("memory")
+        store.run(writable())
+    except RedisFull as error:
+        return Finding(name, ok=False, detail=error.detail, remedy=remedy)
+    finally:
+        store.close()
+    used, limit = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0))
+    detail = f"{used / 1e6:.0f} MB used, " + (f"{limit / 1e6:.0f} MB allowed" if limit else "no limit (maxmemory 0)")
+    little = bool(limit) and used > limit * FULL_SHARE
+    return Finding(name, ok=True, detail=detail, remedy="raise maxmemory: a full Redis accepts no job", doubtful=little)
 
 
 def require_durable_redis(settings: Settings, *, patience_s: float = PATIENCE_S) -> None:

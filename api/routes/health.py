@@ -9,9 +9,9 @@ from fastapi import APIRouter
 from penstock.api.errors import problems
 from penstock.api.schemas.jobs import ReadyView
 from penstock.api.services import Api
-from penstock.errors import NotReady, ObjectStoreFull, OutOfSpace, PenstockError
+from penstock.errors import NotReady, ObjectStoreFull, OutOfSpace, PenstockError, RedisFull
 from penstock.reports import Issue
-from penstock.storage.redis.identity import Identity, identity
+from penstock.storage.redis.identity import Identity, identity, writable
 from penstock.storage.spool import require_writable
 
 #: Time limit of a check in seconds.
@@ -30,7 +30,7 @@ async def livez() -> dict[str, str]:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses=problems(503))
 async def readyz(api: Api) -> ReadyView:
-    """Return 200 when the job store and the object store answer and the disks can be written, else 503 with the checks.
+    """Return 200 when both stores answer and the job store and the disks accept writes, else 503 with the checks.
 
     An object store in a folder and the scratch folder are checked by writing; a bucket only has to answer.
     """
@@ -43,9 +43,14 @@ async def readyz(api: Api) -> ReadyView:
 
 async def _job_store(api: Api) -> Identity | Issue:
     try:
-        return await asyncio.wait_for(api.jobs.run(identity()), CHECK_TIMEOUT_S)
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            found = await api.jobs.run(identity())
+            await api.jobs.run(writable())
+    except RedisFull as error:
+        return Issue("/job_store", error.detail)
     except (PenstockError, TimeoutError):
         return Issue("/job_store", "does not answer")
+    return found
 
 
 async def _object_store(api: Api) -> Issue | None:

@@ -55,6 +55,7 @@ def celery_settings(redis_url: str, *, visibility_timeout_s: int) -> dict[str, A
         "worker_hijack_root_logger": False,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        "broker_channel_error_retry": True,
         "broker_transport_options": {
             "visibility_timeout": visibility_timeout_s,
             "socket_timeout": 10,

@@ -1,4 +1,4 @@
-"""The identity of a job store and its keeper. A command, as in `records.py`."""
+"""The identity of a job store and its keeper, and if it accepts writes. Commands, as in `records.py`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ class Identity:
 def identity() -> Command[Identity]:
     """Return the identity of the job store: two addresses with the same id lead to one store."""
     return query("identity", lambda reply: Identity(*reply))
+
+
+def writable() -> Command[str]:
+    """Check that the job store accepts writes; `RedisFull` while it has no memory or disk for them."""
+    return Command("writable", {}, str)

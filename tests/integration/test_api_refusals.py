@@ -328,6 +328,20 @@ async def test_health_says_what_does_not_answer(tmp_path: Path) -> None:
         own.kill()
 
 
+async def test_health_says_that_the_job_store_is_full(tmp_path: Path) -> None:
+    own = start_valkey(tmp_path / "valkey")
+    try:
+        async with serving(own.url, tmp_path / "data") as service:
+            await service.jobs.client.config_set("maxmemory", 1)
+            problem = assert_problem(await service.http.get("/readyz"), 503, "not_ready")
+            assert [issue["pointer"] for issue in problem["errors"]] == ["/job_store"]
+            assert "raise its maxmemory" in problem["errors"][0]["detail"]
+            await service.jobs.client.config_set("maxmemory", 0)
+            assert (await service.http.get("/readyz")).status_code == 200
+    finally:
+        own.kill()
+
+
 async def test_an_object_store_that_is_gone_is_seen(service: Service, tmp_path: Path) -> None:
     (tmp_path / "objects").write_text("a file where the folder should be")
     problem = assert_problem(await service.http.get("/readyz"), 503, "not_ready")

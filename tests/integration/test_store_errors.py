@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from penstock.errors import JobStoreError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
-from penstock.storage.checks import inspect_redis
+from penstock.storage.checks import inspect_redis, inspect_redis_room
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore, JobStore
 from penstock.storage.redis.scripts import place, source
@@ -111,6 +111,18 @@ def test_a_full_server_is_asked_again_and_the_operator_reads_what_to_do(own: Val
     error = error_of(own.url)
     assert (type(error), error.retryable, error.retry_after_s) == (RedisFull, True, 2)
     assert "maxmemory" in error.detail
+    found = inspect_redis_room(own.url)
+    assert (found.name, found.ok, found.detail) == ("redis room", False, error.detail)
+
+
+def test_the_room_of_a_server_is_told_before_it_is_full(own: ValkeyProcess, at: Redis) -> None:
+    assert (found := inspect_redis_room(own.url)).ok
+    assert found.detail.endswith("no limit (maxmemory 0)")
+    at.config_set("maxmemory", "1gb")
+    assert not inspect_redis_room(own.url).doubtful
+    at.config_set("maxmemory", int(at.info("memory")["used_memory"] * 1.08))
+    assert (found := inspect_redis_room(own.url)).ok
+    assert found.doubtful
 
 
 def test_a_user_without_a_permission_is_refused_and_reads_what_to_do(own: ValkeyProcess, at: Redis) -> None:

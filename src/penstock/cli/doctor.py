@@ -25,6 +25,7 @@ from penstock.storage.checks import (
     inspect_object_store,
     inspect_redis,
     inspect_redis_access,
+    inspect_redis_room,
     vouched,
 )
 from penstock.storage.journal.stored_models import EMPTY, StoredCatalogue, merged, read_stored
@@ -108,6 +109,7 @@ def _redis(settings: Settings, address: str | None) -> Iterator[Finding]:
         return
     try:
         yield from vouched(inspect_redis(address, patience_s=1), settings)
+        yield inspect_redis_room(address)
         if settings.with_keys:
             yield inspect_redis_access(address)
     except PenstockError as error:
