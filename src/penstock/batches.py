@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from penstock.formats import OWN, carrying, known, unknown
+from penstock.formats import BESIDE, OWN, beside, carrying, inside, known, unknown
 from penstock.jobs import Artifact, JobKey, State, TenantKey
 from penstock.reports import ErrorReport
 
@@ -103,7 +103,7 @@ class BatchManifest:
     traceparent: str | None = None
     idempotency_key: str | None = None
     #: Address that is told the end of the batch.
-    webhook: str | None = None
+    webhook: str | None = field(default=None, metadata=BESIDE)
     #: Oldest format that can run the batch, and the fields of newer formats, which are carried unchanged (`formats`).
     version: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -114,14 +114,19 @@ class BatchManifest:
         return self.created_us / 1e6 + self.ttl_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as JSON-ready data."""
-        return carrying(self.extra, self._own())
+        """Return the manifest as JSON-ready data, without the fields of `more`."""
+        return carrying(self.extra, inside(BatchManifest, self._own()))
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """The fields that are stored beside the manifest, as JSON-ready data."""
+        return beside(BatchManifest, self._own())
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, version: int = 1) -> BatchManifest:
-        """Restore a manifest from the output of `to_json`, maybe of a newer release."""
+    def from_json(cls, data: Mapping[str, Any], more: Mapping[str, Any], *, version: int = 1) -> BatchManifest:
+        """Restore a manifest from the output of `to_json` and `more`, maybe of a newer release."""
         key = BatchKey(data["key"]["tenant"], data["key"]["id"])
-        found = cls(**{**known(cls, data), "key": key}, version=version)
+        found = cls(**{**known(cls, {**data, **more}), "key": key}, version=version)
         return replace(found, extra=unknown(data, found._own()))
 
     def _own(self) -> dict[str, Any]:

@@ -8,13 +8,16 @@ Every document in Redis and in the object store has a `version`: the oldest form
 - refuses anything above `READS` by name (`RecordTooNew`) and changes nothing of it.
 
 So a new field that an older process may ignore leaves the version alone; one that a process must understand raises the
-version, one release after it is read. `lua/common.lua` repeats the numbers for the scripts. Nothing here does I/O.
+version, one release after it is read. The release before rejects unknown fields of some documents: a new field of such
+a document is marked `BESIDE` and stored beside it. `lua/common.lua` repeats the numbers for the scripts. Nothing here
+does I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 #: Format of the documents that this release writes.
@@ -25,6 +28,9 @@ RUNS = 1
 READS = 2
 #: Attribute with the unknown part of a document, and with its version: no document has fields of these names.
 OWN = frozenset({"extra", "version"})
+
+#: Metadata of a dataclass field that is stored beside its document, because the release before rejects it inside.
+BESIDE = MappingProxyType({"beside": True})
 
 
 def version_of(document: Mapping[str, Any]) -> int:
@@ -40,6 +46,20 @@ def is_readable(version: int) -> bool:
 def known(cls: Any, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a document that a dataclass has."""
     return {each.name: document[each.name] for each in fields(cls) if each.name in document and each.name not in OWN}
+
+
+def inside(cls: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document without the fields that are stored beside it."""
+    return {name: value for name, value in document.items() if name not in _beside(cls)}
+
+
+def beside(cls: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a document that are stored beside it and have a value."""
+    return {name: document[name] for name in _beside(cls) if document.get(name) is not None}
+
+
+def _beside(cls: Any) -> list[str]:
+    return [each.name for each in fields(cls) if "beside" in each.metadata]
 
 
 def unknown(document: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def request_of(object_key: str) -> BatchKey | None:
 def put_manifest(objects: ObjectStore, manifest: BatchManifest) -> BatchManifest:
     """Store a batch's manifest unless one is stored, and return the stored one."""
     name = _name(manifest.key, "request")
-    if _put_once(objects, name, {"version": manifest.version, "manifest": manifest.to_json()}):
+    more = {"more": manifest.more} if manifest.more else {}
+    if _put_once(objects, name, {"version": manifest.version, "manifest": manifest.to_json(), **more}):
         return manifest
     return _manifest(_get(objects, name))
 
@@ -111,7 +112,7 @@ def delete_objects(objects: ObjectStore, key: BatchKey) -> None:
 
 
 def _manifest(found: Mapping[str, Any]) -> BatchManifest:
-    return BatchManifest.from_json(found["manifest"], version=version_of(found))
+    return BatchManifest.from_json(found["manifest"], found.get("more", {}), version=version_of(found))
 
 
 def _name(key: BatchKey, what: str) -> str:

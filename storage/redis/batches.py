@@ -51,7 +51,7 @@ def open_batch(
     batch: dict[str, Arg] = {
         "manifest": dump(manifest.to_json()), "created_us": manifest.created_us, "reserved": int(reserved),
         "retention_us": us(manifest.retention_s), **asdict(cursor), "cancel": int(cancel), "closed": 0,
-        "version": manifest.version,
+        "version": manifest.version, "more": dump(manifest.more) if manifest.more else None,
     }  # fmt: skip
     args = {**_names(manifest.key), "created_us": manifest.created_us, "fields": batch}
     return Command("batch_open", args, _batch)
@@ -155,7 +155,9 @@ def _view(reply: Sequence[Any]) -> Batch:
     if not is_readable(version):
         raise too_new("the batch", version)
     return Batch(
-        manifest=BatchManifest.from_json(json.loads(record["manifest"]), version=version),
+        manifest=BatchManifest.from_json(
+            json.loads(record["manifest"]), json.loads(record.get("more", "{}")), version=version
+        ),
         cursor=Cursor(*(int(record[name]) for name in ("line", "offset", "requests", "invalid"))),
         states=_states(states),
         cancel_requested=record["cancel"] == "1",

@@ -38,7 +38,8 @@ def publish(
             "name": e.name,
             "queue": e.queue,
             "rank": rank(e),
-            "entry": e.model_dump_json(exclude={"note"} if e.note is None else None),
+            "entry": e.model_dump_json(exclude={"note"}),  # the release before rejects it
+            "note": e.note,
         }
         for e in entries
     ]
@@ -106,11 +107,12 @@ def _catalogue(flat: list[Any]) -> dict[str, CatalogueEntry]:
 
 
 def _known(flat: list[Any]) -> Known:
-    rows = list(zip(flat[::3], flat[1::3], map(int, flat[2::3]), strict=True))
-    found = ((name, _entry(name, text), state == _READY) for name, text, state in rows)
-    entries = {name: entry.model_copy(update={"ready": ready}) for name, entry, ready in found if entry is not None}
-    living = frozenset(name for name, _, state in rows if state >= _LIVING and name in entries)
-    return Known(entries, living, frozenset(name for name, _, state in rows if state == _UNCHECKED and name in living))
+    rows = list(zip(flat[::4], flat[1::4], map(int, flat[2::4]), flat[3::4], strict=True))
+    found = ((name, _entry(name, text), {"ready": state == _READY, "note": note}) for name, text, state, note in rows)
+    entries = {name: entry.model_copy(update=now) for name, entry, now in found if entry is not None}
+    living = frozenset(name for name, _, state, _ in rows if state >= _LIVING and name in entries)
+    unchecked = frozenset(name for name, _, state, _ in rows if state == _UNCHECKED and name in living)
+    return Known(entries, living, unchecked)
 
 
 @lru_cache(maxsize=1000)

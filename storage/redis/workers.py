@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.formats import known
+from penstock.formats import BESIDE, beside, inside, known
 from penstock.storage.redis.fields import dump, us
 from penstock.storage.redis.scripts import Command
 
@@ -39,7 +39,7 @@ class WorkerState:
     draining: bool
     models: tuple[ServedModel, ...]
     #: Share of about the last minute in which the device computed; None from a release that does not report it.
-    device_busy: float | None = None
+    device_busy: float | None = field(default=None, metadata=BESIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ class LiveWorker:
 
 def report(worker: str, state: WorkerState, *, alive_s: float) -> Command[str]:
     """Store the state of a worker, for `alive_s`."""
-    return Command("worker_state", {"worker": worker, "about": dump(asdict(state)), "alive_us": us(alive_s)}, str)
+    row = asdict(state)
+    about, more = dump(inside(WorkerState, row)), dump(beside(WorkerState, row))
+    return Command("worker_state", {"worker": worker, "about": about, "more": more, "alive_us": us(alive_s)}, str)
 
 
 def living() -> Command[tuple[LiveWorker, ...]]:
@@ -62,7 +64,10 @@ def living() -> Command[tuple[LiveWorker, ...]]:
 
 
 def _living(rows: list[Any]) -> tuple[LiveWorker, ...]:
-    found = [LiveWorker(worker, int(running), _state(json.loads(about))) for about, running, worker in rows]
+    found = [
+        LiveWorker(worker, int(running), _state({**json.loads(about), **json.loads(more or "{}")}))
+        for about, running, worker, more in rows
+    ]
     return tuple(sorted(found, key=lambda live: (live.state.started_s, live.id)))
 
 

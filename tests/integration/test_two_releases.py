@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from lzma import decompress
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import pytest
 from redis import Redis
 
@@ -37,6 +39,8 @@ OLD, NEW = "old", "new"
 PATIENCE_S = 150.0
 #: Answers of an API may take longer here than promised, since up to six processes share two cores with the tests.
 ANSWER_S = 15.0
+#: What people and programs look at while a service is upgraded.
+SHOWN = ("/metrics", "/v1/workers", "/v1/queues", "/v1/models", "/v1/jobs")
 
 
 class Mixed(Fleet):
@@ -95,10 +99,32 @@ def test_the_kept_release_is_the_one_that_runs(site: Path) -> None:
     assert [path.startswith(str(site)) for path in done.stdout.split()] == [True, True]
 
 
+@pytest.mark.parametrize(("writer", "reader"), [(OLD, NEW), (NEW, OLD)])
+def test_all_readers_of_a_release_read_all_records_of_the_other(
+    tmp_path: Path, site: Path, writer: str, reader: str
+) -> None:
+    def done_by(release: str, deed: str) -> str:
+        path = {OLD: f"{site}:{ROOT}", NEW: f"{ROOT / 'src'}:{ROOT}"}[release]
+        command = [sys.executable, "-m", "tests.releases.records", deed]
+        return subprocess.run(
+            command, env={**environment, "PYTHONPATH": path}, check=True, capture_output=True, text=True
+        ).stdout
+
+    with _valkey(tmp_path) as valkey:
+        names = {"DATA": str(tmp_path), "REDIS_URL": valkey.url, "SECRET": "s", "ACCESS": "open"}
+        environment = {**os.environ, **{f"PENSTOCK_{name}": value for name, value in names.items()}}
+        done_by(writer, "write")
+        failed = json.loads(done_by(reader, "read").splitlines()[-1])
+    assert failed == {}, json.dumps(failed, indent=2)
+
+
 @pytest.mark.breadth
 @pytest.mark.parametrize(
     ("roles", "loss"),
     [
+        ({"api": NEW, "worker1": OLD, "keeper1": OLD}, False),
+        ({"api": OLD, "worker1": NEW, "keeper1": OLD}, False),
+        ({"api": OLD, "worker1": OLD, "keeper1": NEW}, False),
         ({"api": OLD, "worker1": NEW, "keeper1": NEW}, False),
         ({"api": NEW, "worker1": OLD, "keeper1": NEW}, False),
         ({"api": NEW, "worker1": NEW, "keeper1": OLD}, True),
@@ -107,7 +133,7 @@ def test_the_kept_release_is_the_one_that_runs(site: Path) -> None:
             True,
         ),
     ],
-    ids=["old-api", "old-worker", "old-keeper", "both-of-each"],
+    ids=["api-first", "worker-first", "keeper-first", "old-api", "old-worker", "old-keeper", "both-of-each"],
 )
 def test_no_job_is_lost_doubled_or_changed_between_two_releases(
     tmp_path: Path, site: Path, roles: Mapping[str, str], loss: bool, record_property: Any
@@ -168,6 +194,10 @@ def _run(arena: Arena, fleet: Mixed, *, loss: bool) -> None:
     for url in fleet.urls:
         assert watch_until_over(url, history, until=until, over=told), "some jobs were never over"
     _wait_for_comparison(arena)
+    for url in fleet.urls:
+        arena.until(lambda url=url: httpx.get(f"{url}/v1/workers").json()["items"], within_s=60)
+        shown = {path: httpx.get(f"{url}{path}").status_code for path in SHOWN}
+        assert set(shown.values()) == {200}, (url, shown)
 
 
 def _wait_for_comparison(arena: Arena) -> None:

@@ -78,9 +78,16 @@ def test_how_a_batch_ends_follows_from_what_its_lines_came_to(
 
 
 def test_manifest_and_end_come_back_as_they_were_stored() -> None:
-    assert BatchManifest.from_json(MANIFEST.to_json()) == MANIFEST
+    assert BatchManifest.from_json(MANIFEST.to_json(), MANIFEST.more) == MANIFEST
     end = BatchEnd(BatchStatus.EXPIRED, Counts(2, expired=2), 5.5)
     assert BatchEnd.from_json(end.to_json()) == end
+
+
+def test_the_webhook_of_a_batch_is_stored_beside_the_manifest() -> None:
+    told = replace(MANIFEST, webhook="https://a.test/")
+    assert told.to_json() == MANIFEST.to_json()
+    assert "webhook" not in told.to_json()
+    assert BatchManifest.from_json(told.to_json(), told.more) == told
 
 
 def test_a_line_becomes_one_job_whoever_asks() -> None:

@@ -13,7 +13,8 @@
 -- penstock:tenant:T:running            set     ids of leased jobs (the tenant's running cap)
 -- penstock:tenant:T:batches            zset    batch id by creation time (listing)
 -- penstock:tenant:T:batch:ID           hash    a batch: manifest end (JSON) created_us retention_us completed_us line offset
---                                              requests invalid cancel reserved closed deleted revision
+--                                              requests invalid cancel reserved closed deleted revision, and
+--                                              more (JSON): fields of the manifest that older releases reject in it
 -- penstock:tenant:T:batch:ID:counts    hash    state -> number of members in this state
 -- penstock:tenant:T:batch:ID:jobs      zset    members by creation time; :live is the set of members that are not terminal
 -- penstock:tenant:T:batchgone:ID       string  a purged batch (410), expires
@@ -48,11 +49,14 @@
 -- penstock:catalogue                   hash    model -> its entry (JSON), the best that a living worker publishes;
 --                                              penstock:catalogue:ranks: RANK SERVED QUEUE without spaces (publish.lua);
 --                                              penstock:catalogue:left: model that no worker serves any more -> since when;
---                                              penstock:catalogue:living hash: model -> best rank of a living worker
+--                                              penstock:catalogue:living hash: model -> best rank of a living worker;
+--                                              penstock:catalogue:notes hash: model -> its entry's note, which older
+--                                              releases reject in the entry
 -- penstock:publishers                  zset    worker by the end of the validity of its entries; penstock:published:WORKER
---                                              hash: queues, checked, rank:MODEL, entry:MODEL
+--                                              hash: queues, checked, rank:MODEL, entry:MODEL, note:MODEL
 -- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the
---                                              end of its validity
+--                                              end of its validity; penstock:workers:more:WORKER string: fields that
+--                                              older releases reject in the state (JSON), expires
 -- penstock:workers:starts              string  number of reservations of starts so far (start_workers.lua)
 -- penstock:reserved                    zset    T/ID of reservations (jobs without a manifest) by their time
 -- penstock:tidied                      string  leftovers of the object store were deleted, expires

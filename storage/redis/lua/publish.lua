@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- worker alive_us queues checked(bool) entries {{name, queue, rank, entry(JSON)}...} -> ok
+-- worker alive_us queues checked(bool) entries {{name, queue, rank, entry(JSON), note(optional)}...} -> ok
 -- Publishes all models of a worker, for `alive_us`. The catalogue holds the best entry of each model that a living worker
 -- publishes (rank: 4 ready, 3 usable, 2 has a problem, 1 not checked yet). A model that no living worker publishes stays
 -- until a worker of its queue has checked all of its models; a model that was published by a worker of other queues stays
@@ -16,6 +16,7 @@ for _, queue in ipairs(args.queues) do serves[queue] = true end
 for _, row in ipairs(args.entries) do
   published['rank:' .. row.name] = row.rank .. (serves[row.queue] and '1' or '0') .. row.queue
   published['entry:' .. row.name] = row.entry
+  published['note:' .. row.name] = row.note
 end
 redis.call('DEL', mine)
 redis.call('HSET', mine, unpack(flatten(published)))
@@ -27,7 +28,7 @@ for _, living in ipairs(redis.call('ZRANGE', publishers, 0, -1)) do
   for field, ranking in pairs(ranks) do
     local name = string.match(field, '^rank:(.*)$')
     if name and (not found[name] or ranking > found[name].ranking) then
-      found[name] = { ranking = ranking, entry = ranks['entry:' .. name] }
+      found[name] = { ranking = ranking, entry = ranks['entry:' .. name], note = ranks['note:' .. name] }
     end
   end
   if ranks.checked == '1' then
@@ -39,7 +40,7 @@ end
 local old, problems = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
 for name in pairs(old) do problems[name] = problem_of(name) end
 for name in pairs(found) do problems[name] = problem_of(name) end
-local living = P .. 'catalogue:living'
+local living, notes = P .. 'catalogue:living', P .. 'catalogue:notes'
 redis.call('DEL', living)
 for name, best in pairs(found) do
   redis.call('HSET', living, name, string.sub(best.ranking, 1, 1))
@@ -50,6 +51,7 @@ for name, best in pairs(found) do
   else
     redis.call('HSET', P .. 'catalogue', name, best.entry)
     redis.call('HSET', P .. 'catalogue:ranks', name, best.ranking)
+    if best.note then redis.call('HSET', notes, name, best.note) else redis.call('HDEL', notes, name) end
   end
 end
 redis.call('PEXPIRE', living, math.ceil(args.alive_us / 1000))  -- so that it does not outlive the last one that writes it
@@ -59,6 +61,7 @@ for _, name in ipairs(redis.call('HKEYS', P .. 'catalogue')) do
     if checked[string.sub(before, 3)] or (any and string.sub(before, 2, 2) == '0') then
       redis.call('HDEL', P .. 'catalogue', name)
       redis.call('HDEL', P .. 'catalogue:ranks', name)
+      redis.call('HDEL', notes, name)
       redis.call('HSET', P .. 'catalogue:left', name, int(now))
     elseif string.sub(before, 1, 1) == '4' then
       redis.call('HSET', P .. 'catalogue:ranks', name, '3' .. string.sub(before, 2))

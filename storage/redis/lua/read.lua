@@ -157,8 +157,8 @@ function ops.newer()
   return { jobs, highest }
 end
 
--- -> {name, entry(JSON), state, ...}: 3 published by living workers none of which has checked it, 2 ready, 1 published by
--- a living worker that has checked it, 0 published by none. Without
+-- -> {name, entry(JSON), state, note or false, ...}: 3 published by living workers none of which has checked it, 2 ready,
+-- 1 published by a living worker that has checked it, 0 published by none. Without
 -- penstock:catalogue:living, which older releases do not write, every model of a living worker's catalogue counts as living.
 function ops.catalogue()
   local ranks, all = table_of(redis.call('HGETALL', P .. 'catalogue:ranks')), {}
@@ -175,7 +175,9 @@ function ops.catalogue()
     elseif any and (living[name] or not is_listed) then
       state = 1
     end
-    all[#all + 1], all[#all + 2], all[#all + 3] = name, flat[i + 1], state
+    -- An older worker that publishes the model ready leaves the note of an earlier one.
+    local note = state ~= 2 and redis.call('HGET', P .. 'catalogue:notes', name)
+    for _, each in ipairs({ name, flat[i + 1], state, note }) do all[#all + 1] = each end
   end
   return all
 end
