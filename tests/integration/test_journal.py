@@ -141,6 +141,13 @@ def claim(desk: Journal, *, lease_s: float = 30) -> list[Claim]:
     return list(desk.store.run(command))
 
 
+def claim_as_older(desk: Journal) -> list[Claim]:
+    """Claim as a worker of an older release, which does not look at the ends that are due."""
+    assert isinstance(desk.store, JobStore)
+    desk.store.client.delete("penstock:expiring")
+    return claim(desk)
+
+
 def read(desk: Journal) -> Job:
     return desk.store.run(records.read(KEY))
 
@@ -166,11 +173,38 @@ def crash_points(desk: Journal, flow: Callable[[], Flow[Any]], prepare: Callable
             return
 
 
-def test_a_claim_after_the_proposed_end_leaves_no_trace_in_the_record(desk: Journal) -> None:
+@pytest.mark.parametrize("end", [journal.cancel, journal.expire, None], ids=["cancel", "expire", "ttl"])
+def test_a_job_whose_end_is_proposed_is_not_claimed_before_it_is_stored(
+    desk: Journal, end: Callable[[JobKey], Flow[Job]] | None
+) -> None:
+    submit(desk, **({} if end else {"queue_ttl_s": 0.0}))
+    shown = []
+
+    def look() -> None:
+        assert claim(desk) == []
+        shown.append(read(desk))
+
+    interrupted = Interrupted(desk, 1, look)
+    job = interrupted.run(end(KEY)) if end else (interrupted.run(journal.sweep()), read(desk))[1]
+    assert [(each.state, each.attempt) for each in shown] == [(State.QUEUED, 0)]
+    assert (job.status.terminal, job.attempt, job.started_s) == (True, 0, None)
+    assert "job.started" not in {event.type for event in desk.store.run(records.events(KEY))}
+
+
+@pytest.mark.parametrize("end", [records.cancel, records.expire])
+def test_a_proposed_end_that_nobody_stores_is_proposed_again(desk: Journal, end: Callable[[JobKey], Any]) -> None:
+    submit(desk)
+    assert desk.store.run(end(KEY)).proposal is not None  # and its process dies
+    assert claim(desk) == []
+    desk.run(journal.sweep())
+    assert read(desk).status.value == {records.cancel: "canceled", records.expire: "expired"}[end]
+
+
+def test_a_claim_of_an_older_release_after_the_proposed_end_leaves_no_trace_in_the_record(desk: Journal) -> None:
     submit(desk)
     proposal = desk.store.run(records.cancel(KEY)).proposal
     assert proposal is not None
-    [held] = claim(desk)  # before the outcome is stored
+    [held] = claim_as_older(desk)  # before the outcome is stored
     stored = manifests.put_outcome(desk.objects, KEY, proposal)
     desk.store.run(records.commit(KEY, stored.text))
     before = read(desk)
@@ -362,10 +396,10 @@ class TestEnds:
         assert job.status is Status.CANCELING
         assert desk.run(journal.release(held)).answer == "ok"
 
-    def test_a_cancel_that_was_proposed_reaches_a_worker_that_was_faster(self, desk: Journal) -> None:
+    def test_a_cancel_that_was_proposed_reaches_a_worker_of_an_older_release(self, desk: Journal) -> None:
         submit(desk)
         assert desk.store.run(records.cancel(KEY)).proposal
-        [held] = claim(desk)
+        [held] = claim_as_older(desk)
         assert desk.store.run(records.heartbeat(held, Phase.INFERRING, Progress())) == "cancel"
 
     def test_of_a_cancel_and_an_expiry_one_wins(self, desk: Journal) -> None:

@@ -6,7 +6,7 @@
 -- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
 -- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
 -- workers skip the job. A job with a record of a format above `version`, or in a state that
--- is not known here, is skipped.
+-- is not known here, is skipped, and so is one whose end was requested or whose time in the queue is over.
 local queue, n, lease, cap = args.queue, tonumber(args.n), tonumber(args.lease_us), tonumber(args.max_tenant_running)
 local memo = P .. 'claim:' .. args.slot .. ':' .. args.nonce
 local again = redis.call('GET', memo)
@@ -29,6 +29,8 @@ local function take(tenant, id)
     end_part(job, 'canceled', {}, now)
     return nil
   end
+  -- The end of such a job is due, and its outcome may be stored already, without this attempt: `sweep` ends it.
+  if tonumber(redis.call('ZSCORE', P .. 'expiring', job.name) or '+inf') <= now then return nil end
   local fence, given_back = int(math.max(tonumber(job.fence) + 1, now)), job.given_back == '1'
   dequeue(job)
   redis.call('ZREM', P .. 'expiring', job.name)

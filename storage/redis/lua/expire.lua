@@ -6,6 +6,7 @@ if not job then return missing end
 if has_ended(job) or tonumber(job.version or '1') > READS then return { flatten(job), false } end
 if WAITING[job.state] and not (has_parts(job) and end_parts(job, now_us()) > 0) then
   local proposal = finish(job, 'expired', { error = args.error }, now_us())
+  if proposal then redis.call('ZADD', P .. 'expiring', '0', job.name) end
   return { flatten(job), proposal or false }
 end
 if job.cancel ~= '1' then
