@@ -159,7 +159,10 @@ async def list_jobs(
 
 @router.post("/{job_id}/cancel", responses=problems(404, 410) | {202: {"model": JobView}})
 async def cancel_job(key: Key, response: Response, api: Api) -> JobView:
-    """Cancel a job: 200 when it is over, 202 while its worker is being notified. Safe to repeat."""
+    """Cancel a job: 200 when it is over, 202 while its worker is being notified. Safe to repeat.
+
+    After a 202 the job ends as canceled, unless its outcome was already stored.
+    """
     job = await api.journal.run(journal.cancel(key))
     response.status_code = 200 if job.status.terminal else 202
     return api.view(job)

@@ -371,8 +371,8 @@ def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow
         commit, shown = records.commit_end(claim.key, stored.text), stored.shows(claim)
         yield Last(commit) if shown else commit
         return Ended("ok", shown)
-    if reply.value == "ok":
-        return Ended("ok", succeeded)
+    if reply.value in ("ok", "canceled"):
+        return Ended("ok", succeeded and reply.value == "ok")
     # An earlier try of this attempt may have stored the outcome, whichever process committed it.
     shown = yield from shows_artifacts(claim)
     return Ended(reply.value, shown or (succeeded and reply.value == "already"))

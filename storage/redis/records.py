@@ -374,7 +374,10 @@ def show_preview(claim: Claim, name: str, media_type: str, image: bytes) -> Comm
 
 
 def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
-    """End an attempt; the reply is `ok`, `already` (the attempt had ended) or `fenced` (the attempt lost the job)."""
+    """End an attempt; the reply is `ok`, `already` (the attempt had ended) or `fenced` (the attempt lost the job).
+
+    It is `canceled` where the job's end was requested before: the job ends as canceled, whatever the outcome says.
+    """
     name = "retry" if outcome.state is State.DELAYED else outcome.state.value
     record = encoded(
         text=outcome.text, data=outcome.data, artifacts=outcome.artifacts, error=outcome.error,

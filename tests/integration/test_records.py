@@ -362,6 +362,18 @@ class TestEnds:
         with pytest.raises(UnknownJob):
             store.run(records.delete(JobKey("default", "never")))
 
+    @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.DELAYED])
+    def test_a_job_whose_cancel_was_answered_ends_as_canceled_whatever_its_attempt_says(
+        self, store: JobStore, state: State
+    ) -> None:
+        key = submit(store)
+        held = claim(store)[0]
+        assert store.run(records.cancel(key)).value.status is Status.CANCELING
+        error = None if state is State.SUCCEEDED else OOM
+        store.run(records.complete(held, Outcome(state, text="late", error=error)))
+        job = read(store, key)
+        assert (job.state, job.text, job.error) == (State.CANCELED, None, None)
+
     def test_after_its_retention_a_job_is_gone_before_it_is_purged(self, store: JobStore) -> None:
         key = submit(store, limits=replace(LIMITS, retention_s=0), webhook=Webhook("http://h/"))
         assert store.run(listing.list_jobs("default")).jobs

@@ -284,7 +284,7 @@ class Jobs(RuleBasedStateMachine):
                 self.holds += map(Hold, claims)
 
     def ended(self, job: Expected, hold: Hold, how: str, text: str, before: int) -> None:
-        if how == "retry" and job.cancel:
+        if job.cancel:
             how = "canceled"
         elif how == "retry" and job.attempt < MAX_ATTEMPTS:
             job.state, job.ended_by = "delayed", hold.claim.fence

@@ -1,12 +1,16 @@
 #!lua flags=allow-oom
 -- tenant id fence outcome(succeeded|failed|canceled|retry) record {name: text} retry_delay_us done total(optional) unit
 -- phases
--- -> {ok | already | fenced, proposal or false}
+-- -> {ok | canceled | already | fenced, proposal or false}. A job whose end was requested before ends as canceled, whatever the
+-- attempt says.
 -- `record` has the fields of the attempt's result, of which those of the outcome are written.
 local job, why = held(args.tenant, args.id, args.fence)
 if not job then return { why, false } end
 local now = now_us()
-local outcome, result = args.outcome, args.record
+local outcome, result, reply = args.outcome, args.record, 'ok'
+if job.cancel == '1' and outcome ~= 'canceled' and not is_part(job) then
+  outcome, reply, result.bytes_out = 'canceled', 'canceled', nil
+end
 local fields = progress(job, args.done, args.total or '', args.unit)
 fields.ended_by, fields.metrics, fields.phases = args.fence, result.metrics, args.phases
 add_used(job, fields, result)
@@ -36,4 +40,4 @@ if outcome == 'succeeded' then
   local total = fields.total or job.total
   if total ~= '' then fields.done = total end  -- prompts that were not needed are done too
 end
-return { 'ok', finish(job, outcome, fields, now) or false }
+return { reply, finish(job, outcome, fields, now) or false }
