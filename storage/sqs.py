@@ -51,7 +51,7 @@ class EventQueue:
             answer = self._client.receive_message(
                 QueueUrl=self.url, MaxNumberOfMessages=MESSAGES, WaitTimeSeconds=wait_s
             )
-        return tuple(Message(m["MessageId"], m["ReceiptHandle"], m["Body"]) for m in answer.get("Messages", ()))
+            return tuple(Message(m["MessageId"], m["ReceiptHandle"], m["Body"]) for m in answer.get("Messages", ()))
 
     def delete(self, messages: Sequence[Message]) -> None:
         """Delete messages of one `receive`."""
@@ -66,7 +66,7 @@ class EventQueue:
             answer = self._client.get_queue_attributes(
                 QueueUrl=self.url, AttributeNames=["ApproximateNumberOfMessages"]
             )
-        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+            return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -77,9 +77,11 @@ class EventQueue:
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "an error")
             raise EventQueueUnavailable(f"the queue answers {code}, {region}") from error
-        # boto3 treats an answer that was cut off in its head as a success without its fields.
-        except (BotoCoreError, KeyError) as error:
+        except BotoCoreError as error:
             raise EventQueueUnavailable(f"the queue of bucket events does not answer, {region}") from error
+        # boto3 takes any answer with the status 200 for a success, also one that was cut off in its head.
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise EventQueueUnavailable(f"the address does not answer as a queue of bucket events, {region}") from error
 
 
 def open_queue(url: str, settings: Settings) -> EventQueue:

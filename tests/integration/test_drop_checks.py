@@ -24,6 +24,7 @@ from penstock.workers.keeper.drops import open_drops
 from tests.support.aws_emulators import Emulator, emulating
 from tests.support.echo_processor import open_bench
 from tests.support.valkey import ValkeyProcess
+from tests.support.web_server import Server, reply
 
 
 def rule(name: str, bucket: str, **changes: Any) -> DropRule:
@@ -82,6 +83,18 @@ def test_credentials_that_nobody_set_are_named_and_no_outage(
     found = {each.name: each.detail for each in inspect_drops(Settings(drops=rules, s3=s3), {}) if not each.ok}
     said = "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     assert found == {"drop rule a": f"s3://b: {said}", "drop queue": f"{rules[0].events}: {said}"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"<html>", b"[]", b'{"Attributes": {"ApproximateNumberOfMessages": "many"}}'], ids=repr
+)
+def test_an_address_of_events_that_answers_as_no_queue_is_found(body: bytes) -> None:
+    with Server(reply(200, body, Content_Type="application/x-amz-json-1.0")) as server:
+        s3 = S3(access_key_id="a", secret_access_key="b", region="eu-central-1")
+        rules = (rule("a", "s3://b", events=f"http://127.0.0.1:{server.port}/1/q"),)
+        [found] = [each for each in inspect_drops(Settings(drops=rules, s3=s3), {}) if each.name == "drop queue"]
+        assert not found.ok
+        assert "queue of bucket events" in found.detail
 
 
 def test_a_model_that_nobody_knows_or_that_refuses_the_input_is_found(valkey: ValkeyProcess, tmp_path: Path) -> None:
