@@ -19,6 +19,7 @@ from penstock.config import Settings
 from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError, RedisFull, RedisUnavailable
 from penstock.redis_address import connect, without_credentials
 from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.identity import writable
 from penstock.storage.redis.scripts import JobStore, redis_errors, translated
 from penstock.storage.spool import is_full, write_probe
@@ -216,6 +217,19 @@ def inspect_object_store(store: ObjectStore, address: str) -> Finding:
         return Finding(name, ok=False, detail="it overwrites objects that may only be written once", remedy=remedy)
     detail = f"put, get and delete work at {address}" if same else "it returns other bytes than were put"
     return Finding(name, same, detail, "check `object_store`")
+
+
+def inspect_own_store(settings: Settings) -> Finding:
+    """Check the settings' object store as `inspect_object_store`; name the setting if it refuses checksums alone."""
+    found = inspect_object_store(open_store(settings.store_url, settings), settings.store_url)
+    name, without = "request_checksums", "when_required"
+    if found.ok or not settings.store_url.startswith("s3://") or settings.s3.request_checksums == without:
+        return found
+    plain = settings.model_copy(update={"s3": settings.s3.model_copy(update={name: without})})
+    if not inspect_object_store(open_store(plain.store_url, plain), plain.store_url).ok:
+        return found
+    detail = f"{found.detail}; it accepts uploads without checksums"
+    return replace(found, detail=detail, remedy=f'set `{name} = "{without}"` under `s3`: the server refuses checksums')
 
 
 def inspect_disk(name: str, folder: Path) -> Finding:

@@ -162,6 +162,9 @@ class S3(BaseModel):
     secret_access_key: SecretStr | None = None
     #: Form of addresses. `path` works with every server; AWS prefers `virtual`.
     addressing_style: Literal["path", "virtual", "auto"] = "path"
+    #: Checksums of uploads. `when_required` leaves out those that the protocol does not demand, for a server that
+    #: refuses checksum trailers over TLS.
+    request_checksums: Literal["when_supported", "when_required"] = "when_supported"
 
     @field_validator("endpoint_url")
     @classmethod

@@ -67,7 +67,8 @@ _CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412
 def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client:
     """Return a client with short timeouts; safe to share between threads.
 
-    Without `checksums`, only the checksums that the protocol demands: a presigned link cannot know those of its body.
+    With `checksums`, uploads have those of the settings; without, only those that the protocol demands: a presigned
+    link cannot know those of its body.
     """
     config = Config(
         signature_version="s3v4",
@@ -76,7 +77,7 @@ def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client
         retries={"mode": "standard", "total_max_attempts": tries},
         max_pool_connections=32,
         tcp_keepalive=True,
-        request_checksum_calculation="when_supported" if checksums else "when_required",
+        request_checksum_calculation=s3.request_checksums if checksums else "when_required",
         s3={"addressing_style": s3.addressing_style},
     )
     # A session of our own, because boto3's default session is not safe for clients of several threads.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from redis import Redis
 from structlog.testing import capture_logs
 
-from penstock.config import Settings
+from penstock.config import S3, Settings
 from penstock.errors import ConfigError, RedisUnavailable
-from penstock.storage.checks import inspect_object_store, inspect_redis, require_durable_redis
+from penstock.storage.checks import inspect_object_store, inspect_own_store, inspect_redis, require_durable_redis
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from tests.support.valkey import ValkeyProcess, free_port, start_valkey
+from tests.support.web_server import Server, reply
 
 
 def test_our_own_server_is_durable(valkey: ValkeyProcess) -> None:
@@ -121,3 +125,52 @@ def test_an_object_store_that_forgets_who_was_first_is_found(tmp_path: Path) -> 
     finding = inspect_object_store(Careless(tmp_path / "objects"), "file:///here")
 
     assert (finding.ok, "durability" in finding.remedy) == (False, True)
+
+
+_HEADERS = {"ETag": '"e"', "Date": "Fri, 27 Nov 2026 12:00:00 GMT", "Connection": "close"}
+
+
+class Bucket(Server):
+    """A bucket over TLS whose server refuses checksum trailers, as some do (boto/boto3#4435)."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        super().__init__(self._said)
+        self.tls = tls
+        self._stored = b""
+
+    def _said(self, connection: socket.socket) -> bytes:
+        head, _, body = self.requests[-1].partition(b"\r\n\r\n")
+        head = head.lower()
+        size = int(head.partition(b"content-length: ")[2].split()[0]) if b"content-length: " in head else 0
+        while len(body) < size:
+            body += connection.recv(65536)
+        if b"x-amz-trailer" in head:
+            return _error(501, "NotImplemented")
+        if not head.startswith(b"put"):
+            is_read = head.startswith(b"get")
+            return reply(200 if is_read else 204, self._stored if is_read else b"", **_HEADERS)
+        if b"if-none-match" in head:
+            return _error(412, "PreconditionFailed")
+        self._stored = body
+        return reply(200, **_HEADERS)
+
+
+def _error(status: int, code: str) -> bytes:
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    return reply(status, body, Content_Type="application/xml", Connection="close")
+
+
+def test_a_store_that_refuses_checksums_over_tls_is_told_with_the_setting_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, serving = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    with Bucket(serving) as server:
+        s3 = S3(endpoint_url=f"https://127.0.0.1:{server.port}", access_key_id="a", secret_access_key="b")
+        found = inspect_own_store(Settings(object_store="s3://bucket", s3=s3))
+        plain = s3.model_copy(update={"request_checksums": "when_required"})
+        assert inspect_own_store(Settings(object_store="s3://bucket", s3=plain)).ok
+    assert not found.ok
+    assert 'request_checksums = "when_required"' in found.remedy

@@ -22,7 +22,7 @@ from penstock.storage.browser_access import inspect_browser_access
 from penstock.storage.checks import (
     Finding,
     inspect_disk,
-    inspect_object_store,
+    inspect_own_store,
     inspect_redis,
     inspect_redis_access,
     inspect_redis_room,
@@ -162,7 +162,7 @@ def _object_store(settings: Settings) -> Finding:
         remedy = "give its folder with --data or PENSTOCK_DATA, or set PENSTOCK_OBJECT_STORE"
         return Finding("object store", ok=False, detail=f"there is no data folder {settings.data}", remedy=remedy)
     try:
-        return inspect_object_store(open_store(settings.store_url, settings), settings.store_url)
+        return inspect_own_store(settings)
     except PenstockError as error:
         return Finding("object store", ok=False, detail=error.detail, remedy="correct `object_store`")
 
