@@ -9,11 +9,16 @@ purged have no outcome: before a purge deletes them, it puts their usage into an
 `fold` adds such an object to Redis once: a step without the jobs that Redis knows, a sum only to an emptied Redis,
 because one with older data may have counted a part of it. So a purge may end between any two of its moves, may be
 repeated, and may run beside a recovery: every job counts once. `compact` replaces old steps by a sum.
+
+A step is also the tombstone of its jobs: where Redis has older data than a purge, from a copy of its log, `fold` takes
+the job out of it again, so that it is not run a second time. So steps are kept for a time before `compact` replaces
+them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections import Counter, defaultdict
@@ -116,17 +121,20 @@ def read(objects: ObjectStore, tenant: str, name: str) -> StoredUsage | None:
 def fold_all(store: Runs, objects: ObjectStore, tenants: Iterable[str]) -> None:
     """Add the stored sums of tenants to those in Redis, without those that another one replaces."""
     for tenant in tenants:
-        for stored in _valid(objects, tenant, _listed(objects, tenant)):
+        for stored in _valid(objects, tenant, list(_listed(objects, tenant))):
             store.run(fold(stored))
 
 
-def compact(store: Runs, objects: ObjectStore, tenant: str, *, first_day: date) -> bool:
-    """Replace a tenant's steps, and its sum, by one sum without the days before `first_day`.
+def compact(
+    store: Runs, objects: ObjectStore, tenant: str, *, first_day: date, before_s: float = math.inf
+) -> bool:  # fmt: skip
+    """Replace a tenant's steps from before `before_s`, and its sum, by one sum without the days before `first_day`.
 
     Every keeper may do this at any time, but not during a recovery: of several, one puts the next sum. A step with a
     job that still has a record stays, because that job will be in a further step. Return True where a sum was put.
     """
-    listed = _listed(objects, tenant)
+    times = _listed(objects, tenant)
+    listed = list(times)
     numbers = [int(name.partition("/")[2]) for name in listed if name.startswith("sums/")]
     stored = _valid(objects, tenant, listed)
     for each in stored:
@@ -135,7 +143,8 @@ def compact(store: Runs, objects: ObjectStore, tenant: str, *, first_day: date) 
     if numbers and not sums:
         return False  # another keeper is at it
     _delete_replaced(store, objects, tenant, listed, sums)
-    steps = [s for s in stored if s.jobs and not store.run(usage.job_usage([job.key for job in s.jobs]))]
+    old = [each for each in stored if each.jobs and times[each.name] < before_s]
+    steps = [step for step in old if not store.run(usage.job_usage([job.key for job in step.jobs]))]
     if not steps or not store.run(records.alive()):
         return False
     later = {job.key for s in stored if s not in steps for job in s.jobs}
@@ -153,9 +162,10 @@ def _trimmed(stored: StoredUsage, first_day: int) -> StoredUsage:
     return replace(stored, sums={day: sums for day, sums in stored.sums.items() if int(day) >= first_day})
 
 
-def _listed(objects: ObjectStore, tenant: str) -> list[str]:
-    found = (usage_in(info.key) for info in objects.list(f"tenants/{tenant}/usage/"))
-    return [each[1] for each in found if each is not None]
+def _listed(objects: ObjectStore, tenant: str) -> dict[str, float]:
+    """Return the names of a tenant's stored sums, each with the time at which it was stored."""
+    found = ((usage_in(info.key), info.modified_s) for info in objects.list(f"tenants/{tenant}/usage/"))
+    return {place[1]: modified_s for place, modified_s in found if place is not None}
 
 
 def _valid(objects: ObjectStore, tenant: str, names: Sequence[str]) -> list[StoredUsage]:

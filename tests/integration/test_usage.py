@@ -24,7 +24,7 @@ from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimi
 from penstock.storage.redis.usage import UsageRow, read_usage
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover, recover_if_lost
-from penstock.workers.keeper.retention import delete_leftovers
+from penstock.workers.keeper.retention import TOMBSTONES_S, delete_leftovers
 from tests.support.crashes import Crashed
 from tests.support.valkey import ValkeyProcess
 
@@ -295,6 +295,8 @@ def test_a_keepers_look_notes_what_is_kept_and_compacts_the_stored_sums(
     desk.objects.put_bytes("tenants/t/uploads/u/a.tif", b"x" * 1000, content_type="image/tiff")
     before = sums(desk)
     delete_leftovers(store, desk.objects, Settings(data=tmp_path))
+    assert len(list(desk.objects.list("tenants/t/usage/steps/"))) == 3  # they keep these jobs from an older Redis
+    delete_leftovers(store, desk.objects, Settings(data=tmp_path, retention_s=9e9), at=time.time() + TOMBSTONES_S + 1)
     kept = list(desk.objects.list("tenants/t/"))
     assert [info.key for info in kept] == ["tenants/t/uploads/u/a.tif", "tenants/t/usage/sums/00000001.json"]
     assert store.run(usage.quota_state("t")).kept_bytes >= 1000

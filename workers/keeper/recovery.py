@@ -19,7 +19,7 @@ from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_en
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
-from penstock.storage.redis import records
+from penstock.storage.redis import records, usage
 from penstock.storage.redis.deliveries import announce_again
 from penstock.storage.redis.scripts import run_each
 
@@ -62,6 +62,8 @@ def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
         ended = store.run(records.recovering(who, begin=False))
         log.info("jobs.recovered", found=found, ended=ended)
     elif not seen.compared:
+        # First of all: purged jobs in older data must not run again.
+        usage_ledger.fold_all(store, objects, usage.tenants_that_keep(store))
         log.info("jobs.compared", restored=restore(store, objects))
     if not (seen.alive and seen.compared):
         store.run(records.compared(seen.run))

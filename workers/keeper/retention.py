@@ -30,6 +30,8 @@ GRACE_S = 86_400.0
 EVERY_S = 3600.0
 #: Seconds that the deletion of a webhook endpoint is remembered: longer than any of its deliveries takes.
 DELETED_S = 8 * 86_400.0
+#: Age in seconds up to which a copy of Redis's data may be restored and runs no purged job again.
+TOMBSTONES_S = 2 * 86_400.0
 
 _UPLOAD = re.compile(r"tenants/[^/]+/uploads/[^/]+/")
 _ATTEMPT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/attempts/(?P<fence>\d+)/")
@@ -132,7 +134,7 @@ def _settle_usage(store: records.Runs, objects: ObjectStore, settings: Settings,
         store.run(usage.note_kept(tenant, listing.kept[tenant]))
     first = usage.day_at(now) - timedelta(days=settings.usage_days)
     for tenant in listing.metered:
-        compact(store, objects, tenant, first_day=first)
+        compact(store, objects, tenant, first_day=first, before_s=now - TOMBSTONES_S)
     while store.run(usage.trim(first)):
         pass
 

@@ -581,7 +581,7 @@ local function terminate(job, state, fields, now)
     local code = cjson.decode(job.error).code
     if code == 'worker_lost' then redis.call('ZADD', qkey(job.queue, 'dead'), int(now), job.name) end
   end
-  if state == 'succeeded' then count_success(job, now) end
+  if state == 'succeeded' and not job.buried then count_success(job, now) end
   count_usage(job.tenant, job.model, state, now, job)
   if state == 'succeeded' then count_kept(job.tenant, tonumber(job.bytes_out or '') or 0) end
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end

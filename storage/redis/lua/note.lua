@@ -135,8 +135,23 @@ function ops.fold_usage()
   redis.call('SADD', folded, args.name)
   if known then return 0 end
   for _, job in ipairs(args.jobs) do
-    local gone = tkey(tenant, 'gone:' .. job.id)
-    if redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
+    local gone, record = tkey(tenant, 'gone:' .. job.id), load(tenant, job.id)
+    if record and not is_newer(record) and tonumber(record.created_us) <= tonumber(job.completed_us) then
+      bury(record, job)
+    elseif redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
+-- A record of a purged job is one of older data, such as a copy of the log, or is about to be purged. A live one ends as the
+-- job did, without a word to its receivers, so that it does not run again. An ended one is purged with its objects.
+local function bury(record, job)
+  if has_ended(record) then
+    return redis.call('ZADD', P .. 'finished', '0', record.name)
+  end
+  local fields = { error = '', cancel = '' }
+  for _, name in ipairs(USED) do fields[name] = job[name] or '' end
+  record.silent, record.buried = true, true
+  terminate(record, job.state, fields, job.completed_us)
+  purge_record(record)
+end
+
       count_usage(tenant, job.model, job.state, job.completed_us, job)
       redis.call('SET', gone, '1', 'EX', args.gone_s)
     end
