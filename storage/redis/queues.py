@@ -95,6 +95,11 @@ def set_mode(queue: str, mode: QueueMode) -> Command[str]:
     return Command("note", {"op": "queue_mode", "queue": queue, "mode": mode.value}, str)
 
 
+def modes() -> Command[dict[str, str] | None]:
+    """Return the modes of the queues that are not open; None while an emptied Redis is not recovered."""
+    return query("queue_modes", lambda reply: None if reply == 0 else fields(reply))
+
+
 def waiting(queue: str, tenant: str, limit: int, *, model: str | None = None) -> Command[tuple[JobKey, ...]]:
     """Return a tenant's jobs that wait in a queue for a worker or for another attempt, at most `limit`.
 

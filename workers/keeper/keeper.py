@@ -24,6 +24,7 @@ from penstock.queue import HintSender
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.journal import endpoint_changes, endpoints, journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.queue_modes import store_modes
 from penstock.storage.journal.stored_models import StoredModels, store_checks
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
@@ -240,6 +241,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Duty("complete", BATCHES_EVERY_S, Completion(settings, store, objects).step),
         Duty("retire-batches", RETIRE_EVERY_S, lambda: retire_batches(store, objects)),
         Duty("models", MODELS_EVERY_S, lambda: store_models(store, objects, models)),
+        Duty("modes", MODELS_EVERY_S, lambda: store_modes(store, objects)),
         Duty("retention", TIDY_EVERY_S, lambda: delete_leftovers_when_due(store, objects, settings)),
         *([Duty("spans", SPANS_EVERY_S, JobTraces(store, spans).step)] if spans.wanted else []),
         *(Duty(f"drop-{drop.rule.name}", settings.drop_poll_s, drop.step_when_due) for drop in drops),

@@ -18,6 +18,7 @@ from penstock.storage.journal import batch_journal, batch_manifests, journal, us
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
+from penstock.storage.journal.queue_modes import restore_modes
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis import records, usage
 from penstock.storage.redis.deliveries import announce_again
@@ -58,6 +59,7 @@ def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
     if not seen.alive:
         who = uuid.uuid4().hex
         store.run(records.recovering(who, begin=True))
+        restore_modes(store, objects)  # before there is a job to claim
         found = recover(store, objects)
         ended = store.run(records.recovering(who, begin=False))
         log.info("jobs.recovered", found=found, ended=ended)

@@ -69,6 +69,7 @@ end
 function ops.leave()
   redis.call('ZREM', qkey(args.queue, 'seen'), args.worker)
   redis.call('HDEL', qkey(args.queue, 'workers'), args.worker)
+    redis.call('SADD', P .. 'queues', args.queue)
   redis.call('ZREM', P .. 'publishers', args.worker)
   redis.call('DEL', P .. 'published:' .. args.worker)
   return 'ok'

@@ -35,6 +35,17 @@ function ops.stale()
   return found
 end
 
+-- -> {queue, mode, ...} of the queues that are not open | 0 while an emptied Redis is not recovered
+function ops.queue_modes()
+  if ops.alive() == 0 then return 0 end
+  local found = {}
+  for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
+    local mode = redis.call('GET', qkey(queue, 'mode'))
+    if mode then found[#found + 1] = queue; found[#found + 1] = mode end
+  end
+  return found
+end
+
 -- -> {id of the store or false, active keeper or false}
 function ops.identity() return { redis.call('GET', P .. 'alive'), redis.call('GET', P .. 'keeper') } end
 
