@@ -1,10 +1,12 @@
-"""Print the requirements of pyproject.toml: `python3 requirements.py [--data] [EXTRA,EXTRA...]`.
+"""Print the requirements of pyproject.toml: `python3 requirements.py [--data] [--beside FOLDER] [EXTRA,EXTRA...]`.
 
 Packages that are wanted for the models in them alone are left out. `--data` prints these: they need no dependencies.
+`--beside FOLDER` names an environment: where its torch uses CUDA, onnxruntime is the build that does too.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tomllib
@@ -30,8 +32,30 @@ def is_data(requirement: str) -> bool:
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] in DATA
 
 
-if __name__ == "__main__":
-    data = "--data" in sys.argv
-    chosen = [extra for word in sys.argv[1:] if word != "--data" for extra in word.split(",") if extra]
+def uses_cuda(environment: Path) -> bool:
+    """Return True if the torch in an environment is a build for CUDA."""
+    files = environment.glob("lib/python3*/site-packages/torch/version.py")
+    return any(re.search(r"^cuda\b.*= *['\"]", file.read_text(), re.MULTILINE) for file in files)
+
+
+def for_cuda(requirement: str) -> str:
+    """Return a requirement, with the build of onnxruntime that uses CUDA."""
+    return re.sub(r"^onnxruntime(?=[^A-Za-z0-9._-]|$)", "onnxruntime-gpu", requirement)
+
+
+def main() -> None:
+    """Print the requirements, one a line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("extras", nargs="*")
+    parser.add_argument("--data", action="store_true")
+    parser.add_argument("--beside", type=Path)
+    given = parser.parse_args()
+    chosen = [extra for word in given.extras for extra in word.split(",") if extra]
     found = requirements(tomllib.loads(Path("pyproject.toml").read_text())["project"], chosen)
-    sys.stdout.writelines(f"{line}\n" for line in found if is_data(line) == data)
+    if given.beside is not None and uses_cuda(given.beside):
+        found = [for_cuda(line) for line in found]
+    sys.stdout.writelines(f"{line}\n" for line in found if is_data(line) == given.data)
+
+
+if __name__ == "__main__":
+    main()

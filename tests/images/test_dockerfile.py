@@ -34,6 +34,19 @@ def test_the_default_extras_bring_torch_and_leave_the_dependencies_of_bare_model
     assert requirements("--data", extras).stdout == "ukis-csmask==0.2.1\n"
 
 
+@pytest.mark.parametrize(
+    ("version", "package"),
+    [("cuda: Optional[str] = None", "onnxruntime"), ("cuda: Optional[str] = '13.0'", "onnxruntime-gpu")],
+)
+def test_an_image_has_the_onnxruntime_for_the_devices_of_its_torch(tmp_path: Path, version: str, package: str) -> None:
+    torch = tmp_path / "lib" / "python3.11" / "site-packages" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "version.py").write_text(f"__version__ = '2.13.0'\ndebug = False\n{version}\nhip: Optional[str] = None\n")
+    lines = requirements("--beside", str(tmp_path), "worker,onnx").stdout.splitlines()
+    assert [line for line in lines if line.startswith("onnxruntime")] == [f"{package}>=1.20"]
+    assert "--beside /opt/penstock" in (DOCKER / "Dockerfile").read_text()
+
+
 def test_the_api_needs_no_extra_and_no_data() -> None:
     assert not any(line.startswith(("torch", "numpy")) for line in requirements().stdout.splitlines())
     assert requirements("--data").stdout == ""

@@ -11,11 +11,13 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
+from structlog.testing import capture_logs
 
 from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.onnx.session import warn_of_idle_gpu
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
 from tests.support.hub import an_image, finish
@@ -257,6 +259,16 @@ def test_a_fixed_batch_is_refused(tmp_path: Path) -> None:
 def test_wrong_options_are_said(tmp_path: Path, table: Any, said: str) -> None:
     with pytest.raises(ModelUnavailable, match=said):
         load(conv(tmp_path / "net.onnx"), options={"onnx": table})
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_network_that_leaves_a_gpu_idle_says_so(tmp_path: Path, has_gpu: bool) -> None:
+    if has_gpu:
+        (tmp_path / "nvidiactl").touch()
+    with capture_logs() as logged:
+        warn_of_idle_gpu(a_model(tmp_path / "net.onnx"), tmp_path / "nvidiactl")
+    assert [entry["event"] for entry in logged] == ["onnx.gpu_idle"] * has_gpu
+    assert all("install onnxruntime-gpu" in entry["remedy"] for entry in logged)
 
 
 def test_a_device_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
+import structlog
 
 from penstock.cores import cores
 from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, PenstockError, ProcessorFailed
@@ -18,6 +19,10 @@ _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation", "out of memory", "ALLOC_FAILED")
 #: Longest quoted text of an error, in characters: some errors quote a whole graph.
 _MAX_SAID = 300
+#: File that NVIDIA's driver makes on a machine with a GPU, and its container runtime in a container.
+_DRIVER = Path("/dev/nvidiactl")
+
+log = structlog.get_logger(__name__)
 
 
 def open_session(model: Model, path: Path, *, threads: int = 0, content: bytes | None = None) -> Any:
@@ -73,9 +78,19 @@ def _providers(model: Model) -> Sequence[Any]:
         raise ModelUnavailable(
             f"model {model.name!r} needs a CUDA device and this onnxruntime has none: pip install onnxruntime-gpu"
         )
+    if kind == "auto" and not there:
+        warn_of_idle_gpu(model)
     if kind == "cpu" or not there:
         return [_CPU]
+    ort.preload_dlls()  # CUDA's libraries from the packages that torch brings
     return [(_CUDA, {"device_id": int(index or 0), "arena_extend_strategy": "kSameAsRequested"}), _CPU]
+
+
+def warn_of_idle_gpu(model: Model, driver: Path = _DRIVER) -> None:
+    """Log that a model computes on the processor of a machine with a GPU, because of the build of onnxruntime."""
+    if driver.exists():
+        remedy = "install onnxruntime-gpu in place of onnxruntime, or set device = 'cpu'"
+        log.warning("onnx.gpu_idle", model=model.name, found="this onnxruntime has no CUDA", remedy=remedy)
 
 
 def _said(error: BaseException) -> str:
