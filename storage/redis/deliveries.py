@@ -26,6 +26,8 @@ _STOPPED = {
     "endpoint_deleted": "the delivery's endpoint was deleted",
     "endpoint_disabled": "the delivery's endpoint is disabled: enable it first",
 }
+#: Seconds for which Redis knows the deliveries that were answered before it was lost: longer than a recovery.
+ANSWERED_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ def settle(delivery: DeliveryRecord, outcome: Delivery, attempt: Attempt, *, del
         "delay_us": us(delay_s), "note": json.dumps(asdict(attempt)),
     }  # fmt: skip
     return Command("settle", args, str)
+
+
+def note_answered(tenant: str, ids: Sequence[str]) -> Command[bool]:
+    """Note deliveries that were answered before Redis was lost: made again, they count as delivered."""
+    return Command("note", {"op": "answered", "tenant": tenant, "ids": list(ids), "keep_s": ANSWERED_S}, bool)
 
 
 def send_test(tenant: str, endpoint: str, *, url: str, delivery_id: str, body: str) -> Command[DeliveryRecord]:

@@ -50,6 +50,7 @@ RESERVATIONS_EVERY_S = 10.0
 ENDPOINTS_EVERY_S = 10.0
 HINTS_EVERY_S = 2.0
 DELIVER_EVERY_S = 0.5
+ANSWERED_EVERY_S = 2.0
 RETIRE_EVERY_S = 10.0
 #: Seconds between two looks for the time of the latest deletion of leftovers, which restarts of keepers leave as it is.
 TIDY_EVERY_S = 60.0
@@ -235,6 +236,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Duty("recover", RECOVER_EVERY_S, lambda: recover_if_lost(store, objects)),
         Duty("hints", HINTS_EVERY_S, lambda: top_up_hints(store, hints), always=True),
         Duty("deliver", DELIVER_EVERY_S, deliverer.deliver_due),
+        Duty("answered", ANSWERED_EVERY_S, deliverer.write_answered, always=True),
         Duty("newer", TIDY_EVERY_S, lambda: report_newer(store)),
         Duty("retire", RETIRE_EVERY_S, lambda: retire(store, objects)),
         Duty("expand", BATCHES_EVERY_S, Expansion(settings, store, objects, hints).step),

@@ -14,7 +14,7 @@ import structlog
 from penstock.batches import BatchKey
 from penstock.errors import JobGone, PenstockError, RecordTooNew
 from penstock.jobs import JobKey
-from penstock.storage.journal import batch_journal, batch_manifests, journal, usage_ledger
+from penstock.storage.journal import answered, batch_journal, batch_manifests, journal, usage_ledger
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
@@ -138,7 +138,10 @@ def _announce(store: records.Runs) -> None:
 
 
 def _listed(store: records.Runs, objects: ObjectStore, tenants: set[str]) -> Iterator[Row]:
-    """Yield the rows of `_manifests`; publish endpoints, and add tenants with stored sums of usage to `tenants`."""
+    """Yield the rows of `_manifests`; publish endpoints and note answered deliveries on the way.
+
+    Tenants with stored sums of usage are added to `tenants`.
+    """
 
     def passed(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         for info in infos:
@@ -146,6 +149,8 @@ def _listed(store: records.Runs, objects: ObjectStore, tenants: set[str]) -> Ite
                 _publish(store, objects, endpoint)
             elif (stored := usage_ledger.usage_in(info.key)) is not None:
                 tenants.add(stored[0])
+            elif answered.answered_in(info.key) is not None:
+                answered.load(store, objects, info.key)
             yield info
 
     return _manifests(passed(objects.list("tenants/")))
@@ -154,7 +159,8 @@ def _listed(store: records.Runs, objects: ObjectStore, tenants: set[str]) -> Ite
 def _manifests(infos: Iterator[ObjectInfo]) -> Iterator[Row]:
     """Yield the jobs and batches that have a manifest, with True where their end is stored.
 
-    A listing is sorted by key: a tenant's `endpoints/` come before its `jobs/`, a job's outcome before its request.
+    A listing is sorted by key: a tenant's `answered/` and `endpoints/` come before its `jobs/`, a job's outcome before
+    its request.
     """
     end = None
     for info in infos:

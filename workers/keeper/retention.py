@@ -17,6 +17,7 @@ from penstock.errors import JobGone, RecordTooNew, UnknownJob
 from penstock.formats import RUNS
 from penstock.jobs import TERMINAL, JobKey, State
 from penstock.storage.journal import batch_manifests, journal
+from penstock.storage.journal.answered import answered_in
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, forget
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import read_outcome
@@ -30,6 +31,8 @@ GRACE_S = 86_400.0
 EVERY_S = 3600.0
 #: Seconds that the deletion of a webhook endpoint is remembered: longer than any of its deliveries takes.
 DELETED_S = 8 * 86_400.0
+#: Seconds for which answered deliveries are known: no older end of a job is announced again.
+ANSWERED_S = records.ANNOUNCE_AGAIN_S + GRACE_S
 #: Age in seconds up to which a copy of Redis's data may be restored and runs no purged job again.
 TOMBSTONES_S = 2 * 86_400.0
 
@@ -70,6 +73,8 @@ class _Listing:
     batches: set[BatchKey] = field(default_factory=set)
     #: Bytes of the objects of each tenant.
     kept: Counter[str] = field(default_factory=Counter)
+    #: Marks of deliveries of which no loss of Redis makes new ones any more.
+    answered: list[str] = field(default_factory=list)
     #: Tenants with stored sums of usage.
     metered: set[str] = field(default_factory=set)
 
@@ -78,6 +83,8 @@ class _Listing:
         self.kept[info.key.split("/", 2)[1]] += info.size_bytes
         if (metered := usage_in(info.key)) is not None:
             self.metered.add(metered[0])
+        elif answered_in(info.key) is not None:
+            self.answered += [info.key] if age_s > ANSWERED_S else []
         elif _UPLOAD.match(info.key) and age_s > settings.retention_s:
             self.uploads.append(info.key)
         elif (found := _ATTEMPT.match(info.key)) and age_s > GRACE_S:
@@ -109,7 +116,7 @@ def delete_leftovers(
         name for key, infos in listing.revisions.items() for name in _old_revisions(store, objects, key, infos, now)
     ]
     checkpoints = [key.checkpoints for key in listing.saved if _over(store, objects, key)]
-    objects.delete_many(listing.uploads + outcomes + replaced)
+    objects.delete_many(listing.uploads + outcomes + replaced + listing.answered)
     unaccepted = [key.prefix for key in listing.batches if not _accepted(objects, key)]
     for prefix in orphans + checkpoints + unaccepted:
         objects.delete_prefix(prefix)

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,6 +28,7 @@ from penstock.job_spans import Context, Kind, Span, root_of, within
 from penstock.jobs import TERMINAL, Delivery, Job, Progress, State
 from penstock.log import redact_text
 from penstock.storage.journal import endpoint_changes, endpoints
+from penstock.storage.journal.answered import Answered
 from penstock.storage.journal.endpoints import Endpoint, EndpointKey
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore
@@ -146,6 +148,7 @@ class Deliverer:
         self._guard = guard
         self._base_url = base_url
         self._spans = spans or NoSpans()
+        self._answered = Answered(objects)
         self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="webhook")
         self._tries: set[Future[None]] = set()
         self._closing = Event()
@@ -168,10 +171,16 @@ class Deliverer:
             self._tries |= {self._pool.submit(self._work, task) for task in found.tasks}
         return started
 
+    def write_answered(self) -> None:
+        """Store which deliveries were answered, so that a loss of Redis does not send them again."""
+        self._answered.write()
+
     def close(self) -> None:
         """Wait for the running tries."""
         self._closing.set()
         self._pool.shutdown()
+        with suppress(PenstockError):  # what is not stored may be sent again
+            self.write_answered()
 
     def _work(self, task: Task) -> None:
         tasks: tuple[Task, ...] = (task,)
@@ -215,6 +224,8 @@ class Deliverer:
         if answer.status == 410 and delivery.endpoint is not None:
             self._disable(EndpointKey(delivery.key.tenant, delivery.endpoint), delivery.url)
         self._store.run(deliveries.settle(delivery, verdict.outcome, attempt, delay_s=verdict.delay_s))
+        if verdict.outcome is Delivery.DELIVERED and delivery.event not in NOT_RETRIED:
+            self._answered.add(delivery.key.tenant, delivery.id)
         log.info("delivery.tried", delivery=delivery.id, status=answer.status, outcome=verdict.outcome.value)
 
     def _trace_headers(self, job: Job | None, place: Context | None) -> dict[str, str]:

@@ -24,8 +24,8 @@ if not job then
   else
     for _, row in ipairs(outcome.deliveries) do
       row.leased_us = nil
-      keep(row, now_us())
-      fields.delivery = 'pending'
+      local is_pending = keep(row, now_us()) or fields.delivery == 'pending'
+      fields.delivery = is_pending and 'pending' or 'delivered'
     end
   end
 end

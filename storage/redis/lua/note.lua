@@ -55,12 +55,21 @@ function ops.remove_dead_letter()
   return redis.call('ZREM', qkey(args.queue, 'dead'), args.tenant .. '/' .. args.id)
 end
 
+-- tenant ids keep_s -> 1. Deliveries that were answered before Redis was lost (answered.py).
+function ops.answered()
+  local key = tkey(args.tenant, 'answered')
+  redis.call('SADD', key, unpack(args.ids))
+  redis.call('EXPIRE', key, args.keep_s)
+  return 1
+end
+
 -- queue mode(open|paused|draining) -> ok
 function ops.queue_mode()
   if args.mode == 'open' then
     redis.call('DEL', qkey(args.queue, 'mode'))
   else
     redis.call('SET', qkey(args.queue, 'mode'), args.mode)
+    redis.call('SADD', P .. 'queues', args.queue)
   end
   return 'ok'
 end
@@ -69,7 +78,6 @@ end
 function ops.leave()
   redis.call('ZREM', qkey(args.queue, 'seen'), args.worker)
   redis.call('HDEL', qkey(args.queue, 'workers'), args.worker)
-    redis.call('SADD', P .. 'queues', args.queue)
   redis.call('ZREM', P .. 'publishers', args.worker)
   redis.call('DEL', P .. 'published:' .. args.worker)
   return 'ok'
@@ -129,17 +137,6 @@ end
 -- tenant name replaces jobs{{id, model, state, completed_us, ...}...} sums{DAY: {"MODEL MEASURE": n}} gone_s -> 1 | 0 if the
 -- sums here include it. Adds a stored sum of purged jobs (usage_ledger.py), without the jobs that Redis knows: those are
 -- counted, or were. Sums by day do not name their jobs: only an emptied Redis adds them, one with older data has a part.
-function ops.fold_usage()
-  local tenant, folded = args.tenant, tkey(args.tenant, 'usage:folded')
-  local known = redis.call('SISMEMBER', folded, args.name) == 1
-  for _, name in ipairs(args.replaces) do known = known or redis.call('SISMEMBER', folded, name) == 1 end
-  redis.call('SADD', folded, args.name)
-  if known then return 0 end
-  for _, job in ipairs(args.jobs) do
-    local gone, record = tkey(tenant, 'gone:' .. job.id), load(tenant, job.id)
-    if record and not is_newer(record) and tonumber(record.created_us) <= tonumber(job.completed_us) then
-      bury(record, job)
-    elseif redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
 -- A record of a purged job is one of older data, such as a copy of the log, or is about to be purged. A live one ends as the
 -- job did, without a word to its receivers, so that it does not run again. An ended one is purged with its objects.
 local function bury(record, job)
@@ -153,6 +150,17 @@ local function bury(record, job)
   purge_record(record)
 end
 
+function ops.fold_usage()
+  local tenant, folded = args.tenant, tkey(args.tenant, 'usage:folded')
+  local known = redis.call('SISMEMBER', folded, args.name) == 1
+  for _, name in ipairs(args.replaces) do known = known or redis.call('SISMEMBER', folded, name) == 1 end
+  redis.call('SADD', folded, args.name)
+  if known then return 0 end
+  for _, job in ipairs(args.jobs) do
+    local gone, record = tkey(tenant, 'gone:' .. job.id), load(tenant, job.id)
+    if record and not is_newer(record) and tonumber(record.created_us) <= tonumber(job.completed_us) then
+      bury(record, job)
+    elseif redis.call('EXISTS', jobkey(tenant, job.id), gone) == 0 then
       count_usage(tenant, job.model, job.state, job.completed_us, job)
       redis.call('SET', gone, '1', 'EX', args.gone_s)
     end

@@ -8,6 +8,7 @@
 --                                               way)
 -- penstock:tenant:T:endpoint:E:deliveries zset  ids of an endpoint's deliveries by the time of their event
 -- penstock:tenant:T:deliveries:dead      zset   ids of deliveries that failed for good, by the time at which they did
+-- penstock:tenant:T:answered             set    ids of deliveries that were answered before Redis was lost; expires
 -- penstock:outbox                        zset   T/DELIVERY by the time at which it is due
 -- penstock:outbox:tenants                zset   tenants with due deliveries by the time they were last served
 -- penstock:tenant:T:receivers            zset   receivers with due deliveries by the time from which they may be called
@@ -47,13 +48,17 @@ local function has(list, wanted)
   return false
 end
 
+-- Store a delivery; return true if it is to be sent, false if it was answered before Redis was lost.
 local function keep(row, at)
+  local is_new = redis.call('SISMEMBER', tkey(row.tenant, 'answered'), row.id) == 0
+  if not is_new then row.state = 'delivered' end
   redis.call('HSET', rowkey(row.tenant, row.id), unpack(flatten(row)))
-  redis.call('ZADD', P .. 'outbox', int(at), row.tenant .. '/' .. row.id)
+  if is_new then redis.call('ZADD', P .. 'outbox', int(at), row.tenant .. '/' .. row.id) end
   if row.job ~= '' then redis.call('RPUSH', jobkey(row.tenant, row.job) .. ':deliveries', row.id) end
   if row.endpoint then
     redis.call('ZADD', tkey(row.tenant, 'endpoint:' .. row.endpoint .. ':deliveries'), row.created_us, row.id)
   end
+  return is_new
 end
 
 local function forget_delivery(row)
@@ -87,13 +92,25 @@ end
 local function number_of(job, event) return event == 'job.started' and '.' .. job.fence or '' end
 
 -- Make the delivery of an event to a receiver, once: its id names the event, and all that its body depends on, and receiver.
+-- Return the id, and false if the delivery was answered before Redis was lost.
 local function add_delivery(job, event, to, number, at)
   local id = 'msg_' .. job.id .. '_' .. event .. number .. (to.endpoint and '_' .. to.endpoint or '')
-  if redis.call('EXISTS', rowkey(job.tenant, id)) == 1 then return id end
-  keep({ id = id, tenant = job.tenant, job = job.id, event = event, url = to.url, endpoint = to.endpoint,
+  if redis.call('EXISTS', rowkey(job.tenant, id)) == 1 then return id, true end
+  return id, keep({ id = id, tenant = job.tenant, job = job.id, event = event, url = to.url, endpoint = to.endpoint,
     attempt = event == 'job.started' and job.attempt or nil, created_us = int(at), tries = '0', state = 'pending',
     log = '[]' }, at)
-  return id
+end
+
+-- Write the state of all deliveries of a job together. Passing events do not count.
+local function sum_up(job)
+  local all = 'delivered'
+  for _, id in ipairs(redis.call('LRANGE', jobkey(job.tenant, job.id) .. ':deliveries', 0, -1)) do
+    local row = redis.call('HMGET', rowkey(job.tenant, id), 'state', 'event')
+    if row[1] and not passing(row[2]) and (row[1] == 'failed' or (row[1] == 'pending' and all ~= 'failed')) then
+      all = row[1]
+    end
+  end
+  if job.delivery ~= all then write(job, { delivery = all }) end
 end
 
 -- Make the deliveries of an event. A `silent` job is created again long after the event. While Redis does not know all
@@ -102,8 +119,12 @@ function announce(job, event, at)
   if job.silent then return end
   if redis.call('EXISTS', P .. 'alive') == 0 then redis.call('ZADD', P .. 'unannounced', int(at), job.name .. '/' .. event) end
   local found = receivers(job, event, tonumber(at))
-  for _, to in ipairs(found) do add_delivery(job, event, to, number_of(job, event), at) end
-  if #found > 0 then write(job, { delivery = 'pending' }) end
+  local is_pending = false
+  for _, to in ipairs(found) do
+    local _, is_new = add_delivery(job, event, to, number_of(job, event), at)
+    is_pending = is_pending or is_new
+  end
+  if is_pending then write(job, { delivery = 'pending' }) elseif #found > 0 then sum_up(job) end
 end
 
 -- Make the deliveries of a job's progress: not too often, and not while the previous one to this receiver is pending. Only
@@ -116,7 +137,7 @@ local function announce_progress(job, now)
     local last = table_of(redis.call('HGETALL', rowkey(job.tenant, job[field] or '')))
     if last.state ~= 'pending' then
       if last.id then forget_delivery(last) end
-      fields[field] = add_delivery(job, 'job.progress', to, '.' .. job.fence .. '.' .. int(now), now)
+      fields[field] = (add_delivery(job, 'job.progress', to, '.' .. job.fence .. '.' .. int(now), now))
     end
   end
   if #found > 0 then write(job, fields) end
@@ -142,18 +163,6 @@ local function delivery(tenant, id, now)
     flat[#flat + 1] = int(math.max(due == 0 and now or due, open))
   end
   return flat
-end
-
--- Write the state of all deliveries of a job together. Passing events do not count.
-local function sum_up(job)
-  local all = 'delivered'
-  for _, id in ipairs(redis.call('LRANGE', jobkey(job.tenant, job.id) .. ':deliveries', 0, -1)) do
-    local row = redis.call('HMGET', rowkey(job.tenant, id), 'state', 'event')
-    if row[1] and not passing(row[2]) and (row[1] == 'failed' or (row[1] == 'pending' and all ~= 'failed')) then
-      all = row[1]
-    end
-  end
-  if job.delivery ~= all then write(job, { delivery = all }) end
 end
 
 -- Write the state of a delivery: `note` is an entry of its log (JSON). `lost`: a user may redeliver it.

@@ -1,0 +1,106 @@
+"""Answered deliveries: marks in the object store, so that a loss of Redis does not send their webhooks again.
+
+    tenants/T/answered/NAME.json    ids of deliveries that a receiver answered with 2xx
+
+A keeper writes the marks of some seconds together, and into the same object until that is full. What it has not written
+when Redis is lost is sent again: a delivery comes at least once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.errors import ObjectNotFound
+from penstock.formats import WRITES
+from penstock.storage.journal.manifests import LIMIT_BYTES
+from penstock.storage.objects.base import ObjectStore
+from penstock.storage.redis.deliveries import note_answered
+from penstock.storage.redis.fields import dump
+from penstock.storage.redis.scripts import Runs
+
+#: Marks of one object.
+MARKS = 2_000
+#: Tenants whose latest object is still filled; the object of any other is left as it is.
+FILLED = 256
+#: Marks that one script writes to Redis.
+AT_ONCE = 500
+
+_PLACE = re.compile(r"tenants/(?P<tenant>[^/]+)/answered/[^/]+\.json")
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """An object that is being filled."""
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    ids: list[str] = field(default_factory=list)
+
+
+class Answered:
+    """Collects the marks of a keeper. Safe to share between threads."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._new: dict[str, list[str]] = defaultdict(list)
+        self._sheets: dict[str, _Sheet] = {}
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+
+    def add(self, tenant: str, delivery_id: str) -> None:
+        """Add the mark of a delivery, which the next `write` stores."""
+        with self._lock:
+            self._new[tenant].append(delivery_id)
+
+    def write(self) -> int:
+        """Store the new marks, one object for each tenant; return their number. After an error they stay new."""
+        written = 0
+        with self._writing:
+            with self._lock:
+                tenants = list(self._new)
+            for tenant in tenants:
+                while ids := self._new[tenant][: MARKS - len(self._sheet(tenant).ids)]:
+                    self._write(tenant, ids)
+                    written += len(ids)
+                with self._lock:
+                    if not self._new[tenant]:
+                        del self._new[tenant]
+        return written
+
+    def _write(self, tenant: str, ids: Sequence[str]) -> None:
+        sheet = self._sheet(tenant)
+        body = dump({"version": WRITES, "ids": [*sheet.ids, *ids]}).encode()
+        place = f"tenants/{tenant}/answered/{sheet.name}.json"
+        self._objects.put_bytes(place, body, content_type="application/json")
+        sheet.ids += ids
+        with self._lock:
+            del self._new[tenant][: len(ids)]
+        if len(sheet.ids) >= MARKS:
+            del self._sheets[tenant]
+
+    def _sheet(self, tenant: str) -> _Sheet:
+        while tenant not in self._sheets and len(self._sheets) >= FILLED:
+            del self._sheets[next(iter(self._sheets))]
+        return self._sheets.setdefault(tenant, _Sheet())
+
+
+def answered_in(object_key: str) -> str | None:
+    """Return the tenant whose marks have this key; None for any other object."""
+    found = _PLACE.fullmatch(object_key)
+    return found["tenant"] if found else None
+
+
+def load(store: Runs, objects: ObjectStore, object_key: str) -> None:
+    """Note the marks of an object in Redis: deliveries that are made again there count as delivered."""
+    tenant = answered_in(object_key)
+    try:
+        ids: list[str] = json.loads(objects.get_bytes(object_key, limit_bytes=LIMIT_BYTES))["ids"]
+    except ObjectNotFound:
+        return
+    for first in range(0, len(ids), AT_ONCE):
+        store.run(note_answered(str(tenant), ids[first : first + AT_ONCE]))
