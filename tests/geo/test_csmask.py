@@ -143,28 +143,34 @@ def test_betsibokas_tiles_equal_the_whole_image_with_96_px_of_halo_and_do_not_wi
         ),
     ],
 )  # fmt: skip
-def test_an_area_of_betsiboka_is_the_whole_result_cut(area: dict[str, Any], network: Network, tmp_path: Path) -> None:
-    whole, all_of_it = betsiboka(network, tmp_path / "whole", tile_px=128)
+def test_an_area_of_betsiboka_is_the_whole_result_cut(
+    area: dict[str, Any], network: Network, whole: tuple[Folder, Any], tmp_path: Path
+) -> None:
+    all_files, all_of_it = whole
     part, data = betsiboka(network, tmp_path / "part", tile_px=128, area=area)
     (top, bottom), (left, right) = data["area"]["rows"], data["area"]["columns"]
     assert (bottom - top) * (right - left) == data["pixels"] < all_of_it["pixels"]
-    classes, every = (read(sink.artifacts["classes.tif"])[0] for sink in (part, whole))
+    classes, every = (read(sink.artifacts["classes.tif"])[0] for sink in (part, all_files))
     inside = np.isfinite(read(part.artifacts["probability_float32.tif"])[0])
     np.testing.assert_array_equal(classes, np.where(inside, every[top:bottom, left:right], NODATA))
     name = "probability_float32.tif"
-    exact = read(whole.artifacts[name])[:, top:bottom, left:right]
+    exact = read(all_files.artifacts[name])[:, top:bottom, left:right]
     np.testing.assert_array_equal(read(part.artifacts[name])[:, inside], exact[:, inside])
     assert data["area"]["whole_box"] == (area.get("crs") is None and "bbox" in area)
     assert data["valid_pixels"] == inside.sum() > 5_000
-    with rasterio.open(part.artifacts["classes.tif"]) as file, rasterio.open(whole.artifacts["classes.tif"]) as full:
+    with (
+        rasterio.open(part.artifacts["classes.tif"]) as file,
+        rasterio.open(all_files.artifacts["classes.tif"]) as full,
+    ):
         assert file.crs == full.crs
         assert file.transform == full.transform @ rasterio.Affine.translation(left, top)
 
 
 @pytest.mark.breadth
 @needs_data
-def test_the_halves_of_betsiboka_are_the_whole_scene(network: Network, tmp_path: Path) -> None:
-    whole, _ = betsiboka(network, tmp_path / "whole", tile_px=128)
+def test_the_halves_of_betsiboka_are_the_whole_scene(
+    network: Network, whole: tuple[Folder, Any], tmp_path: Path
+) -> None:
     scenes = []
     with rasterio.open(DATA / "l8_betsiboka_20200127_6b.tif") as file:
         for at in range(2):
@@ -179,7 +185,7 @@ def test_the_halves_of_betsiboka_are_the_whole_scene(network: Network, tmp_path:
                 half.descriptions, half.scales = file.descriptions, file.scales
             scenes.append({"scene": str(tmp_path / f"{at}.tif")})
     parts, _ = segment(None, tmp_path / "parts", network=network, model=csmask(tile_px=128), mosaic={"scenes": scenes})
-    np.testing.assert_array_equal(*(read(sink.artifacts["classes.tif"]) for sink in (parts, whole)))
+    np.testing.assert_array_equal(*(read(sink.artifacts["classes.tif"]) for sink in (parts, whole[0])))
 
 
 @pytest.mark.breadth

@@ -417,8 +417,8 @@ def test_a_change_with_another_date_is_another_division(tmp_path: Path) -> None:
 @pytest.mark.breadth
 def test_parts_of_a_change_fetch_their_rows_of_their_dates_only(tmp_path: Path) -> None:
     earlier, later = tmp_path / "earlier.tif", tmp_path / "later.tif"
-    write(earlier, compress="deflate", width=400)
-    write(later, compress="deflate", predictor=2, width=400)
+    write(earlier, compress="deflate")
+    write(later, compress="deflate", predictor=2)
     request: dict[str, Any] = {
         "bands": [1], "radiometry": {"scale": 0.002}, "outputs": ("classes", "change", "stats"),
         "change": {"of": ["class 1"], "before": {"scene": str(earlier)}},
