@@ -39,7 +39,7 @@ OLD, NEW = "old", "new"
 PATIENCE_S = 150.0
 #: Answers of an API may take longer here than promised, since up to six processes share two cores with the tests.
 ANSWER_S = 15.0
-#: What people and programs look at while a service is upgraded.
+#: Routes that people and programs read while a service is upgraded.
 SHOWN = ("/metrics", "/v1/workers", "/v1/queues", "/v1/models", "/v1/jobs")
 
 
