@@ -82,7 +82,8 @@ def _providers(model: Model) -> Sequence[Any]:
         warn_of_idle_gpu(model)
     if kind == "cpu" or not there:
         return [_CPU]
-    ort.preload_dlls()  # CUDA's libraries from the packages that torch brings
+    if hasattr(ort, "preload_dlls"):  # from 1.21 on
+        ort.preload_dlls()  # CUDA's libraries from the packages that torch brings
     return [(_CUDA, {"device_id": int(index or 0), "arena_extend_strategy": "kSameAsRequested"}), _CPU]
 
 
