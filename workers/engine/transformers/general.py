@@ -231,23 +231,10 @@ def general_of(network: Any, model: Model, device: TorchDevice) -> Runner:
 
 
 def check_general(config: Any) -> None:
-    """Raise `ModelUnavailable` for a network that does not make a text token by token, and for an older library.
-
-    Earlier versions kept positions of some types in the network, where chats that advance together would share them.
-    """
-    require_version()
+    """Raise `ModelUnavailable` for a network that does not make a text token by token."""
     network = library().AutoModelForImageTextToText._model_mapping.get(type(config), None)
     if network is None or not network.can_generate():
         raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
-
-
-def require_version() -> None:
-    """Raise `ModelUnavailable` for a library whose `generate` cannot be left before its loop."""
-    if (
-        "next_sequence_length"
-        not in inspect.signature(library().GenerationMixin.prepare_inputs_for_generation).parameters
-    ):
-        raise ModelUnavailable(f"its type needs a later transformers than {library().__version__}: 5.23 was tested")
 
 
 def _capture(

@@ -8,6 +8,7 @@ sharing the reading of the weights; `continuous` shares it.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -133,7 +134,8 @@ class GenerationRunner:
     def _advance(self, state: TextState) -> Step:
         cache = library().DynamicCache(config=self.network.config) if state.cache is None else branch(state.cache)
         inputs, counts = self._first(state) if state.cache is None else (self._next(state), state.counts)
-        logits: Tensor = self.network(**inputs, past_key_values=cache, use_cache=True, **self.arguments).logits
+        cached = {cache_name(): cache, "use_cache": True}
+        logits: Tensor = self.network(**inputs, **cached, **self.arguments).logits
         token = state.sampling.choose(logits[0, -1].float(), len(state.new))
         if token in self.ends:
             return done(state.new, "stop", counts)
@@ -211,11 +213,18 @@ def keeps_cache(network: Any, config: Any) -> bool:
     """Return True if a class of networks keeps its whole state in a cache whose layers `branch` can copy."""
     if config.is_encoder_decoder or getattr(network, "_is_stateful", False):
         return False
-    if "past_key_values" not in inspect.signature(network.forward).parameters:  # GPT 1 reads the whole text every time
+    if cache_name() not in inspect.signature(network.forward).parameters:  # GPT 1 reads the whole text every time
         return False
     layers = library().DynamicCache(config=config).layers
     # Recurrent and convolutional layers write into their state.
     return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+@functools.cache
+def cache_name() -> str:
+    """Return the name of the networks' argument for a key-value cache, which changed in transformers 5.24."""
+    known = inspect.signature(library().GenerationMixin.prepare_inputs_for_generation).parameters
+    return "cache" if "cache" in known else "past_key_values"
 
 
 def done(tokens: Sequence[int], reason: str, counts: Counts = MappingProxyType({})) -> Done:

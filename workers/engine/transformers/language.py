@@ -14,7 +14,7 @@ from penstock.errors import ModelUnavailable
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.torch.device import TorchDevice
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, require_network
-from penstock.workers.engine.transformers.general import general_of, require_version
+from penstock.workers.engine.transformers.general import general_of
 from penstock.workers.engine.transformers.generation import generator_of, keeps_cache
 
 #: Class of networks of an encoder and a decoder.
@@ -59,7 +59,6 @@ def check_language(directory: HubDirectory) -> Any:
     if not config.is_encoder_decoder and getattr(config, "is_decoder", True) is False and kind in _encoders():
         raise ModelUnavailable(f"its config.json lacks `is_decoder`: as it is, {found.__name__} fills gaps of a text")
     if not keeps_cache(found, config):
-        require_version()
         _require_start(directory, config)
     require_network(found, config)
     return found

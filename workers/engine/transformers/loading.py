@@ -156,11 +156,11 @@ def _load_continuous(directory: HubDirectory) -> Runner:
 
 @contextmanager
 def _library_since() -> Iterator[None]:
-    """Translate the import error of a module that needs a newer version of the library."""
+    """Translate the import error of a module that needs what another version of the library may lack."""
     try:
         yield
     except ImportError as error:
         installed = library().__version__
         raise ModelUnavailable(
-            f"`options.batching` needs transformers 5.23 or later, and {installed} is installed: {error}"
+            f"`options.batching` runs with transformers 5.23 and 5.24, and {installed} is installed: {error}"
         ) from error

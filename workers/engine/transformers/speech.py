@@ -22,7 +22,7 @@ from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.alignment import Aligner, aligner_of
 from penstock.workers.engine.transformers.directory import HubDirectory, library
-from penstock.workers.engine.transformers.generation import branch
+from penstock.workers.engine.transformers.generation import branch, cache_name
 from penstock.workers.engine.transformers.sampling import Sampling
 from penstock.workers.engine.transformers.timestamps import FRAMES_PER_TOKEN, Segment, Window
 
@@ -227,9 +227,9 @@ class SpeechRunner:
     def _decode(self, audio: Tensor, tokens: Sequence[int], cache: Any) -> tuple[Tensor, Any]:
         """Return the logits after these tokens, float32 (vocabulary,), and the cache with these tokens."""
         ids = torch.tensor([list(tokens)], device=self.device.device)
-        decoder = self.network.model.decoder
-        made = decoder(input_ids=ids, encoder_hidden_states=audio, past_key_values=cache, use_cache=True)
-        return self.network.proj_out(made.last_hidden_state[0, -1]).float(), made.past_key_values
+        cached = {cache_name(): cache, "use_cache": True}
+        made = self.network.model.decoder(input_ids=ids, encoder_hidden_states=audio, **cached)
+        return self.network.proj_out(made.last_hidden_state[0, -1]).float(), made[cache_name()]
 
     def _ruled(self, scores: Tensor, new: Sequence[int]) -> Tensor:
         so_far = torch.tensor([list(new)], dtype=torch.long, device=scores.device)
