@@ -26,7 +26,7 @@ cut = $(if $(CUT),-m $(CUT))
 # The part of `make test-breadth` or `make nightly` that is run: 2/3 is the second of three.
 PART ?= 1/1
 
-.PHONY: help setup page demo look test test-breadth test-all test-terratorch terratorch-env test-vllm vllm-env image-test helm-tools helm-test aws-test docs check
+.PHONY: help setup page demo look test test-breadth test-all test-terratorch terratorch-env test-versions test-vllm vllm-env image-test helm-tools helm-test aws-test docs check
 .PHONY: chaos bench openapi client pipelines fuzz up release nightly nightly-table
 
 help: ## List what there is to make
@@ -100,6 +100,21 @@ test-terratorch: $(TERRATORCH)/.ready ## Test Prithvi through TerraTorch, in an 
 $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 	infra/terratorch-env.sh $(TERRATORCH) "$(PYTHON)"
 	@touch $@
+
+# `make test-versions`: the newest or the lowest versions that pyproject.toml allows, with a test of each runner and
+# processor and of what depends most on its library.
+VERSIONS ?= newest
+VERSION_TESTS := tests/contract tests/geo/test_conformance.py tests/local/test_commands.py tests/unit/cli tests/unit/processors \
+	tests/unit/test_telemetry.py tests/unit/workers/engine \
+	$(wildcard $(addprefix tests/integration/test_,$(addsuffix .py,api_docs api_events api_jobs audio_classification deliverer \
+	diffusers_images driver embedding_prompts general_multimodal image_generation keeper language_types message_embedding metrics \
+	onnx_models openai_chat pages photographs pipeline processors_on_models prompt_embeds prompted records speech_recognition \
+	state_machine tables tensors text_heads text_image_embedding transformers_* upload_parts videos vllm_runner words_on_scenes \
+	worker)))
+
+test-versions: ## Run a cut of the tests on other versions of the dependencies (VERSIONS=lowest; 4 GB)
+	infra/version-env.sh $(VERSIONS) .venv-$(VERSIONS) "$(PYTHON)"
+	.venv-$(VERSIONS)/bin/pytest -m "not breadth and not alone" -o filterwarnings=default -n $(JOBS) --dist loadfile --no-loadscope-reorder $(VERSION_TESTS)
 
 vllm-env: $(VLLM_ENV)/.ready ## Make the environment of `make test-vllm`
 
