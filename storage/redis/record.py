@@ -121,7 +121,7 @@ class Record:
         _NUMBER, "claim complete common split", "Time at which a delayed job is tried again.", None
     )
     completed_us: int | None = _stored(_NUMBER, "common", "Time of the job's end.", None)
-    cancel: bool = _stored(_FLAG, "cancel expire common", "A user asked for the job's end.", False)
+    cancel: bool = _stored(_FLAG, "cancel expire common note", "A user asked for the job's end.", False)
 
     attempt: int = _stored(_NUMBER, "submit claim split", "Number of the latest attempt; 0 before the first.")
     crashes: int = _stored(_NUMBER, "submit sweep split common", "Attempts in a row whose lease ran out.")
@@ -164,13 +164,13 @@ class Record:
     part_last: int | None = _stored(_NUMBER, "split", "Of a part: its last unit of the division.", None)
     part_units: int | None = _stored(_NUMBER, "split", "Of a part: units of progress that its job gains.", None)
     counted: int | None = _stored(_NUMBER, "split common heartbeat", "Of a part: units that its job has counted.", None)
-    silent: bool = _stored(_FLAG, "split", "Of a part: no webhook tells of it, whichever release ends it.", False)
+    silent: bool = _stored(_FLAG, "split note", "No webhook tells of the end: of a part, or of a purged job.", False)
 
     text: str = _stored(_TEXT, "complete", "Text of the result.", "")
     data: Mapping[str, Any] | None = _stored(_JSON, "complete", "Data of the result (JSON).", None)
     artifacts: tuple[Artifact, ...] = _stored(_ARTIFACTS, "complete", "Files of the result (JSON).", ())
     error: ErrorReport | None = _stored(
-        _REPORT, "complete heartbeat sweep expire", "Report of the latest attempt's error (JSON).", None
+        _REPORT, "complete heartbeat sweep expire note", "Report of the latest attempt's error (JSON).", None
     )
     metrics: Mapping[str, float] | None = _stored(_JSON, "complete", "Figures of the latest attempt (JSON).", None)
     provenance: str = _stored(_TEXT, "complete", "The model, software, machine and inputs of the result (JSON).", "")
