@@ -37,7 +37,7 @@ if __name__ == "__main__":
     extras = project["optional-dependencies"]
     product = bounds([*project["dependencies"], *(line for name in extras.keys() - APART for line in extras[name])])
     if sys.argv[1] == "installed":
-        found = [f"{name} {version(name)}" for name in sorted(product)]
+        found = ["versions: " + ", ".join(f"{name} {version(name)}" for name in sorted(product))]
     else:
         tested = bounds(Path("constraints.txt").read_text().splitlines())
         found = constraints(sys.argv[1], product, bounds(extras["dev"]), tested)
