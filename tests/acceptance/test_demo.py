@@ -72,9 +72,17 @@ def test_a_signal_to_the_demo_ends_all_that_it_started(number: signal.Signals, t
         demo.stderr.read()  # until `penstock up` ended, too
 
         assert demo.wait() == (128 + number if number == signal.SIGTERM else -number)
-        wait_for(lambda: not any(each.is_running() for each in started), "a process of the demo still runs")
+        wait_for(lambda: not any(map(_runs, started)), "a process of the demo still runs")
         if number == signal.SIGTERM:
             assert list(scratch.iterdir()) == []
     finally:
         demo.kill()
         demo.communicate()
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return True for a process that has not ended, whether or not its parent knows."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
