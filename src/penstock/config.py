@@ -222,6 +222,10 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     #: Permission for jobs to name media on every public host, not only on `allowed_hosts`.
     fetch_any_public_host: bool = False
+    #: Bytes a second that a server on the web must send, on average over 30 s in which a worker waits for it; a slower
+    #: server ends the attempt with `fetch_failed`, and the job is tried again. 0 = no limit. Slow lines send many times
+    #: the default; a server that drips, to hold a worker, sends less.
+    fetch_bytes_per_s: int = Field(default=1_000, ge=0)
     #: Permission for webhooks to name every public host; most receivers are public.
     webhook_any_public_host: bool = True
     #: Seconds that old secrets sign webhooks besides the new one, unless the rotation sets its own overlap.

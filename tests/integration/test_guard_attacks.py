@@ -29,6 +29,9 @@ PATIENT = TimeLimits(connect_s=60, idle_s=60, total_s=1)
 #: The same, where the end alone counts: whatever the server had sent by then.
 HASTY = TimeLimits(connect_s=60, idle_s=60, total_s=0.2)
 
+#: Only the least rate can end what drips.
+WATCHFUL = TimeLimits(connect_s=60, idle_s=60, total_s=600, rate_window_s=0.2)
+
 Ask = Callable[[GuardedClient, str, Path], object]
 
 
@@ -236,6 +239,33 @@ class TestServersWithoutAnEnd:
         with Server(lambda c: _drip(c, server, head)) as server, pytest.raises(FetchFailed):
             client(server, patience=HASTY).fetch(url(server), path, LIMIT)
         assert not path.exists()
+
+    @pytest.mark.parametrize(
+        "head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["status line", "head", "body"]
+    )
+    def test_one_byte_at_a_time_ends_below_the_least_rate(self, path: Path, head: bytes) -> None:
+        with (
+            Server(lambda c: _drip(c, server, head)) as server,
+            pytest.raises(FetchFailed, match="fewer than 1,000 bytes a second"),
+        ):
+            client(server, patience=WATCHFUL).fetch(url(server), path, LIMIT)
+        assert not path.exists()
+
+    def test_a_server_that_delays_each_of_many_ranges_ends_below_the_least_rate(self, tmp_path: Path) -> None:
+        def late(_: socket.socket) -> bytes:
+            server.over.wait(0.05)
+            return reply(206, b"x", Content_Range="bytes 0-0/100000", Etag='"a"')
+
+        with Server(late) as server, (tmp_path / "part").open("wb") as file:
+            guard = client(server, patience=WATCHFUL)
+            rate = guard.least_rate()
+
+            def fetch_ranges() -> None:
+                while True:
+                    guard.fetch_part(url(server), file, 0, 1, limit_bytes=LIMIT, etag="a", rate=rate)
+
+            with pytest.raises(FetchFailed, match="fewer than 1,000 bytes a second"):
+                fetch_ranges()
 
     def test_a_receiver_that_drips_its_answer_ends_with_the_whole_time(self) -> None:
         with Server(lambda c: _drip(c, server, b"HTTP/1.1 200")) as server, pytest.raises(FetchFailed):

@@ -1,4 +1,4 @@
-"""Connections to checked addresses, within limits that no server can stretch: total time and total bytes."""
+"""Connections to checked addresses, within limits that no server can stretch: total time, total bytes, least rate."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpcore
+
+from penstock.errors import FetchFailed
 
 #: Resolves a host: (host, port) -> its addresses. Raises `OSError` or `UnicodeError` if it has none.
 Resolver = Callable[[str, int], Sequence[str]]
@@ -26,6 +28,42 @@ def no_check() -> None:
 
 
 @dataclass(slots=True)
+class LeastRate:
+    """The least rate of the server of one file, over all requests for it. Pure.
+
+    Only the seconds that pass while the worker waits for the server count: neither a slow disk nor a busy processor
+    ends a download. The waits of several requests add up, so a server of a thousand ranges cannot delay each of them.
+    """
+
+    #: Bytes a second; 0 = no limit.
+    bytes_per_s: int
+    #: Seconds of waiting after which the rate is compared.
+    window_s: float
+    _received_bytes: int = 0
+    _waited_s: float = 0.0
+    _has_sent: bool = False
+
+    def count(self, received_bytes: int, waited_s: float) -> None:
+        """Count a wait and its bytes; raise `FetchFailed` at the end of a window with too few bytes.
+
+        Of a server that has sent nothing so far, raise `httpcore.ReadTimeout`: it is told apart from no other failure
+        without a response.
+        """
+        self._received_bytes += received_bytes
+        self._has_sent = self._has_sent or received_bytes > 0
+        self._waited_s += waited_s
+        if self._waited_s < self.window_s:
+            return
+        if self._received_bytes < self.bytes_per_s * self._waited_s:
+            if not self._has_sent:
+                raise httpcore.ReadTimeout("nothing was received")
+            raise FetchFailed(
+                f"the server sent fewer than {self.bytes_per_s:,} bytes a second for {self._waited_s:.0f} s"
+            )
+        self._received_bytes, self._waited_s = 0, 0.0
+
+
+@dataclass(slots=True)
 class Bounds:
     """The limits of an exchange, redirects included."""
 
@@ -34,6 +72,8 @@ class Bounds:
     #: Called between two parts of the exchange; any error it raises ends the exchange.
     check: Callable[[], None] = no_check
     bytes_left: int = MAX_HEAD_BYTES
+    #: Least rate of the server; None = the whole time is limit enough.
+    rate: LeastRate | None = None
 
     def left_s(self, timeout: float | None, late: type[Exception]) -> float:
         """Return the seconds that the next step may take; raise `late` if the total time is over."""
@@ -48,6 +88,11 @@ class Bounds:
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise httpcore.RemoteProtocolError("more bytes than the answer may have")
+
+    def waited(self, since_s: float, received_bytes: int = 0) -> None:
+        """Count a wait for the server, since a monotonic time; raise `FetchFailed` below the least rate."""
+        if self.rate is not None:
+            self.rate.count(received_bytes, time.monotonic() - since_s)
 
     def expect(self, body_bytes: int) -> None:
         """Allow a body of this size, in chunks of any reasonable size."""
@@ -89,6 +134,7 @@ class PinnedBackend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         failure: Exception = httpcore.ConnectError("no address")
         for address in self._addresses:
+            begun_s = time.monotonic()
             try:
                 left = self._bounds.left_s(timeout, httpcore.ConnectTimeout)
                 stream = self._sockets.connect_tcp(address, port, left, local_address, socket_options)
@@ -96,6 +142,8 @@ class PinnedBackend(httpcore.NetworkBackend):
                 failure = error
             else:
                 return _BoundStream(stream, self._bounds)
+            finally:
+                self._bounds.waited(begun_s)
         raise failure
 
 
@@ -107,7 +155,11 @@ class _BoundStream(httpcore.NetworkStream):
         self._bounds = bounds
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = self._stream.read(max_bytes, self._bounds.left_s(timeout, httpcore.ReadTimeout))
+        left, begun_s, data = self._bounds.left_s(timeout, httpcore.ReadTimeout), time.monotonic(), b""
+        try:
+            data = self._stream.read(max_bytes, left)
+        finally:
+            self._bounds.waited(begun_s, len(data))
         self._bounds.take(len(data))
         return data
 
@@ -122,8 +174,11 @@ class _BoundStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        left = self._bounds.left_s(timeout, httpcore.ConnectTimeout)
-        return _BoundStream(self._stream.start_tls(ssl_context, server_hostname, left), self._bounds)
+        left, begun_s = self._bounds.left_s(timeout, httpcore.ConnectTimeout), time.monotonic()
+        try:
+            return _BoundStream(self._stream.start_tls(ssl_context, server_hostname, left), self._bounds)
+        finally:
+            self._bounds.waited(begun_s)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

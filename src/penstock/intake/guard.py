@@ -32,7 +32,7 @@ from penstock.errors import (
     Unreached,
 )
 from penstock.intake.addresses import WebAddress, check_url, is_public, joined, refusal
-from penstock.intake.connections import Bounds, PinnedBackend, Resolver, look_up, no_check
+from penstock.intake.connections import Bounds, LeastRate, PinnedBackend, Resolver, look_up, no_check
 from penstock.storage.objects.base import new_file
 
 log = structlog.get_logger(__name__)
@@ -81,6 +81,8 @@ class TimeLimits:
     #: Seconds between two parts of the response.
     idle_s: float = 30
     total_s: float = 3600
+    #: Seconds of waiting over which the least rate of a server holds: servers that begin late still pass.
+    rate_window_s: float = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,28 +131,33 @@ class GuardedClient:
     #: TLS settings; None = the usual certificate authorities.
     tls: ssl.SSLContext | None = None
 
+    def least_rate(self) -> LeastRate:
+        """Return the least rate of a server, for all requests for one file."""
+        return LeastRate(self.settings.fetch_bytes_per_s, self.patience.rate_window_s)
+
     def fetch(self, url: str, path: Path, limit_bytes: int, *, check: Callable[[], None] = no_check) -> Fetched:
         """Download to a new file, over at most three redirects, each of which is checked.
 
-        `check` is called between two parts, at least every `idle_s`; any error it raises ends the download.
+        `check` is called between two parts, at least every `idle_s`; any error it raises ends the download. A server
+        below the least rate of `least_rate` is `FetchFailed` too, with the rate.
         Raises `MediaRefused`, `MediaNotFound` (4xx), `MediaTooLarge`, `MediaUnreadable` (an encoded body), and the
         retryable `FetchFailed` (`Unreached` if the reason may be shown). After an error the file does not exist.
         """
-        with self._answer(url, {}, limit_bytes, check) as answer:
+        with self._answer(url, {}, limit_bytes, check, self.least_rate()) as answer:
             return _save(answer, _headers(answer), path, limit_bytes)
 
     def fetch_part(
         self, url: str, file: BinaryIO, start: int, end: int, *, limit_bytes: int, etag: str | None = None,
-        check: Callable[[], None] = no_check,
+        check: Callable[[], None] = no_check, rate: LeastRate | None = None,
     ) -> FetchedPart:  # fmt: skip
         """Download the bytes from `start` to before `end` to the same place of an open file, as `fetch` does.
 
         With `etag`, raise `MediaChanged` for a file that has another etag by now. A server without ranges sends the
         whole file, of at most `limit_bytes`; with `etag` this is an error. A file that ends before `end` gives fewer
-        bytes.
+        bytes. `rate` is the least rate of all requests for the file; None = of this request alone.
         """
         headers = {"Range": f"bytes={start}-{end - 1}"} | ({} if etag is None else {"If-Match": f'"{etag}"'})
-        with self._answer(url, headers, limit_bytes, check) as answer:
+        with self._answer(url, headers, limit_bytes, check, rate or self.least_rate()) as answer:
             return _save_part(answer, _headers(answer), file, range(start, end), etag, limit_bytes)
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
@@ -167,13 +174,13 @@ class GuardedClient:
 
     @contextmanager
     def _answer(
-        self, url: str, headers: Mapping[str, str], limit_bytes: int, check: Callable[[], None]
+        self, url: str, headers: Mapping[str, str], limit_bytes: int, check: Callable[[], None], rate: LeastRate
     ) -> Iterator[httpcore.Response]:
         """Yield the answer to a GET over at most three redirects, with a body of at most `limit_bytes`."""
         ends = time.monotonic() + self.patience.total_s
         for _ in range(MAX_REDIRECTS + 1):
             address = self._checked(url, self.settings.fetch_any_public_host)
-            bounds = Bounds(ends, check)
+            bounds = Bounds(ends, check, rate=rate)
             usual = {"Accept": "*/*", "Accept-Encoding": "identity"}
             with self._exchange("GET", address, {**usual, **headers}, None, bounds) as answer:
                 location = _headers(answer).get("location")
@@ -201,12 +208,14 @@ class GuardedClient:
             raise _logged("redirect.refused", address.url, error)  # noqa: B904  (it is the same error)
 
     def _addresses(self, address: WebAddress, bounds: Bounds) -> Sequence[str]:
-        wait_s = bounds.left_s(self.patience.connect_s, httpcore.ConnectTimeout)
+        wait_s, begun_s = bounds.left_s(self.patience.connect_s, httpcore.ConnectTimeout), time.monotonic()
         try:
             found = look_up(self.resolver, address.host, address.port, wait_s)
         except (OSError, UnicodeError) as error:
             log.info("resolve.failed", address=str(address), reason=repr(error))
             raise _failure(address, error) from error
+        finally:
+            bounds.waited(begun_s)
         if not found:
             raise _failure(address, socket.gaierror())
         if not address.exempt and not all(map(is_public, found)):

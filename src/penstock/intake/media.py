@@ -154,7 +154,7 @@ def _source(
         case S3Object(bucket, key, etag):
             return StoreSource(open_store(f"s3://{bucket}", settings), key, etag)
         case _:
-            return WebSource(guard, reference, limit_bytes, check)
+            return WebSource(guard, reference, limit_bytes, check, guard.least_rate())
 
 
 def _new_path(media: Reference, folder: Path) -> Path:

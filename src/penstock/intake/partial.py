@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from penstock.errors import FetchFailed, InvalidInput, MediaTooLarge
-from penstock.intake.connections import no_check
+from penstock.intake.connections import LeastRate, no_check
 from penstock.intake.guard import GuardedClient
 from penstock.storage.objects.base import ObjectStore, new_file
 
@@ -50,17 +50,23 @@ class WebSource:
     url: str
     limit_bytes: int
     check: Callable[[], None] = no_check
+    #: Least rate of the server, over all ranges of the file; None = of each range alone.
+    rate: LeastRate | None = None
 
     def begin(self, file: BinaryIO) -> tuple[int, str | None, bool]:
         """Read the first bytes; a server without ranges sends the whole file."""
-        part = self.guard.fetch_part(self.url, file, 0, HEAD_BYTES, limit_bytes=self.limit_bytes, check=self.check)
+        part = self.guard.fetch_part(
+            self.url, file, 0, HEAD_BYTES, limit_bytes=self.limit_bytes, check=self.check, rate=self.rate
+        )
         if not part.whole and part.received_bytes < min(HEAD_BYTES, part.size_bytes):
             raise FetchFailed("the server sent a part of the requested range only")
         return part.size_bytes, part.etag, part.whole or part.received_bytes == part.size_bytes
 
     def read(self, file: BinaryIO, start: int, end: int, etag: str) -> None:
         """Read a range."""
-        part = self.guard.fetch_part(self.url, file, start, end, limit_bytes=end - start, etag=etag, check=self.check)
+        part = self.guard.fetch_part(
+            self.url, file, start, end, limit_bytes=end - start, etag=etag, check=self.check, rate=self.rate
+        )
         if part.received_bytes != end - start:
             raise FetchFailed("the server sent a part of the requested range only")
 
